@@ -1,0 +1,93 @@
+"""What every public equation checks of its arguments before it computes.
+
+Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are only known outside
+a trace: a hyper-parameter given as a Python number is checked always, a traced one is trusted.
+Every refusal is a `ValueError` that names the argument, what it was, and what was expected.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def _describe(value) -> str:
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
+
+
+def _concrete(value) -> bool:
+    return not isinstance(value, jax.core.Tracer)
+
+
+def check_floating(**arrays) -> None:
+    """Refuse an array that is not floating point (integer rewards silently truncate every normaliser)."""
+    for name, value in arrays.items():
+        if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ValueError(f"{name} must be a floating-point array, got {_describe(value)}")
+
+
+def check_mask(**masks) -> None:
+    """Refuse a mask that is neither boolean nor a 0/1 number array, or whose token axis is empty."""
+    for name, value in masks.items():
+        if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")
+        if value.ndim == 0 or value.shape[-1] == 0:
+            raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
+        is_number = value.dtype != jnp.bool_
+        if is_number and _concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
+            raise ValueError(f"{name} must hold only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
+
+
+def check_same_shape(**arrays) -> None:
+    """Refuse arrays that should share one shape and do not."""
+    (first_name, first), *others = arrays.items()
+    for name, value in others:
+        if jnp.shape(value) != jnp.shape(first):
+            raise ValueError(
+                f"{name} must have the shape of {first_name} {list(jnp.shape(first))}, got {list(jnp.shape(value))}"
+            )
+
+
+def check_rank(minimum: int, **arrays) -> None:
+    """Refuse an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
+    for name, value in arrays.items():
+        shape = jnp.shape(value)
+        if len(shape) < minimum or 0 in shape[len(shape) - minimum :]:
+            raise ValueError(f"{name} must have at least {minimum} non-empty axes, got shape {list(shape)}")
+
+
+def check_group(**arrays) -> None:
+    """Refuse a group (the last axis) of fewer than two responses: nothing to compare a response with."""
+    for name, value in arrays.items():
+        shape = jnp.shape(value)
+        if not shape or shape[-1] < 2:
+            raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
+
+
+def check_between(low: float, high: float, **numbers) -> None:
+    """Refuse a number outside the closed interval [low, high] (NaN is outside every interval)."""
+    for name, value in numbers.items():
+        if _concrete(value):
+            values = np.asarray(value)
+            if not ((values >= low) & (values <= high)).all():
+                raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value}")
+
+
+def check_positive(**numbers) -> None:
+    """Refuse a number that is not above zero."""
+    for name, value in numbers.items():
+        if _concrete(value) and not (np.asarray(value) > 0).all():
+            raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_nonnegative(**numbers) -> None:
+    """Refuse a number below zero."""
+    for name, value in numbers.items():
+        if _concrete(value) and not (np.asarray(value) >= 0).all():
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def check_at_least(minimum: int, **numbers) -> None:
+    """Refuse a whole number below `minimum`."""
+    for name, value in numbers.items():
+        if _concrete(value) and not (np.asarray(value) >= minimum).all():
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")

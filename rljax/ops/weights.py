@@ -1,0 +1,110 @@
+"""Loss weights: how much each token counts.
+
+Every weighting is computed once for a whole optimiser batch, and every loss is `-sum(weights * surrogate)`. That is linear
+in the rows, so any split into micro-batches or devices adds up to the same number.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.ops.checks import check_at_least, check_mask
+from rljax.ops.masked import Mask
+
+
+def _ratio(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`numerator / denominator`, and 0 where the denominator is 0."""
+    empty = denominator == 0
+    return jnp.where(empty, 0.0, numerator / jnp.where(empty, 1.0, denominator))
+
+
+def _as_float(mask: Mask) -> Float[Array, "..."]:
+    check_mask(mask=mask)
+    return mask.astype(bool).astype(jnp.result_type(float))
+
+
+def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
+    """Every token of the batch counts the same.
+
+    ::
+
+        w_it = m_it / Σ_jτ m_jτ
+
+    Args:
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, sums to 1 over the batch; all 0 when the batch has no token.
+
+    Raises:
+        ValueError: the mask has no token axis or holds something else than 0 and 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> token_mean(jnp.array([[1, 1, 0], [1, 1, 0]])).tolist()
+        [[0.25, 0.25, 0.0], [0.25, 0.25, 0.0]]
+
+    Source:
+        DAPO, arXiv:2503.14476, Eq. 8, over the batch as its authors' code does; MF Eq. 28.
+    """
+    tokens = _as_float(mask)
+    return _ratio(tokens, tokens.sum())
+
+
+def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
+    """Every response counts the same, and within one every token does.
+
+    ::
+
+        w_it = m_it / (N |o_i|)        N = number of responses with at least one token
+
+    Args:
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, sums to 1 over the batch; a row without tokens gets 0.
+
+    Raises:
+        ValueError: the mask has no token axis or holds something else than 0 and 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sequence_mean(jnp.array([[1, 1], [1, 0]])).tolist()
+        [[0.25, 0.25], [0.5, 0.0]]
+
+    Source:
+        GRPO, arXiv:2402.03300, Eq. 3: (1/G) Σ_i (1/|o_i|) Σ_t.
+    """
+    tokens = _as_float(mask)
+    lengths = tokens.sum(-1, keepdims=True)
+    return _ratio(tokens, lengths * (lengths > 0).sum())
+
+
+def constant_length(mask: Mask, *, max_length: int) -> Float[Array, "*rows T"]:
+    """Token sum over a constant, then mean over responses: no bias by length.
+
+    ::
+
+        w_it = m_it / (N L)        N = number of responses with at least one token
+
+    Args:
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        max_length: the constant L in tokens, at least 1 (the generation budget in the paper).
+
+    Returns:
+        `[..., T]`; does not sum to 1, by intent.
+
+    Raises:
+        ValueError: a malformed mask, or `max_length` below 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> constant_length(jnp.array([[1, 1], [1, 0]]), max_length=4).tolist()
+        [[0.125, 0.125], [0.125, 0.0]]
+
+    Source:
+        Dr.GRPO, arXiv:2503.20783, Section 3 and its authors' code (masked sum over a constant, then mean).
+    """
+    check_at_least(1, max_length=max_length)
+    tokens = _as_float(mask)
+    responses = (tokens.sum(-1) > 0).sum()
+    return _ratio(tokens, responses * jnp.asarray(max_length, tokens.dtype))

@@ -1,0 +1,45 @@
+"""Strict JAX for every test: types checked, rank promotion refused, warnings are errors, eight fake devices."""
+
+import os
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+import hypothesis
+import jax
+import jaxtyping
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)
+hypothesis.settings.load_profile("rljax")
+jaxtyping.install_import_hook("rljax.ops", "beartype.beartype")
+
+
+@pytest.fixture
+def untyped():
+    """Switch the signature checker off, so that the functions' own refusals can be seen."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def x64():
+    """Compute in float64 for one test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data and weights that the project's makers test on; a user does not have it."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"real data folder {SHARED_DATA} is not on this machine")
+    return SHARED_DATA
