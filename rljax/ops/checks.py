@@ -91,3 +91,51 @@ def check_at_least(minimum: int, **numbers) -> None:
     for name, value in numbers.items():
         if _concrete(value) and not (np.asarray(value) >= minimum).all():
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def check_one_of(options: tuple, **numbers) -> None:
+    """Refuse a value outside a short list of choices; it must be known while tracing, since it decides the equation."""
+    for name, value in numbers.items():
+        if value not in options:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value}")
+
+
+def check_boolean(**arrays) -> None:
+    """Refuse an array that is not boolean: a verdict is yes or no, a score is not a verdict."""
+    for name, value in arrays.items():
+        if not hasattr(value, "dtype") or value.dtype != jnp.bool_:
+            raise ValueError(f"{name} must be a boolean array, got {_describe(value)}")
+
+
+def check_integer(**arrays) -> None:
+    """Refuse an array that does not hold integers, such as identities stored as floating point."""
+    for name, value in arrays.items():
+        if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.integer):
+            raise ValueError(f"{name} must be an integer array, got {_describe(value)}")
+
+
+def check_lengths(**arrays) -> None:
+    """Refuse lengths in tokens that are not numbers, or are below zero."""
+    for name, value in arrays.items():
+        kinds = (jnp.integer, jnp.floating)
+        if not hasattr(value, "dtype") or not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
+            raise ValueError(f"{name} must be an integer or floating-point array, got {_describe(value)}")
+        check_nonnegative(**{name: value})
+
+
+def check_one_a_row(**arrays) -> None:
+    """Refuse arrays that should hold one entry for each row of the first, whose last axis is the row."""
+    (first_name, first), *others = arrays.items()
+    for name, value in others:
+        rows = jnp.shape(first)[:-1]
+        if jnp.shape(value) != rows:
+            raise ValueError(
+                f"{name} must have one entry for each row of {first_name} {list(rows)}, got {list(jnp.shape(value))}"
+            )
+
+
+def check_ascending(**arrays) -> None:
+    """Refuse an array that falls anywhere along its last axis."""
+    for name, value in arrays.items():
+        if _concrete(value) and not (np.diff(np.asarray(value)) >= 0).all():
+            raise ValueError(f"{name} must be ascending, got {value}")

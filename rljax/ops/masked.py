@@ -1,15 +1,16 @@
-"""Sums and means over the tokens that count.
+"""Sums, means and z-scores over what counts: the tokens of a response, or the responses of a group.
 
 A masked slot may hold anything, NaN and infinity included: it is replaced by `where` *before* any arithmetic, so neither
 the value nor the gradient sees it.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
-from rljax.ops.checks import check_floating, check_mask, check_same_shape
+from rljax.ops.checks import check_floating, check_group, check_mask, check_nonnegative, check_one_of, check_same_shape
 
 Mask = Bool[Array, "..."] | Num[Array, "..."]
+Lengths = Int[Array, "..."] | Float[Array, "..."]
 
 
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -96,5 +97,141 @@ def masked_mean(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]
     Source:
         Convention: the per-response mean of GRPO, arXiv:2402.03300 Eq. 3.
     """
-    count = mask.astype(bool).sum(-1)
-    return masked_sum(x, mask) / jnp.maximum(count, 1).astype(x.dtype)
+    total = masked_sum(x, mask)
+    return total / jnp.maximum(mask.astype(bool).sum(-1), 1).astype(x.dtype)
+
+
+def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
+    """Number of tokens that count: the length of a response.
+
+    ::
+
+        |o| = Σ_t m_t
+
+    Args:
+        mask: bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[...]`, tokens.
+
+    Raises:
+        ValueError: the mask has no token axis or holds something else than 0 and 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> count_tokens(jnp.array([[1, 1, 0], [0, 0, 0]])).tolist()
+        [2, 0]
+
+    Source:
+        Convention: |o_i| of GRPO, arXiv:2402.03300, Eq. 3.
+    """
+    check_mask(mask=mask)
+    return mask.astype(bool).sum(-1, dtype=jnp.int32)
+
+
+def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Distance of what counts to its own mean.
+
+    A row of identical entries gets exactly 0, because what is averaged is the distance to the lowest entry: the mean of
+    eight times 0.1 is not 0.1 in floating point, the mean of eight zeros is 0.
+
+    ::
+
+        y_t = x_t - (1/|o|) Σ_τ m_τ x_τ
+
+    Args:
+        x: any quantity, `[..., T]`.
+        mask: what counts, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`; 0 outside the mask, and in a row where fewer than 2 entries count.
+
+    Raises:
+        ValueError: `x` is not floating point, or the shapes differ.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> masked_centered(jnp.array([1.0, 3.0, jnp.nan]), jnp.array([1, 1, 0])).tolist()
+        [-1.0, 1.0, 0.0]
+
+    Source:
+        Convention: the numerator of every normalised advantage, MF Eq. 56.
+    """
+    clean = zero_outside(x, mask)
+    counts = mask.astype(bool)
+    comparable = counts & (counts.sum(-1, keepdims=True) > 1)
+    lowest = jnp.where(comparable, clean, jnp.inf).min(-1, keepdims=True)
+    offset = jnp.where(comparable, clean - jnp.where(comparable.any(-1, keepdims=True), lowest, 0.0), 0.0)
+    return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
+
+
+def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: float, ddof: int) -> Float[Array, "*rows T"]:
+    """What counts as a z-score.
+
+    ::
+
+        y_t = (x_t - μ) / (σ + ε)        σ² = Σ_τ m_τ (x_τ - μ)² / (|o| - ddof)
+
+    Args:
+        x: any quantity, `[..., T]`.
+        mask: what counts, bool or 0/1, `[..., T]`.
+        eps: ε, added to the standard deviation; not negative.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1.
+
+    Returns:
+        `[..., T]`, without unit; 0 outside the mask, in a row of identical entries whatever ε, and in a row where fewer
+        than 2 entries count.
+
+    Raises:
+        ValueError: `x` is not floating point, the shapes differ, negative `eps`, `ddof` other than 0 or 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> masked_normalized(jnp.array([1.0, 5.0, 9.0]), jnp.array([1, 1, 0]), eps=0.0, ddof=0).tolist()
+        [-1.0, 1.0, 0.0]
+
+    Source:
+        Convention: MF Eq. 56, with every normaliser explicit.
+    """
+    check_nonnegative(eps=eps)
+    check_one_of((0, 1), ddof=ddof)
+    centered = masked_centered(x, mask)
+    freedom = mask.astype(bool).sum(-1, keepdims=True) - ddof
+    variance = jnp.square(centered).sum(-1, keepdims=True) / jnp.maximum(freedom, 1).astype(x.dtype)
+    constant = variance == 0
+    std = jnp.sqrt(jnp.where(constant, 1.0, variance))
+    return jnp.where(constant, 0.0, centered / (std + eps))
+
+
+def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Array, "*P G"]:
+    """Which responses of a group take part in a comparison.
+
+    ::
+
+        m_i = v_i, or 1 for every response when no v is given
+
+    Args:
+        rewards: one number a response, `[..., G]`.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`, or None.
+
+    Returns:
+        bool, `[..., G]`.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> group_members(jnp.array([0.5, 1.0]), None).tolist()
+        [True, True]
+
+    Source:
+        Convention: ragged groups, where a verifier may give no verdict on some responses.
+    """
+    check_floating(rewards=rewards)
+    check_group(rewards=rewards)
+    if valid is None:
+        return jnp.ones(rewards.shape, bool)
+    check_mask(valid=valid)
+    check_same_shape(rewards=rewards, valid=valid)
+    return valid.astype(bool)

@@ -1,13 +1,15 @@
 """Importance ratios, in log space.
 
-`logp` carries the gradient, `behaviour_logp` does not: it is data. Every function returns a log-ratio broadcast over the
-tokens, `[..., T]`, with 0 outside the mask.
+`logp` carries the gradient, `behaviour_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
+every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` and `bounded_ratio` do, if asked.
 """
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.checks import check_floating, check_same_shape
-from rljax.ops.masked import Mask, zero_outside
+from rljax.ops.checks import check_at_least, check_floating, check_positive, check_rank, check_same_shape
+from rljax.ops.masked import Mask, masked_mean, masked_sum, zero_outside
 
 
 def token_log_ratio(
@@ -41,3 +43,346 @@ def token_log_ratio(
     check_floating(logp=logp, behaviour_logp=behaviour_logp)
     check_same_shape(logp=logp, behaviour_logp=behaviour_logp, mask=mask)
     return zero_outside(logp, mask) - zero_outside(behaviour_logp, mask)
+
+
+def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Give every token of a row the row's number, and 0 to what is no token."""
+    return jnp.where(mask.astype(bool), per_row[..., None], 0)
+
+
+def sequence_log_ratio(
+    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Log-ratio of a whole response, normalised by its length.
+
+    Its derivative by each token's `logp` is 1 / |o_i|. At length 1 it is the token's own log-ratio.
+
+    ::
+
+        log s_i = (1/|o_i|) Σ_t log ρ_it        s_i = (π_θ(o_i | q) / π_old(o_i | q))^(1/|o_i|)
+
+    Args:
+        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
+        behaviour_logp: under the policy that sampled, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats a token: log s_i on each token of row i, 0 outside the mask. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, or the log-probabilities are not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sequence_log_ratio(jnp.array([-1.0, -2.0, 9.0]), jnp.array([-1.5, -3.0, 9.0]), jnp.array([1, 1, 0])).tolist()
+        [0.75, 0.75, 0.0]
+
+    Source:
+        GSPO, arXiv:2507.18071, Eq. 7.
+    """
+    return _over_tokens(masked_mean(token_log_ratio(logp, behaviour_logp, mask), mask), mask)
+
+
+def sequence_token_log_ratio(
+    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Log-ratio with the value of the response's and the gradient of the token's.
+
+    With an advantage that is constant over the response, and a mean over its tokens, it trains exactly as
+    `sequence_log_ratio` does; beyond that it lets the advantage differ from token to token.
+
+    ::
+
+        log s_it = sg[log s_i] + log π_θ(o_it) - sg[log π_θ(o_it)]        log s_i = (1/|o_i|) Σ_t log ρ_it
+
+    Args:
+        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
+        behaviour_logp: under the policy that sampled, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats a token; 0 outside the mask. Derivative 1 by the token's own `logp`, 0 by the others'. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, or the log-probabilities are not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sequence_token_log_ratio(jnp.array([-1.0, -2.0]), jnp.array([-1.5, -3.0]), jnp.array([1, 1])).tolist()
+        [0.75, 0.75]
+
+    Source:
+        GSPO-token, arXiv:2507.18071, Section 4.3.
+    """
+    sequence = jax.lax.stop_gradient(sequence_log_ratio(logp, behaviour_logp, mask))
+    token = zero_outside(logp, mask)
+    return sequence + (token - jax.lax.stop_gradient(token))
+
+
+def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:
+    """log(Σ q² / Σ q) over the responses of each group that have tokens; 0 where none has."""
+    has_tokens = mask.astype(bool).any(-1)
+    counted = has_tokens | ~has_tokens.any(-1, keepdims=True)
+    log_q = jnp.where(counted, log_q, -jnp.inf)
+    log_e = jax.nn.logsumexp(2 * log_q, axis=-1, keepdims=True) - jax.nn.logsumexp(log_q, axis=-1, keepdims=True)
+    return _over_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
+
+
+def _check_groups(behaviour_logp: Float[Array, "*P G T"], mask: Mask) -> None:
+    check_floating(behaviour_logp=behaviour_logp)
+    check_same_shape(behaviour_logp=behaviour_logp, mask=mask)
+    check_rank(2, behaviour_logp=behaviour_logp)
+    if behaviour_logp.shape[-2] < 2:
+        shape = list(behaviour_logp.shape)
+        raise ValueError(f"behaviour_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
+
+
+def group_expectation_log_denominator(behaviour_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
+    """GEPO's denominator: the sampler's expected probability within a group, lengths normalised away.
+
+    A response without tokens is left out of both sums. Computed in log space, so it survives probabilities that underflow.
+
+    ::
+
+        log E = log( Σ_j q_j² / Σ_j q_j )        q_j = exp((1/|o_j|) Σ_t log π_old(o_jt))
+
+    so that mean(q) <= E <= max(q). It carries no gradient into training: it is data, and can be computed once a rollout.
+
+    Args:
+        behaviour_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., G, T]`.
+
+    Returns:
+        `[..., G, T]`, nats a token: log E on each token of its group, 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> q = jnp.array([[[0.9], [0.6]]])
+        >>> log_e = group_expectation_log_denominator(jnp.log(q), jnp.ones((1, 2, 1)))
+        >>> f"{jnp.exp(log_e[0, 0, 0]):.3f}"
+        '0.780'
+
+    Source:
+        GEPO, arXiv:2508.17850, Section 3, which writes q(y|x); the length-normalised q is that of its authors' code.
+    """
+    _check_groups(behaviour_logp, mask)
+    return _log_denominator(masked_mean(behaviour_logp, mask), mask)
+
+
+def group_expectation_log_ratio(
+    logp: Float[Array, "*P G T"], behaviour_logp: Float[Array, "*P G T"], mask: Mask
+) -> Float[Array, "*P G T"]:
+    """GEPO's log-weight: the learner's probability of a response over the sampler's expected probability in its group.
+
+    Equal to `sequence_log_ratio(logp, group_expectation_log_denominator(behaviour_logp, mask), mask)`: once the
+    denominators are known, the rest needs one row at a time. On-policy it is *not* 0; instead Σ_i q̂_i w_i = 1 with
+    q̂ = q / Σ q.
+
+    ::
+
+        log w_i = (1/|o_i|) Σ_t log π_θ(o_it) - log E        E = Σ_j q_j² / Σ_j q_j
+
+    with q_j = exp((1/|o_j|) Σ_t log π_old(o_jt)).
+
+    Args:
+        logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
+        behaviour_logp: under the policy that sampled, `[..., G, T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., G, T]`.
+
+    Returns:
+        `[..., G, T]`, nats a token: log w_i on each token of response i, 0 outside the mask. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> logq = jnp.log(jnp.array([[0.9], [0.6]]))
+        >>> log_w = group_expectation_log_ratio(logq, logq, jnp.ones((2, 1)))
+        >>> [f"{w:.3f}" for w in jnp.exp(log_w)[:, 0]]
+        ['1.154', '0.769']
+
+    Source:
+        GEPO, arXiv:2508.17850, Section 3, with its authors' length-normalised probabilities.
+    """
+    check_floating(logp=logp)
+    return sequence_log_ratio(logp, group_expectation_log_denominator(behaviour_logp, mask), mask)
+
+
+def group_expectation_log_denominator_unnormalized(
+    behaviour_logp: Float[Array, "*P G T"], mask: Mask
+) -> Float[Array, "*P G T"]:
+    """GEPO's denominator as the paper writes it, of whole-response probabilities.
+
+    Over responses of more than a few tokens the likeliest one all but decides E, and every other weight is about 0; see
+    `group_expectation_log_denominator` for the form that is trained with.
+
+    ::
+
+        log E = log( Σ_j q_j² / Σ_j q_j )        q_j = exp(Σ_t log π_old(o_jt))
+
+    Args:
+        behaviour_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is left out of both sums.
+
+    Returns:
+        `[..., G, T]`, nats a response: log E on each token of its group, 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> logq = jnp.log(jnp.array([[0.5, 0.5], [0.5, 1.0]]))
+        >>> log_e = group_expectation_log_denominator_unnormalized(logq, jnp.ones((2, 2)))
+        >>> f"{jnp.exp(log_e[0, 0]):.4f}"  # q = (1/4, 1/2)
+        '0.4167'
+
+    Source:
+        GEPO, arXiv:2508.17850, Section 3.
+    """
+    _check_groups(behaviour_logp, mask)
+    return _log_denominator(masked_sum(behaviour_logp, mask), mask)
+
+
+def group_expectation_log_ratio_unnormalized(
+    logp: Float[Array, "*P G T"], behaviour_logp: Float[Array, "*P G T"], mask: Mask
+) -> Float[Array, "*P G T"]:
+    """GEPO's log-weight as the paper writes it, of whole-response probabilities.
+
+    ::
+
+        log w_i = Σ_t log π_θ(o_it) - log E        E = Σ_j q_j² / Σ_j q_j,    q_j = exp(Σ_t log π_old(o_jt))
+
+    Args:
+        logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
+        behaviour_logp: under the policy that sampled, `[..., G, T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., G, T]`.
+
+    Returns:
+        `[..., G, T]`, nats a response: log w_i on each token of response i, 0 outside the mask. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> logq = jnp.log(jnp.array([[0.5, 0.5], [0.5, 1.0]]))
+        >>> log_w = group_expectation_log_ratio_unnormalized(logq, logq, jnp.ones((2, 2)))
+        >>> [f"{w:.1f}" for w in jnp.exp(log_w)[:, 0]]
+        ['0.6', '1.2']
+
+    Source:
+        GEPO, arXiv:2508.17850, Section 3.
+    """
+    check_floating(logp=logp)
+    check_same_shape(logp=logp, behaviour_logp=behaviour_logp, mask=mask)
+    log_e = group_expectation_log_denominator_unnormalized(behaviour_logp, mask)
+    return _over_tokens(masked_sum(logp, mask), mask) - log_e
+
+
+def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
+    """Log-ratio kept within a symmetric bound.
+
+    A clamped token has no gradient, so this changes the objective. No other function of the library does it unasked.
+
+    ::
+
+        clip(log ρ, -b, b)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats.
+        bound: b, nats, positive. A common choice in training code is 20.
+
+    Returns:
+        `[..., T]`, nats. Compare with `log_ratio` to count what was clamped.
+
+    Raises:
+        ValueError: `log_ratio` is not floating point, or `bound` is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> clamp_log_ratio(jnp.array([-50.0, 1.0, 50.0]), bound=20.0).tolist()
+        [-20.0, 1.0, 20.0]
+
+    Source:
+        Convention: the overflow guard of training code such as verl's; in no paper.
+    """
+    check_floating(log_ratio=log_ratio)
+    check_positive(bound=bound)
+    return jnp.clip(log_ratio, -bound, bound)
+
+
+def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
+    """Log-ratio whose ratio is kept within a factor of 1.
+
+    A clamped token has no gradient, so this changes the objective. No other function of the library does it unasked.
+
+    ::
+
+        log clip(ρ, 1/C, C)  =  clip(log ρ, -log C, log C)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats.
+        bound: C, a ratio, at least 1. The document below takes 10.
+
+    Returns:
+        `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count what was clamped.
+
+    Raises:
+        ValueError: `log_ratio` is not floating point, or `bound` is below 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [f"{r:.2f}" for r in jnp.exp(bounded_ratio(jnp.log(jnp.array([0.01, 2.0, 99.0])), bound=10.0))]
+        ['0.10', '2.00', '10.00']
+
+    Source:
+        MF Eq. 55.
+    """
+    check_floating(log_ratio=log_ratio)
+    check_at_least(1, bound=bound)
+    limit = jnp.log(bound)
+    return jnp.clip(log_ratio, -limit, limit)
+
+
+def truncated_importance_weight(
+    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: float = 2.0
+) -> Float[Array, "*rows T"]:
+    """Weight that corrects for a sampler whose numbers differ from the learner's, cut at a cap.
+
+    Both log-probabilities are of the same parameters: those that sampled, once as the training code scores the tokens and
+    once as the sampling engine did. The surrogate of each token is multiplied by the weight.
+
+    ::
+
+        min(π_learner(o_t) / π_sampler(o_t), C)
+
+    Args:
+        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        cap: C, positive. Below 1 it would cut agreeing tokens too.
+
+    Returns:
+        `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or `cap` is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.9])), jnp.log(jnp.array([0.5, 0.1, 0.1]))
+        >>> truncated_importance_weight(learner, sampler, jnp.array([1, 1, 0])).tolist()
+        [1.0, 2.0, 0.0]
+
+    Source:
+        Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework Secretly
+        Brings You Off-Policy RL Training" (2025), C = 2.
+    """
+    check_positive(cap=cap)
+    ratio = jnp.exp(token_log_ratio(learner_logp, sampler_logp, mask))
+    return zero_outside(jnp.minimum(ratio, cap), mask)

@@ -1,12 +1,42 @@
 """Surrogate objectives: per token, unreduced, to be **maximised**.
 
-Each takes a log-ratio (see `rljax.ops.ratio`) and an advantage, both `[..., T]`, and returns `[..., T]`.
+Each takes a log-ratio (see `rljax.ops.ratio`) and an advantage, both `[..., T]`, and returns `[..., T]`. The advantage is
+data and must be finite; `rljax.ops.weights` says how much each token counts.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.checks import check_floating, check_nonnegative, check_same_shape
+from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.masked import Mask, masked_mean, zero_outside
+
+
+def _check_clip(log_ratio, advantage, *, low, high) -> None:
+    check_floating(log_ratio=log_ratio, advantage=advantage)
+    check_same_shape(log_ratio=log_ratio, advantage=advantage)
+    check_nonnegative(low=low, high=high)
+    if not isinstance(low, jax.core.Tracer) and low > 1:
+        raise ValueError(f"low must lie in [0, 1], got {low}")
+
+
+def _check_above_one(**numbers) -> None:
+    for name, value in numbers.items():
+        if not isinstance(value, jax.core.Tracer) and not value > 1:
+            raise ValueError(f"{name} must be above 1, got {value}")
+
+
+def _pessimistic(log_ratio, advantage, *, low, high, cap) -> Float[Array, "*rows T"]:
+    """The ratio times the advantage, the ratio held at `1 + high` when A >= 0, within [1 - low, cap] when A < 0.
+
+    Held *before* `exp`: a ratio beyond the float range that is clipped anyway then has gradient 0, not 0 × ∞. At the very
+    edge the ratio is still followed, so that on-policy the gradient is A even when a side of the range is 0.
+    """
+    negative = advantage < 0
+    floor = jnp.where(negative, jnp.log1p(-low), -jnp.inf)
+    ceiling = jnp.where(negative, jnp.log(cap), jnp.log1p(high))
+    held = jnp.where(log_ratio > ceiling, ceiling, jnp.where(log_ratio < floor, floor, log_ratio))
+    return jnp.exp(held) * advantage
 
 
 def clipped(
@@ -28,18 +58,217 @@ def clipped(
         `[..., T]`, in the advantage's unit, to be maximised.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, `low` or `high` is negative.
+        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> clipped(jnp.log(jnp.array([2.0, 0.5])), jnp.array([1.0, -1.0]), low=0.25, high=0.5).tolist()
-        [1.5, -0.75]
+        >>> print(clipped(jnp.log(jnp.array([2.0, 0.5])), jnp.array([1.0, -1.0]), low=0.25, high=0.5))
+        [ 1.5  -0.75]
 
     Source:
-        PPO, arXiv:1707.06347, Eq. 7; the two sides apart: DAPO, arXiv:2503.14476, Eq. 8; MF Eqs. 9 and 24.
+        PPO, arXiv:1707.06347, Eq. 7; the two sides apart: DAPO, arXiv:2503.14476, Eq. 8; MF Eqs. 9 and 24. MF Eq. 26 has
+        another form for A <= 0 under which, with its Eq. 29, the low side never clips; this is PPO's.
+    """
+    _check_clip(log_ratio, advantage, low=low, high=high)
+    return _pessimistic(log_ratio, advantage, low=low, high=high, cap=jnp.inf)
+
+
+def dual_clipped(
+    log_ratio: Float[Array, "*rows T"],
+    advantage: Float[Array, "*rows T"],
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    cap: float = 3.0,
+) -> Float[Array, "*rows T"]:
+    """PPO's clip with a floor under what a bad token can cost.
+
+    Without it a token with A < 0 whose ratio explodes has an unbounded objective. Clipping the ratio from above by δ before
+    PPO's `min` (a "two-sided" clip) is the same for δ = c >= 1 + high.
+
+    ::
+
+        C = min(ρ A, clip(ρ, 1 - low, 1 + high) A)
+        max(C, c A)  if A < 0,  else C        ρ = exp(log_ratio)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+        low: how far below 1 the ratio is followed when A < 0, in [0, 1].
+        high: how far above 1 the ratio is followed when A > 0, not negative.
+        cap: c, the ratio up to which it is followed when A < 0, above 1. Infinity gives `clipped`.
+
+    Returns:
+        `[..., T]`, in the advantage's unit, to be maximised.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative,
+            `cap` is not above 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> print(dual_clipped(jnp.log(jnp.array([9.0, 2.0])), jnp.array([-1.0, -1.0]), cap=4.0))
+        [-4. -2.]
+
+    Source:
+        Ye et al., arXiv:1912.09729, Eq. 5.
+    """
+    _check_clip(log_ratio, advantage, low=low, high=high)
+    _check_above_one(cap=cap)
+    return _pessimistic(log_ratio, advantage, low=low, high=high, cap=cap)
+
+
+def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """The score function times the advantage: no ratio, no clip.
+
+    Only the gradient means something. A token log-ratio in place of `logp` shifts the value by the constant A log π_old.
+
+    ::
+
+        A log π_θ
+
+    Args:
+        logp: log-probabilities under the policy that is trained (or a token log-ratio), `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+
+    Returns:
+        `[..., T]`, to be maximised.
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> reinforce(jnp.array([-1.0, -2.0]), jnp.array([0.5, -1.0])).tolist()
+        [-0.5, 2.0]
+
+    Source:
+        Williams (1992); GPG, arXiv:2504.02546, whose factor for uniform groups is not here; MF Eq. 5.
+    """
+    check_floating(logp=logp, advantage=advantage)
+    check_same_shape(logp=logp, advantage=advantage)
+    return advantage * logp
+
+
+def cispo(
+    log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: float, high: float
+) -> Float[Array, "*rows T"]:
+    """REINFORCE under a clipped importance weight: no token ever loses its gradient.
+
+    The paper has log π where this has log ρ. As log π_old is data, the value shifts by a constant and the gradient stays.
+
+    ::
+
+        sg[clip(ρ, 1 - low, 1 + high)] A log ρ        ρ = exp(log_ratio)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+        low: how far below 1 the weight may fall, in [0, 1]. The paper leaves that side open: 1.
+        high: how far above 1 the weight may rise, not negative. The paper tunes it and gives no number.
+
+    Returns:
+        `[..., T]`, to be maximised; only its gradient means something.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> log_ratio, advantage = jnp.log(jnp.array([9.0, 1.0])), jnp.array([1.0, -1.0])
+        >>> jax.grad(lambda x: cispo(x, advantage, low=1.0, high=0.5).sum())(log_ratio).tolist()
+        [1.5, -1.0]
+
+    Source:
+        MiniMax-M1, arXiv:2506.13585, Section 3.
+    """
+    _check_clip(log_ratio, advantage, low=low, high=high)
+    weight = jax.lax.stop_gradient(jnp.clip(jnp.exp(log_ratio), 1 - low, 1 + high))
+    return weight * advantage * log_ratio
+
+
+def sapo(
+    log_ratio: Float[Array, "*rows T"],
+    advantage: Float[Array, "*rows T"],
+    *,
+    tau_positive: float = 1.0,
+    tau_negative: float = 1.05,
+) -> Float[Array, "*rows T"]:
+    """A soft gate in place of the clip: the gradient fades on both sides of ρ = 1 and never stops at once.
+
+    On-policy the gradient with respect to log ρ is A, whatever τ.
+
+    ::
+
+        (4/τ) σ(τ (ρ - 1)) A        τ = tau_positive if A > 0, else tau_negative;  ρ = exp(log_ratio)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+        tau_positive: how fast the gate closes for A > 0, positive.
+        tau_negative: the same otherwise, positive; the paper takes it larger.
+
+    Returns:
+        `[..., T]`, in the advantage's unit, to be maximised. At ρ = 1 it is 2A/τ, not A.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, a temperature is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sapo(jnp.array([0.0, 0.0]), jnp.array([1.0, -1.0]), tau_negative=2.0).tolist()
+        [2.0, -1.0]
+
+    Source:
+        Soft Adaptive Policy Optimization, arXiv:2511.20347.
     """
     check_floating(log_ratio=log_ratio, advantage=advantage)
     check_same_shape(log_ratio=log_ratio, advantage=advantage)
-    check_nonnegative(low=low, high=high)
-    ratio = jnp.exp(log_ratio)
-    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - low, 1 + high) * advantage)
+    check_positive(tau_positive=tau_positive, tau_negative=tau_negative)
+    # The gate is shut long before the float range ends; an infinite ratio would have gradient 0 × ∞.
+    ratio = jnp.exp(jnp.minimum(log_ratio, jnp.log(jnp.finfo(log_ratio.dtype).max) - 1))
+    tau = jnp.where(advantage > 0, tau_positive, tau_negative)
+    return jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
+
+
+def gmpo(
+    log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask, *, clip: float = 0.4
+) -> Float[Array, "*rows T"]:
+    """The geometric mean of a response's ratios, each clipped on its optimistic side in log space.
+
+    The paper has one A a response, constant over the row. Under `weights.sequence_mean` the result is then its
+    (1/G) Σ_i; an A that varies is averaged over the row, and its sign clips token by token.
+
+    ::
+
+        A_i exp((1/|o_i|) Σ_t s min(s log ρ_it, clip(s log ρ_it, -c, c)))        s = sign(A_i)
+
+    Args:
+        log_ratio: *token* log-ratios log ρ, `[..., T]`, nats.
+        advantage: A, `[..., T]`, constant over the tokens of a row.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        clip: c, nats, not negative.
+
+    Returns:
+        `[..., T]`, in the advantage's unit, to be maximised: the response's number on each token, 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, `clip` is negative.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> print(gmpo(jnp.array([9.0, -0.4, 0.0]), jnp.array([2.0, 2.0, 0.0]), jnp.array([1, 1, 0])))
+        [2. 2. 0.]
+
+    Source:
+        Geometric-Mean Policy Optimization, arXiv:2507.20673.
+    """
+    check_floating(log_ratio=log_ratio, advantage=advantage)
+    check_same_shape(log_ratio=log_ratio, advantage=advantage, mask=mask)
+    check_nonnegative(clip=clip)
+    advantage = zero_outside(advantage, mask)
+    sign = jnp.sign(advantage)
+    toward = sign * zero_outside(log_ratio, mask)
+    held = sign * jnp.where(toward > clip, clip, toward)
+    return advantage * jnp.exp(masked_mean(held, mask))[..., None]

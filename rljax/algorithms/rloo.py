@@ -1,0 +1,34 @@
+"""RLOO: REINFORCE with a leave-one-out baseline (arXiv:2402.14740)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.checks import check_nonnegative
+from rljax.ops.divergence import kl_in_reward
+from rljax.ops.group import leave_one_out
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import sequence_sum
+
+
+def rloo(*, beta: float = 0.0) -> Algorithm:
+    """RLOO (arXiv:2402.14740, Section 3.2): a response is one action.
+
+    ::
+
+        ∇J = (1/G) Σ_i (R_i - (1/(G-1)) Σ_{j≠i} R_j) ∇ log π(o_i | q)      R_i = r_i - β log(π/π_ref)(o_i | q)
+
+    Args:
+        beta: β of the KL penalty in the reward; the paper tunes it for each task, with verifiable rewards it is left out.
+
+    Deviations: none known. It is on-policy: take one update a rollout. The value of the objective is relative to the sampling
+    policy's (log ρ in place of log π); the gradient is the same.
+    """
+    check_nonnegative(beta=beta)
+    return Algorithm(
+        advantage=leave_one_out,
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=sequence_sum,
+        reward_kl=partial(kl_in_reward, beta=beta) if beta > 0 else None,
+    )

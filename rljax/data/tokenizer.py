@@ -1,0 +1,238 @@
+"""From text to token ids and back, behind one small interface."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rljax.data.arithmetic import ALPHABET
+from rljax.errors import InputError
+
+UNKNOWN = "�"
+"""What an id that stands for no text decodes to: a model may have more logits than its tokenizer has ids."""
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.json",
+    "vocab.txt",
+    "tekken.json",
+)
+
+
+class Tokenizer(Protocol):
+    """What the trainer asks of a tokenizer.
+
+    `bos_token_id` is the token that opens every prompt, None where the tokenizer puts none there.
+    """
+
+    pad_token_id: int
+    eos_token_id: int
+    bos_token_id: int | None
+    vocab_size: int
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids, adding no special token."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids into text, leaving special tokens out."""
+        ...
+
+
+class CharacterTokenizer:
+    """One token a character of a fixed alphabet: 0 pads, 1 ends, the characters follow in their order.
+
+    Args:
+        alphabet: every character that may occur, each once.
+
+    Raises:
+        InputError: an empty alphabet, or one that names a character twice.
+
+    Example:
+        >>> tokenizer = CharacterTokenizer("0123456789+=")
+        >>> tokenizer.encode("7+5=")
+        [9, 12, 7, 13]
+        >>> tokenizer.decode([9, 12, 7, 13, tokenizer.eos_token_id])
+        '7+5='
+    """
+
+    pad_token_id = 0
+    eos_token_id = 1
+    bos_token_id = None
+
+    def __init__(self, alphabet: str = ALPHABET):
+        if not alphabet:
+            raise InputError("the alphabet of the character tokenizer is empty; name its characters: 'characters:01+='.")
+        repeated = sorted({character for character in alphabet if alphabet.count(character) > 1})
+        if repeated:
+            raise InputError(
+                f"the alphabet {alphabet!r} names {''.join(repeated)!r} more than once; name each character once."
+            )
+        self.alphabet = alphabet
+        self.vocab_size = len(alphabet) + 2
+        self._ids = {character: position + 2 for position, character in enumerate(alphabet)}
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids; a character outside the alphabet is an `InputError`."""
+        unknown = next((character for character in text if character not in self._ids), None)
+        if unknown is not None:
+            raise InputError(
+                f"the character {unknown!r} in {_shortened(text)} is not in the tokenizer's alphabet {self.alphabet!r}; "
+                f"take `--tokenizer bytes` or name a larger alphabet after `characters:`."
+            )
+        return [self._ids[character] for character in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids into text; an id beyond the alphabet becomes the replacement character."""
+        return "".join(self.alphabet[i - 2] if i < self.vocab_size else UNKNOWN for i in ids if i >= 2)
+
+
+class ByteTokenizer:
+    """One token a byte of UTF-8, so that every text can be written: 0 pads, 1 opens, 2 ends, byte b is b + 3.
+
+    Example:
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer.encode("aé")
+        [100, 198, 172]
+        >>> tokenizer.decode([100, 198, 172, tokenizer.eos_token_id])
+        'aé'
+    """
+
+    pad_token_id = 0
+    bos_token_id = 1
+    eos_token_id = 2
+    vocab_size = 259
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids."""
+        return [byte + 3 for byte in text.encode()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids into text; what is not UTF-8, and an id beyond the bytes, becomes the replacement character."""
+        not_utf8 = 0xFF
+        return bytes(i - 3 if i < self.vocab_size else not_utf8 for i in ids if i >= 3).decode(errors="replace")
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer of `transformers` behind the trainer's interface.
+
+    Args:
+        inner: the tokenizer itself; stays reachable as `inner`, to be saved beside exported weights.
+        name: where it came from, for messages.
+
+    Raises:
+        InputError: it has no end-of-sequence token, so a response could never end.
+    """
+
+    def __init__(self, inner, name: str):
+        if inner.eos_token_id is None:
+            raise InputError(
+                f"the tokenizer {name!r} has no end-of-sequence token, so no response could end; "
+                f"set `eos_token` in its tokenizer_config.json."
+            )
+        self.inner = inner
+        self.name = name
+        self.eos_token_id = inner.eos_token_id
+        # Padding is masked everywhere, so that the end token may stand in for a missing pad token.
+        self.pad_token_id = inner.eos_token_id if inner.pad_token_id is None else inner.pad_token_id
+        # Many tokenizers define a bos token that their models never saw at the start of a text; ask what they put there.
+        opening = inner("", add_special_tokens=True)["input_ids"][:1]
+        self.bos_token_id = inner.bos_token_id if opening == [inner.bos_token_id] else None
+        self.vocab_size = len(inner)
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids, adding no special token."""
+        return self.inner.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids into text, leaving special tokens out."""
+        return self.inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Turn a chat into the ids of a prompt, up to where the assistant's turn begins.
+
+        Args:
+            messages: `{"role": ..., "content": ...}` each.
+
+        Returns:
+            Token ids, with every special token that the template writes.
+
+        Raises:
+            InputError: the tokenizer has no chat template, or its template refuses the messages.
+        """
+        if not self.inner.chat_template:
+            raise InputError(
+                f"the tokenizer {self.name!r} has no chat template; leave the chat off, or take the tokenizer of an "
+                f"instruction-tuned model."
+            )
+        try:
+            ids = self.inner.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+        except Exception as error:  # a template is a program of its author's, and may raise anything
+            roles = [message["role"] for message in messages]
+            raise InputError(
+                f"the chat template of {self.name!r} refuses messages of the roles {roles} ({_one_line(error)}); "
+                f"change the messages."
+            ) from error
+        return list(ids)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """Get a tokenizer by what a person writes after `--tokenizer`.
+
+    Args:
+        name: `bytes`; `characters` for the alphabet of the arithmetic task; `characters:ALPHABET` for another one; a folder
+            with tokenizer files; or the id of a model on the Hugging Face hub.
+
+    Returns:
+        A tokenizer.
+
+    Raises:
+        InputError: a folder without tokenizer files, files that cannot be read, or an id that cannot be fetched.
+
+    Example:
+        >>> load_tokenizer("characters:01").encode("10")
+        [3, 2]
+    """
+    if not name:
+        raise InputError("the name of the tokenizer is empty; give a folder, a model's id, `bytes` or `characters`.")
+    if name == "bytes":
+        return ByteTokenizer()
+    kind, colon, alphabet = name.partition(":")
+    if kind == "characters":
+        return CharacterTokenizer(alphabet if colon else ALPHABET)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+            raise InputError(
+                f"the folder {name!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give another folder, or "
+                f"`--tokenizer bytes` for one token a byte."
+            )
+        return _from_transformers(str(folder), name, "mend the folder's tokenizer files")
+    if folder.is_file():
+        raise InputError(f"the tokenizer {name!r} is a file; give the folder that holds it.")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(
+            f"the tokenizer folder {name!r} does not exist; give a folder, the id of a model on the Hugging Face hub, "
+            f"`bytes` or `characters`."
+        )
+    return _from_transformers(name, name, "check the id and the network, or give a folder, `bytes` or `characters`")
+
+
+def _from_transformers(source: str, name: str, mend: str) -> HuggingFaceTokenizer:
+    from transformers import AutoTokenizer  # noqa: PLC0415  (takes a second that the built-in tokenizers need not wait)
+
+    try:
+        inner = AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # the parsers of the many file formats raise whatever they like
+        raise InputError(f"the tokenizer {name!r} cannot be loaded ({_one_line(error)}); {mend}.") from error
+    return HuggingFaceTokenizer(inner, name)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "…")

@@ -1,0 +1,256 @@
+"""Hugging Face folders in and out: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from rljax.errors import InputError
+from rljax.models.config import RopeScaling, TransformerConfig
+from rljax.models.language_model import Params, abstract_params
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+Path_ = tuple[str | int, ...]
+
+
+class Entry(NamedTuple):
+    """One tensor: its name there, its place here, and how the one becomes the other."""
+
+    name: str
+    path: Path_
+    read: Callable[[np.ndarray], np.ndarray]
+    write: Callable[[np.ndarray], np.ndarray]
+
+
+def locate(name_or_folder: str) -> Path:
+    """Find a model folder on disk, or download a hub id with `huggingface_hub`.
+
+    Raises:
+        InputError: neither a folder with config.json nor a hub id that could be downloaded.
+    """
+    folder = Path(name_or_folder).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or name_or_folder.startswith(".") or name_or_folder.count("/") > 1:
+        raise InputError(
+            f"The model folder {name_or_folder!r} does not exist; give a folder with config.json, or a hub id."
+        )
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  a local folder needs no network code
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(name_or_folder, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise InputError(
+            f"The model {name_or_folder!r} is neither a folder here nor a hub id that can be downloaded now "
+            f"({type(error).__name__}); check the spelling and the network, or give a folder."
+        ) from error
+
+
+def read_config(folder: Path) -> TransformerConfig:
+    """Read config.json.
+
+    Raises:
+        InputError: no config.json, an unknown family, or a feature of it that this transformer lacks.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise InputError(f"The model folder {str(folder)!r} has no config.json; give a folder that save_pretrained wrote.")
+    raw = json.loads(file.read_text(encoding="utf-8"))
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        raise InputError(f"{file} is of the family {family!r}, which is not known here; known are {', '.join(FAMILIES)}.")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise InputError(f"{file} asks for the activation {raw['hidden_act']!r}; only 'silu' is known here.")
+    if raw.get("sliding_window") is not None and raw.get("use_sliding_window", family == "mistral"):
+        raise InputError(f"{file} asks for sliding-window attention, which is not supported; set sliding_window to null.")
+    heads = raw["num_attention_heads"]
+    theta, scaling = _read_rope(raw, file)
+    return TransformerConfig(
+        vocab_size=raw["vocab_size"],
+        width=raw["hidden_size"],
+        layers=raw["num_hidden_layers"],
+        heads=heads,
+        kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+        hidden=raw["intermediate_size"],
+        norm_eps=raw["rms_norm_eps"],
+        rope_theta=theta,
+        rope_scaling=scaling,
+        tied_head=raw.get("tie_word_embeddings", False),
+        qkv_bias=family == "qwen2" or raw.get("attention_bias", False),
+        qk_norm=family == "qwen3",
+    )
+
+
+def _read_rope(raw: dict, file: Path) -> tuple[float, RopeScaling | None]:
+    """Read the rotary base and its scaling, in the older and the newer spelling."""
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    theta = rope.get("rope_theta", raw.get("rope_theta", 10_000.0))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return theta, None
+    if kind != "llama3":
+        raise InputError(f"{file} asks for rotary scaling of type {kind!r}; known are 'default' and 'llama3'.")
+    scaling = RopeScaling(
+        factor=rope["factor"],
+        low_frequency=rope["low_freq_factor"],
+        high_frequency=rope["high_freq_factor"],
+        original_length=rope["original_max_position_embeddings"],
+    )
+    return theta, scaling
+
+
+def _same(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def _transposed(x: np.ndarray) -> np.ndarray:
+    return x.T
+
+
+def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
+    """Linear weight `[N H, D]` there, `[D, N, H]` here."""
+    return (
+        lambda x: x.reshape(heads, -1, width).transpose(2, 0, 1),
+        lambda x: x.transpose(1, 2, 0).reshape(-1, width),
+    )
+
+
+def _entries(config: TransformerConfig) -> Iterator[Entry]:
+    """Every tensor of a checkpoint of this shape."""
+    yield Entry("model.embed_tokens.weight", ("embedding",), _same, _same)
+    yield Entry("model.norm.weight", ("norm", "scale"), _same, _same)
+    if not config.tied_head:
+        yield Entry("lm_head.weight", ("head",), _same, _same)
+    for index in range(config.layers):
+        yield from _layer_entries(config, index)
+
+
+def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
+    there, here = f"model.layers.{index}", ("layers", index)
+    yield Entry(f"{there}.input_layernorm.weight", (*here, "attention_norm", "scale"), _same, _same)
+    yield Entry(f"{there}.post_attention_layernorm.weight", (*here, "feed_forward_norm", "scale"), _same, _same)
+    for letter, name, heads in (
+        ("q", "query", config.heads),
+        ("k", "key", config.kv_heads),
+        ("v", "value", config.kv_heads),
+    ):
+        projection = f"{there}.self_attn.{letter}_proj"
+        yield Entry(f"{projection}.weight", (*here, "attention", name), *_heads_in(heads, config.width))
+        if config.qkv_bias:
+            place = (*here, "attention", f"{name}_bias")
+            yield Entry(f"{projection}.bias", place, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
+    if config.qk_norm:
+        for letter, name in (("q", "query"), ("k", "key")):
+            place = (*here, "attention", f"{name}_norm", "scale")
+            yield Entry(f"{there}.self_attn.{letter}_norm.weight", place, _same, _same)
+    yield Entry(
+        f"{there}.self_attn.o_proj.weight",
+        (*here, "attention", "output"),
+        lambda x: x.reshape(config.width, config.heads, -1).transpose(1, 2, 0),
+        lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
+    )
+    for name in ("gate", "up", "down"):
+        yield Entry(f"{there}.mlp.{name}_proj.weight", (*here, "feed_forward", name), _transposed, _transposed)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Which file holds each tensor."""
+    index = folder / INDEX
+    if index.is_file():
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {name: folder / file for name, file in weight_map.items()}
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise InputError(
+            f"The model folder {str(folder)!r} has a config.json but no {WEIGHTS} (nor {INDEX}); "
+            "download the weights, or convert them with save_pretrained(..., safe_serialization=True)."
+        )
+    with safe_open(weights, framework="flax") as opened:
+        return dict.fromkeys(opened.keys(), weights)
+
+
+def _put(tree: dict, path: Path_, value) -> None:
+    *parents, last = path
+    for key in parents:
+        tree = tree.setdefault(key, {})
+    tree[last] = value
+
+
+def _get(tree: dict, path: Path_):
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def load_params(folder: Path, config: TransformerConfig) -> Params:
+    """Read the weights of a folder into float32 parameters, tensor by tensor.
+
+    Raises:
+        InputError: no weights, a missing tensor, or one of another shape than config.json says.
+    """
+    files = _files(folder)
+    expected = abstract_params(config)
+    params: dict = {}
+    for entry in _entries(config):
+        if entry.name not in files:
+            raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
+        with safe_open(files[entry.name], framework="flax") as opened:
+            there = opened.get_tensor(entry.name).astype(jnp.float32)
+        want = _get(expected, entry.path).shape
+        if there.size != int(np.prod(want)):
+            raise InputError(f"{entry.name!r} in {str(folder)!r} has shape {there.shape}, config.json implies {want} here.")
+        _put(params, entry.path, entry.read(there))
+    return params
+
+
+def save_pretrained(folder: Path, config: TransformerConfig, params: Params, *, bos: int | None, eos: int) -> None:
+    """Write config.json and model.safetensors as Hugging Face writes them (Llama, Qwen 2 or Qwen 3)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        entry.name: np.ascontiguousarray(entry.write(np.asarray(jax.device_get(_get(params, entry.path)))))
+        for entry in _entries(config)
+    }
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
+    rope: dict = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling is not None:
+        scaling = config.rope_scaling
+        rope |= {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_frequency,
+            "high_freq_factor": scaling.high_frequency,
+            "original_max_position_embeddings": scaling.original_length,
+        }
+    raw = {
+        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[family]],
+        "model_type": family,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.hidden,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": rope,
+        "tie_word_embeddings": config.tied_head,
+        "attention_bias": False,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+        "dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")

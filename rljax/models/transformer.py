@@ -1,0 +1,184 @@
+"""A Flax NNX decoder in the family of Llama, Mistral and Qwen.
+
+Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value heads, G = N / K, H head, F hidden, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn.initializers import normal, ones
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.models.config import TransformerConfig
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, head-major so that a decoded token is written in place."""
+
+    keys: Float[Array, "B K S H"]
+    values: Float[Array, "B K S H"]
+
+
+Cache = tuple[LayerCache, ...]
+
+
+def rope_frequencies(config: TransformerConfig) -> Float[Array, "H/2"]:
+    """Radians a position, for each pair of a head's features."""
+    exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    frequencies = config.rope_theta**-exponents
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    turns = scaling.original_length * frequencies / (2 * jnp.pi)
+    kept = jnp.clip((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency), 0.0, 1.0)
+    return frequencies * (kept + (1 - kept) / scaling.factor)
+
+
+def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies: Float[Array, "H/2"]) -> Array:
+    """Turn the pair (i, i + H/2) of every head by its position's angle."""
+    angle = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None, :]
+    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+class RMSNorm(nnx.Module):
+    """Scale to unit root mean square, computed in float32."""
+
+    def __init__(self, features: int, eps: float, *, rngs: nnx.Rngs):
+        self.scale = nnx.Param(ones(rngs.params(), (features,)))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Normalise the last axis."""
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
+        return jax.lax.mul(wide, jnp.broadcast_to(self.scale[...], wide.shape)).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention with rotary positions."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        width, heads, kv_heads, head_dim = config.width, config.heads, config.kv_heads, config.head_dim
+        inner = normal(width**-0.5)
+        outer = normal((heads * head_dim) ** -0.5 / (2 * config.layers) ** 0.5)
+        self.query = nnx.Param(inner(rngs.params(), (width, heads, head_dim)))
+        self.key = nnx.Param(inner(rngs.params(), (width, kv_heads, head_dim)))
+        self.value = nnx.Param(inner(rngs.params(), (width, kv_heads, head_dim)))
+        self.output = nnx.Param(outer(rngs.params(), (heads, head_dim, width)))
+        if config.qkv_bias:
+            self.query_bias = nnx.Param(jnp.zeros((heads, head_dim)))
+            self.key_bias = nnx.Param(jnp.zeros((kv_heads, head_dim)))
+            self.value_bias = nnx.Param(jnp.zeros((kv_heads, head_dim)))
+        if config.qk_norm:
+            self.query_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
+            self.key_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
+        self.config = config
+
+    def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
+        dtype = x.dtype
+        query = jnp.einsum("BTD,DNH->BTNH", x, self.query[...].astype(dtype))
+        key = jnp.einsum("BTD,DKH->BTKH", x, self.key[...].astype(dtype))
+        value = jnp.einsum("BTD,DKH->BTKH", x, self.value[...].astype(dtype))
+        if self.config.qkv_bias:
+            query = query + self.query_bias[...].astype(dtype)[None, None]
+            key = key + self.key_bias[...].astype(dtype)[None, None]
+            value = value + self.value_bias[...].astype(dtype)[None, None]
+        if self.config.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query, key, value
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "B T"],
+        visible: Bool[Array, "B T S"],
+        cache: LayerCache | None,
+        slot: Int[Array, ""] | int,
+    ) -> tuple[Float[Array, "B T D"], LayerCache]:
+        """Attend from T new tokens to S slots; `cache` is written from `slot` on, or is the new keys when there is none."""
+        rows, length, _ = x.shape
+        query, key, value = self._project(x)
+        frequencies = rope_frequencies(self.config)
+        query = rotate(query, positions, frequencies)
+        keys = rotate(key, positions, frequencies).transpose(0, 2, 1, 3)
+        values = value.transpose(0, 2, 1, 3)
+        if cache is not None:
+            keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=2)
+            values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
+        kv_heads, head_dim = self.config.kv_heads, self.config.head_dim
+        grouped = query.reshape(rows, length, kv_heads, -1, head_dim) * head_dim**-0.5
+        scores = jnp.einsum("BTKGH,BKSH->BKGTS", grouped, keys, preferred_element_type=jnp.float32)
+        scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+        attention = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
+        mixed = jnp.einsum("BKGTS,BKSH->BTKGH", attention, values).reshape(rows, length, -1, head_dim)
+        return jnp.einsum("BTNH,NHD->BTD", mixed, self.output[...].astype(x.dtype)), LayerCache(keys, values)
+
+
+class SwiGLU(nnx.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        width, hidden = config.width, config.hidden
+        self.gate = nnx.Param(normal(width**-0.5)(rngs.params(), (width, hidden)))
+        self.up = nnx.Param(normal(width**-0.5)(rngs.params(), (width, hidden)))
+        self.down = nnx.Param(normal(hidden**-0.5 / (2 * config.layers) ** 0.5)(rngs.params(), (hidden, width)))
+
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Feed each token forward."""
+        gate = jnp.einsum("BTD,DF->BTF", x, self.gate[...].astype(x.dtype))
+        up = jnp.einsum("BTD,DF->BTF", x, self.up[...].astype(x.dtype))
+        return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate) * up, self.down[...].astype(x.dtype))
+
+
+class Layer(nnx.Module):
+    """Attention, then SwiGLU, each on a normalised residual stream."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.attention_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.feed_forward_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
+        self.feed_forward = SwiGLU(config, rngs=rngs)
+
+    def __call__(self, x, positions, visible, cache, slot):
+        """Return the new residual stream and this layer's keys and values."""
+        mixed, cache = self.attention(self.attention_norm(x), positions, visible, cache, slot)
+        x = x + mixed
+        return x + self.feed_forward(self.feed_forward_norm(x)), cache
+
+
+class Transformer(nnx.Module):
+    """Token ids in, last hidden states out; the head is applied apart, where and as often as it is needed."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
+        self.layers = nnx.List([Layer(config, rngs=rngs) for _ in range(config.layers)])
+        self.norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
+        if not config.tied_head:
+            self.head = nnx.Param(normal(config.width**-0.5)(rngs.params(), (config.vocab_size, config.width)))
+        self.config = config
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        visible: Bool[Array, "B T S"],
+        cache: Cache | None = None,
+        slot: Int[Array, ""] | int = 0,
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """Run the layers; see `Attention` for `visible`, `cache` and `slot`."""
+        x = self.embedding[...][tokens].astype(self.config.compute_dtype)
+        caches = []
+        for index, layer in enumerate(self.layers):
+            run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__
+            x, layer_cache = run(layer, x, positions, visible, None if cache is None else cache[index], slot)
+            caches.append(layer_cache)
+        return self.norm(x), tuple(caches)
+
+    def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Unscaled log-odds of every token, float32."""
+        weight = self.embedding[...] if self.config.tied_head else self.head[...]
+        return jnp.einsum("...D,VD->...V", hidden, weight.astype(hidden.dtype), preferred_element_type=jnp.float32)

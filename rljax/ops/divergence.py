@@ -1,0 +1,303 @@
+"""Distances between two policies, and what keeps one near the other.
+
+The estimators `k1`, `k2` and `k3` see only the token that was sampled; `exact_kl` and `entropy` see the whole vocabulary.
+The estimators know no mask: give both policies the same (say zero) log-probability where there is no token, and reduce
+with `rljax.ops.weights`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
+from rljax.ops.masked import Mask, zero_outside
+
+
+def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """The plain estimator of KL(π‖π_ref): unbiased, of either sign, useless as a loss.
+
+    For tokens sampled from π, at a fixed context: E[k1] = KL(π‖π_ref), but E[∇k1] = E[∇log π] = 0, so as a loss term it
+    pulls nowhere on average. Its place is the reward (`kl_in_reward`).
+
+    ::
+
+        k1_t = -d_t = log π_θ(o_t) - log π_ref(o_t)        d_t = log π_ref(o_t) - log π_θ(o_t)
+
+    Args:
+        logp: log-probabilities under the policy π_θ, `[..., T]`, nats.
+        ref_logp: under the reference π_ref, `[..., T]`, nats.
+
+    Returns:
+        `[..., T]`, nats.
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> k1(jnp.array([-1.0, -2.0]), jnp.array([-1.5, -1.0])).tolist()
+        [0.5, -1.0]
+
+    Source:
+        Schulman, "Approximating KL divergence" (2020); the summand of MF Eq. 4.
+    """
+    check_floating(logp=logp, ref_logp=ref_logp)
+    check_same_shape(logp=logp, ref_logp=ref_logp)
+    return logp - ref_logp
+
+
+def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the right gradient.
+
+    For tokens sampled from π, at a fixed context: E[k2] agrees with KL(π‖π_ref) only to second order in d, and yet
+    E[∇k2] = E[(log π - log π_ref) ∇log π] = ∇KL(π‖π_ref) exactly. Off-policy neither holds without an importance weight.
+
+    ::
+
+        k2_t = d_t² / 2        d_t = log π_ref(o_t) - log π_θ(o_t)
+
+    Args:
+        logp: log-probabilities under the policy π_θ, `[..., T]`, nats.
+        ref_logp: under the reference π_ref, `[..., T]`, nats.
+
+    Returns:
+        `[..., T]`, nats squared, never negative.
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> k2(jnp.array([-1.0, -2.0]), jnp.array([-1.5, -1.0])).tolist()
+        [0.125, 0.5]
+
+    Source:
+        Schulman, "Approximating KL divergence" (2020).
+    """
+    return jnp.square(k1(logp, ref_logp)) / 2
+
+
+def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref) whose gradient is that of the other KL.
+
+    For tokens sampled from π, at a fixed context: E[k3] = KL(π‖π_ref) wherever π covers the support of π_ref, but
+    E[∇k3] = ∇KL(π_ref‖π), the forward divergence, which is what a loss that holds k3 really descends.
+
+    ::
+
+        k3_t = exp(d_t) - d_t - 1        d_t = log π_ref(o_t) - log π_θ(o_t)
+
+    Args:
+        logp: log-probabilities under the policy π_θ, `[..., T]`, nats.
+        ref_logp: under the reference π_ref, `[..., T]`, nats.
+
+    Returns:
+        `[..., T]`, nats, not negative up to rounding. Not clamped: it grows as exp(d).
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> print(k3(jnp.array([-1.0, -1.0]), jnp.array([-1.0, 0.0])).round(4))
+        [0.     0.7183]
+
+    Source:
+        GRPO, arXiv:2402.03300, Eq. 4; Schulman, "Approximating KL divergence" (2020).
+    """
+    d = -k1(logp, ref_logp)
+    return jnp.expm1(d) - d
+
+
+def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
+    """KL(π‖π_ref) of the next token, over the whole vocabulary.
+
+    A token that the policy cannot produce (logit -∞) contributes 0, in value and gradient.
+
+    ::
+
+        Σ_v π(v) (log π(v) - log π_ref(v))        π = softmax(logits)
+
+    Args:
+        logits: of the policy, `[..., V]`, already divided by the sampling temperature.
+        ref_logits: of the reference, `[..., V]`, at the same temperature.
+
+    Returns:
+        `[...]`, nats; ∞ where the reference excludes a token that the policy can produce.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, or the vocabulary is empty.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> p, q = jnp.array([0.5, 0.5, 0.0]), jnp.array([0.25, 0.75, 0.0])
+        >>> f"{exact_kl(jnp.log(p), jnp.log(q)):.4f}"
+        '0.1438'
+
+    Source:
+        Kullback and Leibler (1951); MF Eq. 8 bounds it, with the old policy in the place of π and the new one in π_ref's.
+    """
+    check_floating(logits=logits, ref_logits=ref_logits)
+    check_same_shape(logits=logits, ref_logits=ref_logits)
+    check_rank(1, logits=logits)
+    logp, ref_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(ref_logits)
+    possible = jnp.exp(logp) > 0
+    gap = jnp.where(possible, logp, 0) - jnp.where(possible, ref_logp, 0)
+    return (jnp.exp(logp) * gap).sum(-1)
+
+
+def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
+    """Entropy of the next token, over the whole vocabulary.
+
+    A token that the policy cannot produce (logit -∞) contributes 0, in value and gradient.
+
+    ::
+
+        H(π) = -Σ_v π(v) log π(v)        π = softmax(logits)
+
+    Args:
+        logits: of the policy, `[..., V]`, already divided by the sampling temperature.
+
+    Returns:
+        `[...]`, nats, in [0, log V]. As a bonus it is added to what is maximised.
+
+    Raises:
+        ValueError: `logits` is not floating point, or the vocabulary is empty.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f"{entropy(jnp.array([1.0, 1.0, -jnp.inf])):.4f}"
+        '0.6931'
+
+    Source:
+        The token-entropy bonus of T1, arXiv:2501.11651; H[π_θ] in MF Eq. 10.
+    """
+    check_floating(logits=logits)
+    check_rank(1, logits=logits)
+    logp = jax.nn.log_softmax(logits)
+    probability = jnp.exp(logp)
+    return -(probability * jnp.where(probability > 0, logp, 0)).sum(-1)
+
+
+def kl_in_reward(
+    rewards: Float[Array, "*rows T"],
+    logp: Float[Array, "*rows T"],
+    ref_logp: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    beta: float,
+) -> Float[Array, "*rows T"]:
+    """Per-token reward less the price of leaving the reference.
+
+    The policy gradient of these rewards, summed from each token to the end, is the gradient of expected reward less β times
+    the KL of whole responses. They are data: compute them from the log-probabilities of the policy that sampled.
+
+    ::
+
+        r_t - β (log π(o_t) - log π_ref(o_t))
+
+    Args:
+        rewards: per-token rewards, `[..., T]`; an outcome reward sits on the last response token.
+        logp: log-probabilities under the policy that sampled, `[..., T]`, nats.
+        ref_logp: under the reference, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        beta: β, reward a nat, not negative.
+
+    Returns:
+        `[..., T]`, in the rewards' unit; 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, or `beta` is negative.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rewards, logp, ref = jnp.array([0.0, 1.0, 0.0]), jnp.array([-1.0, -1.0, 7.0]), jnp.array([-2.0, -0.5, 0.0])
+        >>> kl_in_reward(rewards, logp, ref, jnp.array([1, 1, 0]), beta=0.5).tolist()
+        [-0.5, 1.25, 0.0]
+
+    Source:
+        Ziegler et al., arXiv:1909.08593, Eq. 2; MF Eq. 4.
+    """
+    check_nonnegative(beta=beta)
+    penalty = k1(zero_outside(logp, mask), zero_outside(ref_logp, mask))
+    return zero_outside(rewards, mask) - beta * penalty
+
+
+def batch_normalized_kl(
+    logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Per-token KL estimate less its mean over the batch's tokens.
+
+    What is punished is then drifting further than the batch does on average, not drifting. The mean couples the rows:
+    compute it once for a whole rollout, before any split into micro-batches.
+
+    ::
+
+        k1_it - (1/Σ_j|o_j|) Σ_jτ k1_jτ        k1 = log π - log π_ref
+
+    Args:
+        logp: log-probabilities under the policy that sampled, `[..., T]`, nats.
+        ref_logp: under the reference, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats, sums to 0 over the batch; 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> gap, mask = jnp.array([[1.0, 2.0], [6.0, 9.0]]), jnp.array([[1, 1], [1, 0]])
+        >>> batch_normalized_kl(gap, jnp.zeros((2, 2)), mask).tolist()
+        [[-2.0, -1.0], [3.0, 0.0]]
+
+    Source:
+        T1, arXiv:2501.11651, after a description of it: the equation itself was not found in the primary text, so neither
+        the estimator (k1) nor the set that the mean is taken over is the paper's word.
+    """
+    kl = k1(zero_outside(logp, mask), zero_outside(ref_logp, mask))
+    tokens = jnp.maximum(mask.astype(bool).sum(), 1).astype(kl.dtype)
+    return zero_outside(kl - kl.sum() / tokens, mask)
+
+
+def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
+    """Reference that follows the policy at a distance.
+
+    ::
+
+        θ_ref ← (1 - α) θ_ref + α θ
+
+    Args:
+        reference: parameters of the reference, a pytree of floating-point arrays. Keep them in float32: in bfloat16 a step
+            smaller than 1/256 of the number itself is rounded away.
+        params: parameters of the policy, a pytree of the same structure and shapes.
+        rate: α, the share of the new parameters, in [0, 1]; 0 keeps the reference, 1 replaces it. The source's number was
+            not found, so there is no default.
+
+    Returns:
+        A new pytree, in the reference's dtypes.
+
+    Raises:
+        ValueError: the structures or shapes differ, a leaf is not floating point, or `rate` is outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ema_update({"w": jnp.array([0.0])}, {"w": jnp.array([4.0])}, rate=0.25)["w"].tolist()
+        [1.0]
+
+    Source:
+        The moving reference of T1, arXiv:2501.11651.
+    """
+    check_between(0, 1, rate=rate)
+    structure = jax.tree.structure(reference)
+    if jax.tree.structure(params) != structure:
+        raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
+
+    def step(path, old, new):
+        old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
+        check_floating(**{old_name: old, new_name: new})
+        check_same_shape(**{old_name: old, new_name: new})
+        return ((1 - rate) * old + rate * new.astype(old.dtype)).astype(old.dtype)
+
+    return jax.tree_util.tree_map_with_path(step, reference, params)

@@ -1,0 +1,539 @@
+"""Advantages and returns from a critic: how much of each later TD error a token is credited with.
+
+Every function takes per-token arrays `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the mask.
+A slot outside the mask is not a time step: the successor of a response token is the *next response token*, so an
+observation inside a response neither discounts nor decays what passes over it, and padding changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+from rljax.ops.checks import (
+    check_at_least,
+    check_between,
+    check_floating,
+    check_mask,
+    check_nonnegative,
+    check_positive,
+    check_same_shape,
+)
+from rljax.ops.masked import Mask, zero_outside
+
+Number = float | int | Float[Array, ""]
+
+
+class DecoupledGAE(NamedTuple):
+    """What the policy and what the critic learns from, each with a λ of its own."""
+
+    advantage: Float[Array, "*rows T"]
+    value_target: Float[Array, "*rows T"]
+
+
+def _check_tokens(mask: Mask, gamma: Number, **arrays: Array) -> None:
+    check_floating(**arrays)
+    check_mask(mask=mask)
+    check_same_shape(**arrays, mask=mask)
+    check_between(0, 1, gamma=gamma)
+
+
+def _check_offset_decay(gamma: Number, lambda_base: Number, alpha: Number, max_length: Number) -> None:
+    check_between(0, 1, gamma=gamma, lambda_base=lambda_base)
+    check_nonnegative(alpha=alpha)
+    check_at_least(1, max_length=max_length)
+
+
+def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[Array, "*rows"]:
+    """Value of the state after the last token of each row; a row without tokens has none, whatever is given for it."""
+    rows = mask.shape[:-1]
+    if bootstrap is None:
+        return jnp.zeros(rows, dtype)
+    check_floating(bootstrap=bootstrap)
+    if bootstrap.shape != rows:
+        raise ValueError(f"bootstrap must hold one number a row {list(rows)}, got shape {list(bootstrap.shape)}")
+    return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
+
+
+def _scan_back(step: Callable, start: tuple, mask: Mask, *arrays: Array) -> Float[Array, "*rows T"]:
+    """Run `step(carry, *tokens) -> (carry, out)` from the last token to the first, all rows at once.
+
+    Time leads, so a step reads and writes contiguous rows. Outside the mask the carry passes on unchanged.
+    """
+    keep = mask.astype(bool)
+    inputs = tuple(jnp.moveaxis(zero_outside(x, mask), -1, 0) for x in arrays)
+
+    def body(carry, now):
+        keep_now, *tokens = now
+        stepped, out = step(carry, *tokens)
+        passed = tuple(jnp.where(keep_now, new, old) for new, old in zip(stepped, carry, strict=True))
+        return passed, jnp.where(keep_now, out, jnp.zeros_like(out))
+
+    _, out = jax.lax.scan(body, start, (jnp.moveaxis(keep, -1, 0), *inputs), reverse=True)
+    return jnp.moveaxis(out, 0, -1)
+
+
+def td_errors(
+    rewards: Float[Array, "*rows T"],
+    values: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    bootstrap: Float[Array, "*rows"] | None = None,
+) -> Float[Array, "*rows T"]:
+    """One-step temporal-difference error of each token.
+
+    ::
+
+        δ_t = r_t + γ V_{t+1} - V_t        t+1 = the next response token; V after the last = bootstrap, or 0
+
+    Args:
+        rewards: r_t, `[..., T]`.
+        values: V_t, the critic's estimate before token t is taken, `[..., T]`, in the reward's unit.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        gamma: discount a response token, in [0, 1].
+        bootstrap: value of the state after the last token, one number a row: V for a truncated response, 0 for an
+            ended one. None: every response ended.
+
+    Returns:
+        `[..., T]`, in the reward's unit; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> td_errors(jnp.array([0.0, 1.0]), jnp.array([0.25, 0.5]), jnp.array([1, 1])).tolist()
+        [0.25, 0.5]
+
+    Source:
+        GAE, arXiv:1506.02438, Section 3; MF Eq. 13 (whose V_aug is `rljax.ops.value.mix_values`).
+    """
+    _check_tokens(mask, gamma, rewards=rewards, values=values)
+    dtype = jnp.result_type(rewards, values)
+    discount = jnp.asarray(gamma, dtype)
+
+    def step(carry, reward, value):
+        (next_value,) = carry
+        return (value,), reward + discount * next_value - value
+
+    return _scan_back(step, (_after_last(bootstrap, mask, dtype),), mask, rewards.astype(dtype), values.astype(dtype))
+
+
+def gae(
+    rewards: Float[Array, "*rows T"],
+    values: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    lambda_: Number | Float[Array, "*rows"] = 0.95,
+    bootstrap: Float[Array, "*rows"] | None = None,
+) -> Float[Array, "*rows T"]:
+    """Generalised advantage estimation, not whitened.
+
+    ::
+
+        A_t = Σ_l (γλ)^l δ_{t+l}        i.e.  A_t = δ_t + γλ A_{t+1},  with δ of `td_errors`
+
+    λ = 0 leaves the TD error, λ = 1 the discounted Monte-Carlo return less the value.
+
+    Args:
+        rewards: r_t, `[..., T]`.
+        values: V_t, `[..., T]`, in the reward's unit.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        gamma: discount a response token, in [0, 1].
+        lambda_: λ in [0, 1], a number or one a row `[...]` (see `length_adaptive_lambda`).
+        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+
+    Returns:
+        `[..., T]`, in the reward's unit; 0 outside the mask. Differentiable in rewards, values, λ and bootstrap.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` or `lambda_` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> gae(jnp.array([0.0, 1.0]), jnp.array([0.25, 0.5]), jnp.array([1, 1]), lambda_=0.5).tolist()
+        [0.5, 0.5]
+
+    Source:
+        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; MF Eq. 7.
+    """
+    _check_tokens(mask, gamma, rewards=rewards, values=values)
+    check_between(0, 1, lambda_=lambda_)
+    if jnp.shape(lambda_) not in ((), mask.shape[:-1]):
+        raise ValueError(f"lambda_ must be one number or one a row {list(mask.shape[:-1])}, got {list(jnp.shape(lambda_))}")
+    dtype = jnp.result_type(rewards, values)
+    discount = jnp.asarray(gamma, dtype)
+    decay = discount * jnp.asarray(lambda_, dtype)
+
+    def step(carry, reward, value):
+        next_value, next_advantage = carry
+        advantage = reward + discount * next_value - value + decay * next_advantage
+        return (value, advantage), advantage
+
+    start = (_after_last(bootstrap, mask, dtype), jnp.zeros(mask.shape[:-1], dtype))
+    return _scan_back(step, start, mask, rewards.astype(dtype), values.astype(dtype))
+
+
+def monte_carlo_returns(
+    rewards: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    bootstrap: Float[Array, "*rows"] | None = None,
+) -> Float[Array, "*rows T"]:
+    """Discounted sum of the rewards from each token on.
+
+    ::
+
+        G_t = Σ_{k≥t} γ^{k-t} r_k        k counts response tokens;  after the last token G = bootstrap, or 0
+
+    Args:
+        rewards: r_t, `[..., T]`.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        gamma: discount a response token, in [0, 1].
+        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+
+    Returns:
+        `[..., T]`, in the reward's unit; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> monte_carlo_returns(jnp.array([0.0, 0.0, 1.0]), jnp.array([1, 1, 1]), gamma=0.5).tolist()
+        [0.25, 0.5, 1.0]
+
+    Source:
+        VC-PPO's value pretraining, arXiv:2503.01491; MF Algorithm 1, line 4.
+    """
+    _check_tokens(mask, gamma, rewards=rewards)
+    discount = jnp.asarray(gamma, rewards.dtype)
+
+    def step(carry, reward):
+        total = reward + discount * carry[0]
+        return (total,), total
+
+    return _scan_back(step, (_after_last(bootstrap, mask, rewards.dtype),), mask, rewards)
+
+
+def lambda_returns(
+    rewards: Float[Array, "*rows T"],
+    values: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    lambda_: Number | Float[Array, "*rows"] = 0.95,
+    bootstrap: Float[Array, "*rows"] | None = None,
+) -> Float[Array, "*rows T"]:
+    """Value target: the λ-weighted mean of the n-step returns.
+
+    ::
+
+        R_t = A_t + V_t        A of `gae`, before any whitening
+
+    Args:
+        rewards: r_t, `[..., T]`.
+        values: V_t, `[..., T]`, in the reward's unit.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        gamma: discount a response token, in [0, 1].
+        lambda_: λ in [0, 1], a number or one a row `[...]`. At 1 the values cancel: the Monte-Carlo return.
+        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+
+    Returns:
+        `[..., T]`, in the reward's unit; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, a malformed mask, `gamma` or `lambda_` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> lambda_returns(jnp.array([0.0, 1.0]), jnp.array([0.25, 0.5]), jnp.array([1, 1]), lambda_=0.5).tolist()
+        [0.75, 1.0]
+
+    Source:
+        TD(λ) as the value target of GAE, arXiv:1506.02438, Section 5.
+    """
+    advantage = gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap)
+    return advantage + zero_outside(values, mask).astype(advantage.dtype)
+
+
+def decoupled_gae(
+    rewards: Float[Array, "*rows T"],
+    values: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    policy_lambda: Number | Float[Array, "*rows"] = 0.95,
+    value_lambda: Number | Float[Array, "*rows"] = 1.0,
+    bootstrap: Float[Array, "*rows"] | None = None,
+) -> DecoupledGAE:
+    """Advantage and value target, each with a λ of its own.
+
+    ::
+
+        A_t = Σ_l (γ λ_policy)^l δ_{t+l}        R_t = V_t + Σ_l (γ λ_value)^l δ_{t+l}
+
+    Args:
+        rewards: r_t, `[..., T]`.
+        values: V_t, `[..., T]`, in the reward's unit.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        gamma: discount a response token, in [0, 1].
+        policy_lambda: λ of the advantage, in [0, 1], a number or one a row (VAPO: `length_adaptive_lambda`).
+        value_lambda: λ of the value target, in [0, 1], a number or one a row; 1 is unbiased.
+        bootstrap: value after the last token, one number a row, for truncated responses; None: 0.
+
+    Returns:
+        `DecoupledGAE(advantage, value_target)`, both `[..., T]` in the reward's unit, 0 outside the mask.
+
+    Raises:
+        ValueError: as `gae`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> decoupled_gae(jnp.array([0.0, 1.0]), jnp.array([0.25, 0.5]), jnp.array([1, 1]), policy_lambda=0.5)[1].tolist()
+        [1.0, 1.0]
+
+    Source:
+        VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; MF Eqs. 19-20.
+    """
+    # Named apart before they share a name, so that a refusal says which of the two is wrong.
+    check_between(0, 1, policy_lambda=policy_lambda, value_lambda=value_lambda)
+    return DecoupledGAE(
+        advantage=gae(rewards, values, mask, gamma=gamma, lambda_=policy_lambda, bootstrap=bootstrap),
+        value_target=lambda_returns(rewards, values, mask, gamma=gamma, lambda_=value_lambda, bootstrap=bootstrap),
+    )
+
+
+def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05) -> Float[Array, "*rows"]:
+    """λ that grows with the response, one a sequence.
+
+    ::
+
+        λ = clip(1 - 1/(α l), 0, 1)        from  Σ_t λ^t ≈ 1/(1 - λ) = α l
+
+    The paper has no clip; without it every response shorter than 1/α tokens (20) has a negative λ.
+
+    Args:
+        lengths: l, response tokens of each row, `[...]`, not negative.
+        alpha: α, the share of the response over which credit spreads, positive.
+
+    Returns:
+        `[...]` in [0, 1], without unit; 0 for a response without tokens.
+
+    Raises:
+        ValueError: a negative length, or `alpha` not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> length_adaptive_lambda(jnp.array([0, 10, 20, 40, 200])).round(2).tolist()
+        [0.0, 0.0, 0.0, 0.5, 0.8999999761581421]
+
+    Source:
+        VAPO, arXiv:2504.05118, Eq. 4.
+    """
+    check_positive(alpha=alpha)
+    check_nonnegative(lengths=lengths)
+    dtype = lengths.dtype if jnp.issubdtype(lengths.dtype, jnp.floating) else jnp.result_type(float)
+    tokens = lengths.astype(dtype)
+    empty = tokens == 0
+    spread = jnp.asarray(alpha, dtype) * jnp.where(empty, 1.0, tokens)
+    return jnp.where(empty, 0.0, jnp.maximum(1 - 1 / spread, 0.0))
+
+
+def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Place the outcome reward of a response on its last token.
+
+    ::
+
+        r_t = R if t = max{τ : m_τ} else 0
+
+    Args:
+        rewards: R, one number a response, `[...]`.
+        mask: response tokens, end-of-sequence included, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, in the reward's unit; a row without tokens stays 0.
+
+    Raises:
+        ValueError: rewards that are not floating point or not one a row, or a malformed mask.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rewards_at_last_token(jnp.array([1.0, 2.0]), jnp.array([[1, 1, 0], [1, 1, 1]])).tolist()
+        [[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]]
+
+    Source:
+        PPO on language models with an outcome reward: VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118.
+    """
+    check_floating(rewards=rewards)
+    check_mask(mask=mask)
+    if rewards.shape != mask.shape[:-1]:
+        raise ValueError(f"rewards must hold one number a row {list(mask.shape[:-1])}, got shape {list(rewards.shape)}")
+    keep = mask.astype(bool)
+    tokens_left = jnp.flip(jnp.cumsum(jnp.flip(keep, -1), -1), -1)
+    return jnp.where(keep & (tokens_left == 1), rewards[..., None], 0.0)
+
+
+def _in_front(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Move the response tokens of each row to its front, zeros after them, so that an offset counts response tokens."""
+    order = jnp.argsort(~mask.astype(bool), axis=-1, stable=True)
+    return jnp.take_along_axis(zero_outside(x, mask), order, -1)
+
+
+def _in_place(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Undo `_in_front`."""
+    keep = mask.astype(bool)
+    rank = jnp.maximum(jnp.cumsum(keep, -1) - 1, 0)
+    return zero_outside(jnp.take_along_axis(x, rank, -1), mask)
+
+
+def offset_decayed_gae(
+    td: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    lambda_base: Number = 0.95,
+    alpha: Number,
+    max_length: Number,
+) -> Float[Array, "*rows T"]:
+    """Advantage whose λ falls with the offset to the TD error.
+
+    ::
+
+        A_t = Σ_l (γ λ_l)^l δ_{t+l}        λ_l = λ_base exp(-α l / L_max)
+
+    No recursion computes it, since (γ λ_l)^l is no product of one-step factors; but the weight depends on the offset alone,
+    so it is a correlation, done by FFT in O(T log T). Rounding is therefore relative to the largest δ of the row,
+    and a NaN on a response token spreads over its row. α = 0 is `gae` with λ_base.
+    It is not VAPO's estimator, whose λ is constant in a sequence and *grows* with its length: see `length_adaptive_lambda`.
+
+    Args:
+        td: δ of `td_errors`, `[..., T]`.
+        mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
+        gamma: discount a response token, in [0, 1].
+        lambda_base: λ at offset 0, in [0, 1].
+        alpha: α, not negative.
+        max_length: L_max in tokens, at least 1.
+
+    Returns:
+        `[..., T]`, in the reward's unit; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, a malformed mask, a number outside its range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> offset_decayed_gae(jnp.array([0.0, 1.0]), jnp.array([1, 1]), lambda_base=0.5, alpha=0.0, max_length=2).tolist()
+        [0.5, 1.0]
+
+    Source:
+        MF Eqs. 11-12 with β = 0; in no paper.
+    """
+    _check_tokens(mask, gamma, td=td)
+    _check_offset_decay(gamma, lambda_base, alpha, max_length)
+    length = td.shape[-1]
+    dtype = jnp.promote_types(td.dtype, jnp.float32)  # no FFT computes in half precision
+    offset = jnp.arange(length, dtype=dtype)
+    kernel = (gamma * lambda_base) ** offset * jnp.exp(-alpha * offset * (offset / max_length))
+    padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap
+    spectrum = jnp.conj(jnp.fft.rfft(kernel, padded)).reshape((1,) * (td.ndim - 1) + (-1,))
+    correlation = jnp.fft.irfft(jnp.fft.rfft(_in_front(td, mask).astype(dtype), padded) * spectrum, padded)
+    return _in_place(correlation[..., :length].astype(td.dtype), mask)
+
+
+def complexity_weighted_gae(
+    td: Float[Array, "*rows T"],
+    complexity: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    gamma: Number = 1.0,
+    lambda_base: Number = 0.95,
+    alpha: Number,
+    max_length: Number,
+    beta: Number,
+    max_complexity: Number,
+    chunk: int = 128,
+) -> Float[Array, "*rows T"]:
+    """Advantage whose λ falls with the offset and with the complexity of the state reached.
+
+    ::
+
+        A_t = Σ_l (γ λ_{t,l})^l δ_{t+l}        λ_{t,l} = λ_base exp(-α l / L_max) (1 - β |c_{t+l}| / C_max)
+
+    λ depends on the state at t+l *and* on l, so this is neither a recursion nor a correlation: the sum is done as it
+    stands, O(T²) in time, for `chunk` positions at a time, O(T·chunk) in memory a row (under reverse mode too).
+    β = 0 is `offset_decayed_gae`, α = 0 with a constant c is `gae` with λ_base (1 - β |c| / C_max). VAPO has no such term.
+
+    Args:
+        td: δ of `td_errors`, `[..., T]`.
+        complexity: c_t, any measure of the state, `[..., T]`.
+        mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
+        gamma: discount a response token, in [0, 1].
+        lambda_base: λ at offset 0 and complexity 0, in [0, 1].
+        alpha: α, not negative.
+        max_length: L_max in tokens, at least 1.
+        beta: β in [0, 1].
+        max_complexity: C_max, positive, the bound of |c| on response tokens.
+        chunk: positions computed at a time, at least 1; changes memory, not the result.
+
+    Returns:
+        `[..., T]`, in the reward's unit; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, a malformed mask, a number or a complexity outside its range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> td, c, kinds = jnp.array([0.0, 1.0]), jnp.array([0.0, 2.0]), dict(alpha=0.0, max_length=2)
+        >>> complexity_weighted_gae(td, c, jnp.ones(2), lambda_base=1.0, beta=0.5, max_complexity=2.0, **kinds).tolist()
+        [0.5, 1.0]
+
+    Source:
+        MF Eqs. 11-12; in no paper.
+    """
+    _check_tokens(mask, gamma, td=td, complexity=complexity)
+    _check_offset_decay(gamma, lambda_base, alpha, max_length)
+    check_between(0, 1, beta=beta)
+    check_positive(max_complexity=max_complexity)
+    check_at_least(1, chunk=chunk)
+    _check_complexity(complexity, mask, max_complexity)
+    decay = gamma * lambda_base * (1 - beta * jnp.abs(_in_front(complexity, mask)) / max_complexity)
+    weighted = _chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk)
+    return _in_place(weighted, mask)
+
+
+def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
+    """Refuse a complexity beyond its bound, where it can be seen: 1 - β|c|/C_max must not turn negative."""
+    if any(isinstance(x, jax.core.Tracer) for x in (complexity, mask, max_complexity)):
+        return
+    largest = np.abs(np.where(np.asarray(mask).astype(bool), np.asarray(complexity), 0.0)).max(initial=0.0)
+    if not largest <= max_complexity:
+        raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {largest:g}")
+
+
+def _chunked_offset_sum(
+    x: Float[Array, "*rows T"], base: Float[Array, "*rows T"], rate: Number, chunk: int
+) -> Float[Array, "*rows T"]:
+    """Σ_{j≥t} base_j^{j-t} exp(-rate (j-t)²) x_j, for `chunk` positions t at a time."""
+    *rows, length = x.shape
+    size = min(chunk, length)
+    positions = jnp.arange(length)[None, :]
+
+    @jax.checkpoint  # or reverse mode would keep the weights of every chunk, O(T²)
+    def block(start):
+        offset = positions - (start + jnp.arange(size))[:, None]
+        ahead = offset >= 0
+        offset = jnp.where(ahead, offset, 0).astype(x.dtype)
+        leading = (1,) * len(rows)
+        weight = base[..., None, :] ** offset.reshape(leading + offset.shape)
+        weight = weight * jnp.where(ahead, jnp.exp(-rate * jnp.square(offset)), 0.0).reshape(leading + offset.shape)
+        return (weight * x[..., None, :]).sum(-1)
+
+    blocks = jax.lax.map(block, jnp.arange(0, length, size))
+    return jnp.moveaxis(blocks, 0, -2).reshape(*rows, -1)[..., :length]

@@ -1,0 +1,219 @@
+"""Terms that hold a policy to something: to correct answers, to earlier tasks, to rules."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from rljax.ops.checks import check_between, check_floating, check_mask, check_nonnegative, check_same_shape
+from rljax.ops.masked import Mask, zero_outside
+from rljax.ops.weights import token_mean
+
+Number = float | int | Float[Array, ""]
+
+
+def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Loss weights that count every token of the correct responses the same, and no other.
+
+    ::
+
+        w_it = c_i m_it / Σ_jτ c_j m_jτ
+
+    With `negative_log_likelihood`, `sum(w * nll)` is the positive-example language-model loss.
+
+    Args:
+        correct: c, whether each response is correct, bool, `[...]`.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, sums to 1 over the batch; all 0 when no response is correct.
+
+    Raises:
+        ValueError: `correct` is not boolean or not one a row, or a malformed mask.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> positive_example_weights(jnp.array([True, False]), jnp.array([[1, 1, 0], [1, 1, 1]])).tolist()
+        [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+
+    Source:
+        VAPO, arXiv:2504.05118, Section 4.3 (there added to the policy loss with weight 0.1).
+    """
+    check_mask(mask=mask)
+    if not hasattr(correct, "dtype") or correct.dtype != jnp.bool_:
+        raise ValueError(f"correct must be a boolean array (compare the reward with a threshold first), got {correct!r}")
+    if correct.shape != mask.shape[:-1]:
+        raise ValueError(f"correct must hold one value a row {list(mask.shape[:-1])}, got shape {list(correct.shape)}")
+    return token_mean(mask.astype(bool) & correct[..., None])
+
+
+def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Language-model loss of each token.
+
+    ::
+
+        L_t = -log π(o_t | q, o_<t)
+
+    Args:
+        logp: log-probabilities of the tokens, carry the gradient, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats, to be minimised; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, or a malformed mask.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> negative_log_likelihood(jnp.array([-2.0, -9.0]), jnp.array([1, 0])).tolist()
+        [2.0, 0.0]
+
+    Source:
+        VAPO, arXiv:2504.05118, Section 4.3.
+    """
+    check_floating(logp=logp)
+    return zero_outside(-logp, mask)
+
+
+def _check_same_tree(**trees: PyTree) -> None:
+    """Refuse trees that differ in structure, or in the shape of an array, and arrays that are not floating point."""
+    (first_name, first), *others = trees.items()
+    leaves, structure = jax.tree_util.tree_flatten_with_path(first)
+    if not leaves:
+        raise ValueError(f"{first_name} must hold at least one array, got {first!r}")
+    for path, leaf in leaves:
+        check_floating(**{f"{first_name}{jax.tree_util.keystr(path)}": leaf})
+    for name, tree in others:
+        if jax.tree.structure(tree) != structure:
+            raise ValueError(f"{name} must have the structure of {first_name} {structure}, got {jax.tree.structure(tree)}")
+        for (path, leaf), other in zip(leaves, jax.tree.leaves(tree), strict=True):
+            where = jax.tree_util.keystr(path)
+            check_floating(**{f"{name}{where}": other})
+            check_same_shape(**{f"{first_name}{where}": leaf, f"{name}{where}": other})
+
+
+def fisher_anchor(
+    params: PyTree[Float[Array, "..."]],
+    anchor_params: PyTree[Float[Array, "..."]],
+    fisher: PyTree[Float[Array, "..."]],
+    *,
+    coefficient: Number,
+) -> Float[Array, ""]:
+    """Quadratic pull back to the parameters of an earlier task, stiff where that task's likelihood was (EWC).
+
+    ::
+
+        Ω(θ) = (λ/2) Σ_i F_i (θ_i - θ*_i)²
+
+    The half is the paper's, so the gradient is λ F (θ - θ*).
+
+    Args:
+        params: θ, carries the gradient, a pytree of arrays.
+        anchor_params: θ*, the parameters after the earlier task, a pytree of the same structure and shapes.
+        fisher: F, see `diagonal_fisher`, not negative, a pytree of the same structure and shapes.
+        coefficient: λ, not negative.
+
+    Returns:
+        One number, to be added to a loss; summed in float32 or wider.
+
+    Raises:
+        ValueError: trees without arrays, of different structure or shapes, not floating point; a negative number.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> theta, anchor, fisher = {"w": jnp.array([3.0, 1.0])}, {"w": jnp.array([1.0, 1.0])}, {"w": jnp.array([0.5, 8.0])}
+        >>> fisher_anchor(theta, anchor, fisher, coefficient=2.0).item()
+        2.0
+
+    Source:
+        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω of MF Algorithm 10, which leaves it open.
+    """
+    _check_same_tree(params=params, anchor_params=anchor_params, fisher=fisher)
+    check_nonnegative(coefficient=coefficient)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fisher):
+        check_nonnegative(**{f"fisher{jax.tree_util.keystr(path)}": leaf})
+
+    def pull(theta, anchor, stiffness):
+        dtype = jnp.promote_types(jnp.result_type(theta, anchor, stiffness), jnp.float32)
+        return (stiffness.astype(dtype) * jnp.square(theta.astype(dtype) - anchor.astype(dtype))).sum()
+
+    return 0.5 * coefficient * sum(jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher)))
+
+
+def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
+    """Diagonal of the Fisher information, from the gradient of each example's log-likelihood.
+
+    ::
+
+        F_i = (1/N) Σ_n (∂ log p(y_n | x_n) / ∂θ_i)²
+
+    With y sampled from the model it estimates the Fisher information; with y from the data, the "empirical Fisher".
+    The square is taken for each example *before* the mean: the square of a batch's gradient is another number.
+
+    Args:
+        per_example_gradients: a pytree of `[N, ...]`, the N examples first (`jax.vmap` of `jax.grad`).
+
+    Returns:
+        A pytree of `[...]`, not negative, in the parameters' structure, for `fisher_anchor`.
+
+    Raises:
+        ValueError: a tree without arrays, not floating point, or numbers of examples that differ or are 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> diagonal_fisher({"w": jnp.array([[1.0, 0.0], [3.0, -2.0]])})["w"].tolist()
+        [5.0, 2.0]
+
+    Source:
+        Kirkpatrick et al., arXiv:1612.00796, Section 2.
+    """
+    _check_same_tree(per_example_gradients=per_example_gradients)
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(per_example_gradients)}
+    if len(sizes) != 1 or sizes & {(), (0,)}:
+        raise ValueError(f"per_example_gradients must have one number of examples first, at least 1, got {sorted(sizes)}")
+    return jax.tree.map(lambda gradient: jnp.square(gradient).mean(0), per_example_gradients)
+
+
+def neural_symbolic_mixture(
+    logp: Float[Array, "*shape"], symbolic_logp: Float[Array, "*shape"], *, alpha: Number
+) -> Float[Array, "*shape"]:
+    """Log-probability under a mixture of a network and a set of rules.
+
+    ::
+
+        log π = log(α π_neural + (1 - α) π_symbolic)
+
+    Args:
+        logp: log π_neural, of tokens or of a whole vocabulary, nats; may be -inf.
+        symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid.
+        alpha: α in [0, 1]; may carry a gradient. 0 and 1 return the one or the other log-probability exactly.
+
+    Returns:
+        log π, nats, of the same shape; -inf (with gradient 0) where nothing gives it probability.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, `alpha` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mixed = neural_symbolic_mixture(jnp.log(jnp.array([0.5, 0.5])), jnp.array([0.0, -jnp.inf]), alpha=0.5)
+        >>> jnp.exp(mixed).tolist()
+        [0.75, 0.25]
+
+    Source:
+        MF Eq. 64; in no paper.
+    """
+    check_floating(logp=logp, symbolic_logp=symbolic_logp)
+    check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
+    check_between(0, 1, alpha=alpha)
+    share = jnp.asarray(alpha, jnp.result_type(logp, symbolic_logp))
+    # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
+    shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
+    impossible = shift == -jnp.inf
+    shift = jnp.where(impossible, 0.0, shift)
+    # A term with share 0 may be far above the shift; the bound keeps 0 · exp(.) from becoming 0 · inf, and binds nowhere else.
+    bound = jnp.log(jnp.finfo(share.dtype).max) / 2
+    neural = jnp.exp(jnp.where(impossible, -jnp.inf, jnp.minimum(logp - shift, bound)))
+    symbolic = jnp.exp(jnp.where(impossible, -jnp.inf, jnp.minimum(symbolic_logp - shift, bound)))
+    total = share * neural + (1 - share) * symbolic
+    return jnp.where(impossible, -jnp.inf, shift + jnp.log(jnp.where(impossible, 1.0, total)))

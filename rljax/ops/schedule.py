@@ -1,0 +1,115 @@
+"""Numbers that change with the training step.
+
+Each is a pure function of the step, which may be traced; `functools.partial` with the keywords filled in makes an Optax
+schedule of it.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive
+
+Number = float | int | Float[Array, ""]
+Step = float | int | Num[Array, "..."]
+
+
+def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: int) -> Float[Array, "..."]:
+    """Learning rate that rises linearly and falls along a quarter of a cosine.
+
+    ::
+
+        η_t = η_0 min(1, t / t_warm) cos(π t / (2 T_total))        0 from T_total on
+
+    The cosine runs from t = 0, so the largest value, at t_warm, is a little below η_0.
+    The document has min(1, t_warm / t), which is 1 from the start, decays as 1/t afterwards, and divides by 0 at t = 0.
+
+    Args:
+        step: t, not negative, a number or an array of any shape.
+        peak: η_0, positive.
+        warmup_steps: t_warm, in steps; 0: no warm-up.
+        total_steps: T_total, in steps, at least 1 and at least `warmup_steps`.
+
+    Returns:
+        η_t in [0, η_0], in the shape of `step`.
+
+    Raises:
+        ValueError: a negative step, or a number outside its range.
+
+    Example:
+        >>> [round(warmup_cosine(t, peak=1.0, warmup_steps=2, total_steps=4).item(), 4) for t in range(5)]
+        [0.0, 0.4619, 0.7071, 0.3827, 0.0]
+
+    Source:
+        MF Eq. 57, as meant.
+    """
+    check_nonnegative(step=step)
+    check_positive(peak=peak)
+    check_nonnegative(warmup_steps=warmup_steps)
+    check_at_least(1, total_steps=total_steps)
+    if warmup_steps > total_steps:
+        raise ValueError(f"warmup_steps must not exceed total_steps {total_steps}, got {warmup_steps}")
+    time = jnp.minimum(jnp.asarray(step, jnp.result_type(float)), total_steps)
+    warm = jnp.minimum(1.0, time / warmup_steps) if warmup_steps > 0 else jnp.ones_like(time)
+    # cos(π t / 2T) = sin(π (T - t) / 2T), which is exactly 0 at T where the rounded cosine would be negative.
+    return peak * warm * jnp.sin(jnp.pi * (total_steps - time) / (2 * total_steps))
+
+
+def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
+    """Number that falls by the factor e^-κ over a training run.
+
+    ::
+
+        x(t) = x_0 exp(-κ t / T_total)
+
+    Args:
+        step: t, not negative, a number or an array of any shape.
+        initial: x_0, not negative.
+        decay: κ, not negative.
+        total_steps: T_total, at least 1; the decay goes on past it.
+
+    Returns:
+        x(t), in the unit of x_0 and the shape of `step`.
+
+    Raises:
+        ValueError: a number outside its range.
+
+    Example:
+        >>> round(exponential_decay(50, initial=1.0, decay=2.0, total_steps=100).item(), 4)
+        0.3679
+
+    Source:
+        The common part of MF Eqs. 18 and 59.
+    """
+    check_nonnegative(step=step, initial=initial, decay=decay)
+    check_at_least(1, total_steps=total_steps)
+    return initial * jnp.exp(-decay * jnp.asarray(step, jnp.result_type(float)) / total_steps)
+
+
+def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
+    """Share of the critic's advantage in a blend with the group's.
+
+    ::
+
+        α(t) = α_0 exp(-λ t / T_total)        for  A = α A_critic + (1 - α) A_group
+
+    Args:
+        step: t, not negative, a number or an array of any shape.
+        initial: α_0 in [0, 1].
+        decay: λ, not negative.
+        total_steps: T_total, at least 1.
+
+    Returns:
+        α(t) in [0, α_0], in the shape of `step`.
+
+    Raises:
+        ValueError: a number outside its range.
+
+    Example:
+        >>> round(hybrid_weight(100, initial=0.5, decay=1.0, total_steps=100).item(), 4)
+        0.1839
+
+    Source:
+        MF Eqs. 58-59; in no paper.
+    """
+    check_between(0, 1, initial=initial)
+    return exponential_decay(step, initial=initial, decay=decay, total_steps=total_steps)

@@ -1,0 +1,85 @@
+"""Orbax checkpoints: the state, the groups carried over, and a few words about the run. The best and the last are kept."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import PyTree
+
+from rljax.errors import InputError
+from rljax.rollout.groups import Groups
+from rljax.training.state import TrainState
+
+LAST, BEST = "last", "best"
+
+
+class Checkpoint(NamedTuple):
+    """What a run continues from."""
+
+    state: TrainState
+    carried: Groups | None
+    """Kept groups that were left over."""
+    notes: dict
+    """JSON: accuracy before RL, best accuracy."""
+
+
+def _manager(folder: Path) -> ocp.CheckpointManager:
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
+    handlers = {
+        "state": ocp.StandardCheckpointHandler(),
+        "carried": ocp.StandardCheckpointHandler(),
+        "notes": ocp.JsonCheckpointHandler(),
+    }
+    return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint into `folder`, replacing the one before; an interrupted write leaves that one whole."""
+    state = checkpoint.state
+    items = {"state": ocp.args.StandardSave(state), "notes": ocp.args.JsonSave(checkpoint.notes)}
+    if checkpoint.carried is not None:
+        items["carried"] = ocp.args.StandardSave(checkpoint.carried._asdict())
+    with _manager(folder) as manager:
+        manager.save(int(state.warm_step) + int(state.step), args=ocp.args.Composite(**items), force=True)
+
+
+def latest(folder: Path) -> int:
+    """Steps done (warm start and RL together) at the checkpoint in `folder`.
+
+    Raises:
+        InputError: there is none.
+    """
+    if folder.is_dir():
+        with _manager(folder) as manager:
+            step = manager.latest_step()
+        if step is not None:
+            return step
+    raise InputError(f"There is no checkpoint in {str(folder)!r}; the run was stopped before it wrote one. Start it anew.")
+
+
+def restore(folder: Path, like: TrainState) -> Checkpoint:
+    """Read the checkpoint in `folder`.
+
+    Args:
+        folder: where `save` wrote.
+        like: a state with the shapes, dtypes and shardings to restore to (arrays or `jax.ShapeDtypeStruct`s).
+
+    Raises:
+        InputError: there is no checkpoint.
+    """
+    step = latest(folder)
+    with _manager(folder) as manager:
+        present = manager.item_metadata(step)
+        wanted = {"state": ocp.args.StandardRestore(like), "notes": ocp.args.JsonRestore()}
+        if present.get("carried") is not None:
+            wanted["carried"] = ocp.args.StandardRestore(_abstract(present["carried"]))
+        found = manager.restore(step, args=ocp.args.Composite(**wanted))
+    carried = Groups(**found["carried"]) if "carried" in wanted else None
+    return Checkpoint(found["state"], carried, found["notes"])
+
+
+def _abstract(metadata: PyTree) -> PyTree:
+    """Host arrays of the shapes that a checkpoint's metadata names."""
+    return jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), dict(metadata))

@@ -1,0 +1,222 @@
+"""All settings of a run, flat. An experiment is one frozen value of this class."""
+
+from dataclasses import asdict, dataclass, field, fields
+
+from rljax.errors import InputError
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of one training run; `config.json` in the run folder is exactly this."""
+
+    # --- what is trained
+    model: str | None = None
+    """Hugging Face folder or hub id to start from; without one, a small transformer with random weights."""
+    tokenizer: str | None = None
+    """'characters', 'bytes', a folder or a hub id; by default the model's own, or characters without a model."""
+    algorithm: str = "dapo"
+    """Name of the algorithm; `rljax train --algorithm help` lists them."""
+    algorithm_options: dict[str, int | float] = field(default_factory=dict)
+    """Hyper-parameters of the algorithm by name, e.g. `clip_high 0.3`; the paper's where not given."""
+
+    # --- the small transformer that is made when no model is given
+    layers: int = 3
+    """Number of layers."""
+    width: int = 96
+    """Width of the residual stream."""
+    heads: int = 4
+    """Query heads."""
+    kv_heads: int = 2
+    """Key and value heads."""
+    hidden: int = 256
+    """Width of the feed-forward layer."""
+
+    # --- problems and reward
+    dataset: str | None = None
+    """JSONL / JSON file or hub id with prompts and answers; without one, generated arithmetic."""
+    heldout_dataset: str | None = None
+    """File or hub id to evaluate on; by default a held-out part of the dataset."""
+    prompt_column: str | None = None
+    """Column that holds the prompt; by default prompt, question or problem."""
+    answer_column: str | None = None
+    """Column that holds the answer; by default answer, solution, ground_truth or target."""
+    reward: str = "exact"
+    """'exact', or your own function as 'package.module:function' or 'file.py:function'."""
+    operands: tuple[int, int] = (3, 6)
+    """Arithmetic: least and most numbers in a problem."""
+    digits: int = 1
+    """Arithmetic: most digits of a number."""
+    operators: str = "+"
+    """Arithmetic: which of + - * occur."""
+    nesting: int = 0
+    """Arithmetic: depth of parentheses."""
+    train_problems: int = 8192
+    """Arithmetic: how many problems are generated to train on."""
+    heldout_problems: int = 256
+    """How many problems are evaluated on."""
+
+    # --- supervised warm start on the problems' demonstrations
+    warm_start_steps: int = 0
+    """Most steps of it; 0 leaves it out."""
+    warm_start_batch: int = 64
+    """Demonstrations a step."""
+    warm_start_learning_rate: float = 2e-3
+    """Peak learning rate of it."""
+    warm_start_accuracy: float | None = None
+    """End it as soon as held-out greedy accuracy reaches this share."""
+    warm_start_eval_every: int = 20
+    """Steps between the evaluations that look for it."""
+
+    # --- rollouts
+    steps: int = 100
+    """RL steps; one step is one rollout."""
+    prompts: int = 32
+    """Prompts (groups) a rollout trains on."""
+    group_size: int = 8
+    """Responses a prompt."""
+    max_prompt_tokens: int = 256
+    """Longer prompts are dropped, counted and shown."""
+    max_response_tokens: int = 256
+    """Budget of a response, EOS included."""
+    temperature: float = 1.0
+    """Of sampling and scoring alike."""
+    top_k: int | None = None
+    """Sample from the k likeliest tokens only."""
+    top_p: float | None = None
+    """Sample from the smallest set of tokens with this share of probability."""
+    oversample: float = 1.5
+    """Dynamic sampling: prompts sampled at a time, as a multiple of `prompts`."""
+    max_tries: int = 4
+    """Dynamic sampling: how often to sample for one rollout before training on fewer groups."""
+
+    # --- optimisation
+    minibatches: int = 1
+    """Optimiser updates a rollout."""
+    microbatch_rows: int | None = None
+    """Responses whose activations are held at once; by default a whole mini-batch."""
+    learning_rate: float = 1e-6
+    """Peak learning rate of RL."""
+    learning_rate_warmup: int = 10
+    """Updates over which it rises linearly; afterwards it is constant."""
+    adam_b1: float = 0.9
+    """Decay of the first moment."""
+    adam_b2: float = 0.95
+    """Decay of the second moment."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    dtype: str = "float32"
+    """Precision of matrix products: float32 or bfloat16. Parameters stay float32."""
+    remat: bool = False
+    """Recompute layers in the backward pass to save memory."""
+    score_chunk: int = 256
+    """Token positions whose logits exist at once."""
+
+    # --- devices
+    data: int | None = None
+    """Replicas of the model; by default as many as the devices allow."""
+    fsdp: int = 1
+    """Devices that share one replica's parameters."""
+
+    # --- what is kept and seen
+    run: str | None = None
+    """Folder of the run; by default runs/NAME-DATE-TIME."""
+    name: str = "rljax"
+    """Name of the run, for its folder and trackers."""
+    seed: int = 0
+    """Of everything: parameters, problems, order, sampling."""
+    eval_every: int = 20
+    """RL steps between held-out evaluations; 0 evaluates only before and after."""
+    checkpoint_every: int = 50
+    """RL steps between checkpoints; the last step always writes one."""
+    sample_every: int = 20
+    """RL steps between shown samples; 0 shows none."""
+    shown_samples: int = 3
+    """How many samples are shown then."""
+    wandb: bool = False
+    """Log to Weights & Biases too (needs `rljax[wandb]`)."""
+    quiet: bool = False
+    """Few plain lines instead of the live display."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work together, naming the value and the mend."""
+        _check_counts(self)
+        _check_shares(self)
+        low, high = self.operands
+        if not 2 <= low <= high:
+            raise InputError(f"operands is {self.operands}; give the least (2 or more) and the most numbers of a problem.")
+        if self.prompts % self.minibatches:
+            raise InputError(f"minibatches={self.minibatches} does not divide prompts={self.prompts}; choose a divisor.")
+        rows = self.prompts // self.minibatches * self.group_size
+        if self.microbatch_rows is not None and rows % self.microbatch_rows:
+            raise InputError(
+                f"microbatch_rows={self.microbatch_rows} does not divide the {rows} responses of a mini-batch "
+                f"({self.prompts} prompts / {self.minibatches} mini-batches x {self.group_size}); choose a divisor."
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise InputError(f"width={self.width} over heads={self.heads} must give an even whole number of features a head.")
+
+    @property
+    def microbatch(self) -> int:
+        """Responses whose activations are held at once."""
+        return self.microbatch_rows or self.prompts // self.minibatches * self.group_size
+
+    @property
+    def sampled_prompts(self) -> int:
+        """Prompts sampled at a time when groups may be dropped."""
+        return round(self.prompts * self.oversample)
+
+    def to_json(self) -> dict:
+        """Return a dict that `from_json` reads back to an equal value."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict) -> "TrainConfig":
+        """Read what `to_json` gave.
+
+        Raises:
+            InputError: a setting that this version does not know.
+        """
+        unknown = sorted(set(raw) - {field.name for field in fields(cls)})
+        if unknown:
+            raise InputError(f"The run's config.json has settings unknown to this version of rljax: {', '.join(unknown)}.")
+        return cls(**{**raw, "operands": tuple(raw["operands"])})
+
+
+_AT_LEAST_ONE = (
+    *("layers", "width", "heads", "kv_heads", "hidden", "fsdp", "score_chunk"),
+    *("digits", "train_problems", "heldout_problems", "warm_start_batch", "warm_start_eval_every", "checkpoint_every"),
+    *("prompts", "group_size", "max_prompt_tokens", "max_response_tokens", "max_tries", "minibatches"),
+)
+_NOT_NEGATIVE = (
+    *("warm_start_steps", "steps", "learning_rate_warmup", "eval_every", "sample_every", "shown_samples"),
+    *("nesting", "weight_decay", "seed"),
+)
+
+
+def _check_counts(config: TrainConfig) -> None:
+    for name in _AT_LEAST_ONE:
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} is {getattr(config, name)}; it must be at least 1.")
+    for name in _NOT_NEGATIVE:
+        if getattr(config, name) < 0:
+            raise InputError(f"{name} is {getattr(config, name)}; it must not be negative.")
+    for name in ("top_k", "microbatch_rows", "data"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; it must be at least 1.")
+
+
+def _check_shares(config: TrainConfig) -> None:
+    for name in ("temperature", "learning_rate", "warm_start_learning_rate", "max_grad_norm"):
+        if not getattr(config, name) > 0:
+            raise InputError(f"{name} is {getattr(config, name)}; it must be positive.")
+    if config.oversample < 1:
+        raise InputError(f"oversample is {config.oversample}; it must be at least 1.")
+    for name in ("top_p", "warm_start_accuracy"):
+        value = getattr(config, name)
+        if value is not None and not 0 < value <= 1:
+            raise InputError(f"{name} is {value}; it must be above 0 and at most 1.")

@@ -1,0 +1,300 @@
+"""The folder of one training run: what it holds, what makes it, what a resumed run takes back.
+
+::
+
+    runs/NAME/
+      config.json      what the run was started with
+      metrics.jsonl    one row a step: {"phase", "step", ...numbers}
+      samples.jsonl    one row a decoded response: {"step", "prompt", "completion", "answer", "reward"}
+      curves.png       the picture of metrics.jsonl
+      tensorboard/     the same numbers as TensorBoard events
+      checkpoints/     the training states
+
+**The counters.** `step` counts over the whole run; a resumed run counts on. The warm start and RL have counters of their
+own: a `warm_start` row carries the warm-start step, an `rl` row the RL step. An `eval` row carries the RL step, 0 before RL
+began; rows are appended as things happen, so it belongs to the training row before it. Samples carry the RL step.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.errors import InputError
+
+PHASES = ("warm_start", "rl", "eval")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One training run on disk.
+
+    Args:
+        path: the folder.
+        config: what the run was started with, as `config.json` holds it.
+    """
+
+    path: Path
+    config: Mapping[str, Any] = field(hash=False)
+
+    @classmethod
+    def create(cls, path: Path | str, config: Mapping[str, Any]) -> "RunFolder":
+        """Make the folder of a new run and write its `config.json`.
+
+        Args:
+            path: where; parents are made too.
+            config: names to values, as far as `json_safe` can write them.
+
+        Returns:
+            The folder, with the configuration as `open` would read it.
+
+        Raises:
+            InputError: the folder already holds a run, or cannot be made.
+            ValueError: a configuration value that JSON cannot hold.
+        """
+        path = Path(path)
+        plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
+        run = cls(path, plain)
+        held = [part.name for part in (run.config_file, run.metrics, run.checkpoints) if part.exists()]
+        if held:
+            raise InputError(
+                f"{path} already holds a run ({', '.join(held)}); choose another folder with --run, "
+                f"or continue that run with --resume {path}."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _write_whole(run.config_file, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
+        except OSError as error:
+            raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunFolder":
+        """Find an existing run.
+
+        Args:
+            path: the folder that `create` made.
+
+        Returns:
+            The folder and its configuration.
+
+        Raises:
+            InputError: the folder holds no run, or its `config.json` cannot be read.
+        """
+        run = cls(Path(path), {})
+        if not run.config_file.is_file():
+            raise InputError(
+                f"{path} holds no run (there is no {run.config_file.name} in it); name the folder of a run that "
+                "was started before, or leave --resume out to start a new one."
+            )
+        try:
+            config = json.loads(run.config_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{run.config_file} is not valid JSON ({error}); mend it or restore it.") from error
+        if not isinstance(config, dict):
+            raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; mend it or restore it.")
+        return cls(run.path, config)
+
+    @property
+    def config_file(self) -> Path:
+        """`config.json`."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """`metrics.jsonl`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """`samples.jsonl`."""
+        return self.path / "samples.jsonl"
+
+    @property
+    def curves(self) -> Path:
+        """`curves.png`."""
+        return self.path / "curves.png"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    def rewind(self, warm_step: int, rl_step: int) -> None:
+        """Drop the rows that were written after a checkpoint, so that a resumed run writes each step once.
+
+        A last line that was cut short when the run was killed goes too. Either file is replaced whole or left as it was.
+
+        Args:
+            warm_step: warm-start steps done at the checkpoint; later `warm_start` rows go, with the `eval` rows after them.
+            rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows and samples go.
+
+        Raises:
+            ValueError: a negative step.
+            InputError: a row that cannot be read, named by file and line.
+        """
+        if warm_step < 0 or rl_step < 0:
+            raise ValueError(f"warm_step and rl_step must not be negative, got {warm_step} and {rl_step}")
+        last = {"warm_start": warm_step, "rl": rl_step}
+        kept, belongs_to = True, "rl"
+
+        def keeps_metrics(row: Row) -> bool:
+            nonlocal kept, belongs_to
+            if row["phase"] != "eval":
+                belongs_to = row["phase"]
+                kept = row["step"] <= last[belongs_to]
+                return kept
+            return kept and (belongs_to == "warm_start" or row["step"] <= rl_step)
+
+        _keep_lines(self.metrics, _check_metrics_row, keeps_metrics)
+        _keep_lines(self.samples, _check_step, lambda row: row["step"] <= rl_step)
+
+
+def default_run_path(experiment_name: str, now: datetime) -> Path:
+    """Where a run goes when nobody says.
+
+    Args:
+        experiment_name: the experiment's name, one folder name.
+        now: when the run starts.
+
+    Returns:
+        `runs/NAME-YYYYmmdd-HHMMSS`.
+
+    Raises:
+        InputError: a name that is not one folder name.
+
+    Example:
+        >>> default_run_path("addition", datetime(2025, 3, 14, 9, 26, 53)).as_posix()
+        'runs/addition-20250314-092653'
+    """
+    if not experiment_name or Path(experiment_name).name != experiment_name:
+        raise InputError(f"the experiment name {experiment_name!r} is not a folder name; choose a folder with --run.")
+    return Path("runs") / f"{experiment_name}-{now:%Y%m%d-%H%M%S}"
+
+
+def read_metrics(path: Path | str) -> list[Row]:
+    """All rows of a `metrics.jsonl`, checked.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The rows in file order; a number that was not finite is None.
+
+    Raises:
+        InputError: the file is missing or empty, or a line is not a metrics row; names the file and the line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no metrics file {path}; name the folder of a run that has made at least one step.")
+    *lines, tail = _lines(path)
+    if tail:
+        lines.append(tail)
+    if not lines:
+        raise InputError(f"{path} line 1: the file is empty; name a run that has made at least one step.")
+    return [_parse(line, path, number, _check_metrics_row) for number, line in enumerate(lines, 1)]
+
+
+def json_safe(value: Any, name: str) -> Any:
+    """The nearest thing that JSON can hold.
+
+    Args:
+        value: numbers, strings, None, paths, NumPy scalars, dataclasses, and mappings and sequences of those.
+        name: where the value stands, for the refusal.
+
+    Returns:
+        Only dicts with string keys, lists, strings, finite numbers, booleans and None. A number that is not finite becomes
+        the string that `float` reads back ("inf", "-inf", "nan"): JSON has no such number.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> json_safe({"folder": Path("runs") / "a", "betas": (0.9, float("inf"))}, "config")
+        {'folder': 'runs/a', 'betas': [0.9, 'inf']}
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Path):
+        return value.as_posix()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(inner, f"{name}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_safe(inner, f"{name}[{index}]") for index, inner in enumerate(value)]
+    raise ValueError(f"{name} must be something that JSON can hold, got {value!r:.80}")
+
+
+def _lines(path: Path) -> list[bytes]:
+    # Only "\n" ends a row: model output may hold characters (U+2028, U+0085) at which splitlines would cut it.
+    return path.read_bytes().split(b"\n")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _parse(line: bytes, path: Path, number: int, check: Callable[[Row], str | None]) -> Row:
+    """One row of a JSON-lines file; `check` says what is wrong with it, or None."""
+    shown = repr(line.decode("utf-8", errors="replace"))[:80]
+    try:
+        row = json.loads(line, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise InputError(f"{path} line {number} is not valid JSON ({error}): {shown}; remove or mend that line.") from error
+    wrong = check(row) if isinstance(row, dict) else "must be a JSON object"
+    if wrong is not None:
+        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or mend that line.")
+    return row
+
+
+def _check_step(row: Row) -> str | None:
+    # Asked by type and not by isinstance: JSON's true would pass for the integer 1.
+    is_step = "step" in row and type(row["step"]) is int and row["step"] >= 0
+    return None if is_step else 'must have a whole number "step" of at least 0'
+
+
+def _check_metrics_row(row: Row) -> str | None:
+    if "phase" not in row or row["phase"] not in PHASES:
+        return f'must have a "phase" among {", ".join(PHASES)}'
+    for name, value in row.items():
+        if name != "phase" and value is not None and type(value) not in (int, float):
+            return f'must hold a number or null for "{name}"'
+    return _check_step(row)
+
+
+def _keep_lines(path: Path, check: Callable[[Row], str | None], keeps: Callable[[Row], bool]) -> None:
+    """Replace a JSON-lines file by the lines that `keeps` wants; no file, nothing to do."""
+    if not path.is_file():
+        return
+    # What stands after the last "\n" was cut short in the writing; b"" when nothing was.
+    *lines, _ = _lines(path)
+    kept = [line for number, line in enumerate(lines, 1) if keeps(_parse(line, path, number, check))]
+    _write_whole(path, b"".join(line + b"\n" for line in kept))
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, finds the old one or the new one and nothing between."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

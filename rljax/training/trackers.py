@@ -1,0 +1,221 @@
+"""Where the numbers of a run go: JSON lines always, TensorBoard and Weights & Biases beside them.
+
+A tracker takes the number as it is. The counters (`step`) are those of `rljax.training.run_folder`: the warm start and RL
+count apart, each over the whole run.
+"""
+
+import importlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol, TextIO, runtime_checkable
+
+from tensorboardX import SummaryWriter
+
+from rljax.errors import InputError
+from rljax.training.run_folder import PHASES, RunFolder
+
+SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """What a training loop tells of itself."""
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the numbers of one step.
+
+        Args:
+            phase: "warm_start", "rl" or "eval".
+            step: the step of that phase, counted over the whole run; "eval" carries the RL step.
+            metrics: names to numbers; a number need not be finite.
+        """
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a few decoded responses.
+
+        Args:
+            step: the RL step that drew them.
+            rows: one mapping a response with `prompt`, `completion`, `answer` (text) and `reward` (a number).
+        """
+
+    def close(self) -> None:
+        """Write out what is pending; nothing may be logged afterwards, closing again is harmless."""
+
+
+def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
+    """Refuse a metrics row that could not be read back.
+
+    Args:
+        phase: one of `PHASES`.
+        step: a whole number of at least 0.
+        metrics: may not use the names "phase" and "step".
+
+    Raises:
+        ValueError: any of these does not hold.
+    """
+    if phase not in PHASES:
+        raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
+    if step < 0:
+        raise ValueError(f"step must not be negative, got {step}")
+    taken = {"phase", "step"} & metrics.keys()
+    if taken:
+        raise ValueError(f"metrics must not use the names {sorted(taken)}: the row has its own")
+
+
+class JsonlTracker:
+    """`metrics.jsonl` and `samples.jsonl`, each row on disk before the call returns.
+
+    A metrics row is `{"phase", "step", ...metrics}` in the order given (`seconds` among them is the time the step took).
+    JSON has no NaN and no infinity: a number that is not finite is written as null, so a null marks a step that blew up.
+
+    Args:
+        run: the folder; rows are appended to the files that are there.
+    """
+
+    def __init__(self, run: RunFolder):
+        self._metrics = _append_to(run.metrics)
+        self._samples = _append_to(run.samples)
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one row to `metrics.jsonl`."""
+        check_row(phase, step, metrics)
+        numbers = {name: _finite_or_none(value) for name, value in metrics.items()}
+        _write_row(self._metrics, {"phase": phase, "step": int(step), **numbers})
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append one row a response to `samples.jsonl`."""
+        for row in rows:
+            shown = {name: row[name] for name in SAMPLE_FIELDS}
+            _write_row(self._samples, {"step": int(step), **shown, "reward": _finite_or_none(row["reward"])})
+
+    def close(self) -> None:
+        """Close both files."""
+        self._metrics.close()
+        self._samples.close()
+
+
+class TensorBoardTracker:
+    """TensorBoard events, tags `phase/metric`; samples as text under `samples`.
+
+    A resumed run adds an event file of its own. The steps that it makes again appear twice, with the same numbers.
+
+    Args:
+        run: the folder; events go to its `tensorboard`.
+    """
+
+    def __init__(self, run: RunFolder):
+        # Event files are named by the second: without a number, a run resumed at once would overwrite the first file.
+        earlier = len(list(run.tensorboard.glob("events.out.tfevents.*")))
+        self._writer = SummaryWriter(str(run.tensorboard), filename_suffix=f".{earlier}", flush_secs=10)
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one scalar a metric."""
+        check_row(phase, step, metrics)
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"{phase}/{name}", float(value), global_step=int(step))
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the responses as one text."""
+        self._writer.add_text("samples", "\n\n".join(_as_markdown(row) for row in rows), global_step=int(step))
+
+    def close(self) -> None:
+        """Write out and close the event file."""
+        self._writer.close()
+
+
+class WandbTracker:
+    """Weights & Biases: metrics `phase/metric`, each phase over its own step; samples as a table.
+
+    The run's id is kept as `wandb.id` in the folder, so that a resumed run continues its page.
+
+    Args:
+        run: the folder; its configuration is sent along.
+        project: the W&B project.
+
+    Raises:
+        InputError: wandb is not installed.
+    """
+
+    def __init__(self, run: RunFolder, *, project: str):
+        try:
+            self._wandb = importlib.import_module("wandb")
+        except ModuleNotFoundError as error:
+            raise InputError(
+                "Weights & Biases was asked for and wandb is not installed; run `pip install 'rljax[wandb]'`, "
+                "or leave it out: metrics.jsonl and TensorBoard are written without it."
+            ) from error
+        id_file = run.path / "wandb.id"
+        resumed = {"id": id_file.read_text().strip(), "resume": "must"} if id_file.is_file() else {}
+        self._run = self._wandb.init(
+            project=project, name=run.path.name, dir=str(run.path), config=dict(run.config), **resumed
+        )
+        id_file.write_text(f"{self._run.id}\n")
+        for phase in PHASES:
+            self._run.define_metric(f"{phase}/step")
+            self._run.define_metric(f"{phase}/*", step_metric=f"{phase}/step")
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Send one row."""
+        check_row(phase, step, metrics)
+        numbers = {f"{phase}/{name}": float(value) for name, value in metrics.items()}
+        self._run.log({f"{phase}/step": int(step), **numbers})
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send the responses as one table."""
+        data = [[int(step), *(row[name] for name in SAMPLE_FIELDS)] for row in rows]
+        self._run.log({"samples": self._wandb.Table(columns=["step", *SAMPLE_FIELDS], data=data)})
+
+    def close(self) -> None:
+        """Finish the run's page."""
+        self._run.finish()
+
+
+class Trackers:
+    """Several trackers as one.
+
+    Args:
+        trackers: told in this order.
+    """
+
+    def __init__(self, trackers: Iterable[Tracker]):
+        self._trackers = tuple(trackers)
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell every tracker."""
+        for tracker in self._trackers:
+            tracker.log(phase, step, metrics)
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Tell every tracker."""
+        for tracker in self._trackers:
+            tracker.samples(step, rows)
+
+    def close(self) -> None:
+        """Close every tracker, also those after one that fails to."""
+        with ExitStack() as stack:
+            for tracker in reversed(self._trackers):
+                stack.callback(tracker.close)
+
+
+def _append_to(path) -> TextIO:
+    # A lone surrogate is written as its JSON escape: text that a model made must never stop a run.
+    return path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def _write_row(file: TextIO, row: Mapping[str, Any]) -> None:
+    file.write(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n")
+    file.flush()
+
+
+def _finite_or_none(value: float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _as_markdown(row: Mapping[str, Any]) -> str:
+    """One response as indented code, which no character of it can break out of."""
+    text = f"prompt:     {row['prompt']}\ncompletion: {row['completion']}\nanswer:     {row['answer']}"
+    code = "\n".join(f"    {line}" for line in text.splitlines())
+    return f"**reward {float(row['reward']):g}**\n\n{code}".encode("utf-8", errors="backslashreplace").decode("utf-8")
