@@ -62,8 +62,9 @@ def encode_prompts(
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
-        >>> encode_prompts([Problem("1+1=", "2"), Problem("10+10=", "20")], ByteTokenizer(), max_length=5)
-        EncodedPrompts(problems=(Problem(prompt='1+1=', ...),), tokens=([1, 52, 46, 52, 64],), dropped=1)
+        >>> encoded = encode_prompts([Problem("1+1=", "2"), Problem("10+10=", "20")], ByteTokenizer(), max_length=5)
+        >>> encoded.tokens, encoded.dropped
+        (([1, 52, 46, 52, 64],), 1)
     """
     if not problems:
         raise InputError("there are no problems to encode; give at least one.")
@@ -113,9 +114,9 @@ class PromptStream:
     Example:
         >>> stream = PromptStream("abc", seed=0)
         >>> stream.take(0, 7)
-        ['b', 'c', 'a', 'a', 'b', 'c', 'c']
+        ['c', 'a', 'b', 'b', 'c', 'a', 'b']
         >>> stream.take(5, 2)
-        ['c', 'c']
+        ['a', 'b']
     """
 
     def __init__(self, records: Sequence, *, seed: int):

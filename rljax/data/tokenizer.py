@@ -160,7 +160,7 @@ class HuggingFaceTokenizer:
             Token ids, with every special token that the template writes.
 
         Raises:
-            InputError: the tokenizer has no chat template, or its template refuses the messages.
+            InputError: the tokenizer has no chat template, its template refuses the messages, or jinja2 is missing.
         """
         if not self.inner.chat_template:
             raise InputError(
@@ -169,6 +169,10 @@ class HuggingFaceTokenizer:
             )
         try:
             ids = self.inner.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+        except ImportError as error:
+            raise InputError(
+                f"a chat template cannot be filled in ({_one_line(error)}); run `pip install jinja2`, or leave the chat off."
+            ) from error
         except Exception as error:  # a template is a program of its author's, and may raise anything
             roles = [message["role"] for message in messages]
             raise InputError(

@@ -56,8 +56,13 @@ def locate(name_or_folder: str) -> Path:
         ) from error
 
 
-def read_config(folder: Path) -> TransformerConfig:
+def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = False) -> TransformerConfig:
     """Read config.json.
+
+    Args:
+        folder: of the model.
+        compute_dtype: precision of matrix products.
+        remat: recompute layers in the backward pass.
 
     Raises:
         InputError: no config.json, an unknown family, or a feature of it that this transformer lacks.
@@ -89,6 +94,8 @@ def read_config(folder: Path) -> TransformerConfig:
         tied_head=raw.get("tie_word_embeddings", False),
         qkv_bias=family == "qwen2" or raw.get("attention_bias", False),
         qk_norm=family == "qwen3",
+        compute_dtype=compute_dtype,
+        remat=remat,
     )
 
 

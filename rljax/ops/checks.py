@@ -47,7 +47,7 @@ def check_same_shape(**arrays) -> None:
             )
 
 
-def check_rank(minimum: int, **arrays) -> None:
+def check_rank(minimum: int, /, **arrays) -> None:
     """Refuse an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
     for name, value in arrays.items():
         shape = jnp.shape(value)
@@ -63,10 +63,10 @@ def check_group(**arrays) -> None:
             raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
 
 
-def check_between(low: float, high: float, **numbers) -> None:
+def check_between(low, high, /, **numbers) -> None:
     """Refuse a number outside the closed interval [low, high] (NaN is outside every interval)."""
     for name, value in numbers.items():
-        if _concrete(value):
+        if all(map(_concrete, (low, high, value))):
             values = np.asarray(value)
             if not ((values >= low) & (values <= high)).all():
                 raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value}")
@@ -86,14 +86,14 @@ def check_nonnegative(**numbers) -> None:
             raise ValueError(f"{name} must not be negative, got {value}")
 
 
-def check_at_least(minimum: int, **numbers) -> None:
+def check_at_least(minimum: int, /, **numbers) -> None:
     """Refuse a whole number below `minimum`."""
     for name, value in numbers.items():
         if _concrete(value) and not (np.asarray(value) >= minimum).all():
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
-def check_one_of(options: tuple, **numbers) -> None:
+def check_one_of(options: tuple, /, **numbers) -> None:
     """Refuse a value outside a short list of choices; it must be known while tracing, since it decides the equation."""
     for name, value in numbers.items():
         if value not in options:

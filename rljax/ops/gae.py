@@ -41,6 +41,15 @@ def _check_tokens(mask: Mask, gamma: Number, **arrays: Array) -> None:
     check_between(0, 1, gamma=gamma)
 
 
+def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
+    check_between(0, 1, **lambdas)
+    for name, value in lambdas.items():
+        if jnp.shape(value) not in ((), mask.shape[:-1]):
+            raise ValueError(
+                f"{name} must be one number or one a row {list(mask.shape[:-1])}, got {list(jnp.shape(value))}"
+            )
+
+
 def _check_offset_decay(gamma: Number, lambda_base: Number, alpha: Number, max_length: Number) -> None:
     check_between(0, 1, gamma=gamma, lambda_base=lambda_base)
     check_nonnegative(alpha=alpha)
@@ -163,9 +172,7 @@ def gae(
         GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; MF Eq. 7.
     """
     _check_tokens(mask, gamma, rewards=rewards, values=values)
-    check_between(0, 1, lambda_=lambda_)
-    if jnp.shape(lambda_) not in ((), mask.shape[:-1]):
-        raise ValueError(f"lambda_ must be one number or one a row {list(mask.shape[:-1])}, got {list(jnp.shape(lambda_))}")
+    _check_lambda(mask, lambda_=lambda_)
     dtype = jnp.result_type(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
@@ -302,8 +309,9 @@ def decoupled_gae(
     Source:
         VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; MF Eqs. 19-20.
     """
-    # Named apart before they share a name, so that a refusal says which of the two is wrong.
-    check_between(0, 1, policy_lambda=policy_lambda, value_lambda=value_lambda)
+    # Checked here, where they have names of their own, so that a refusal says which of the two is wrong.
+    check_mask(mask=mask)
+    _check_lambda(mask, policy_lambda=policy_lambda, value_lambda=value_lambda)
     return DecoupledGAE(
         advantage=gae(rewards, values, mask, gamma=gamma, lambda_=policy_lambda, bootstrap=bootstrap),
         value_target=lambda_returns(rewards, values, mask, gamma=gamma, lambda_=value_lambda, bootstrap=bootstrap),
@@ -343,7 +351,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
     tokens = lengths.astype(dtype)
     empty = tokens == 0
     spread = jnp.asarray(alpha, dtype) * jnp.where(empty, 1.0, tokens)
-    return jnp.where(empty, 0.0, jnp.maximum(1 - 1 / spread, 0.0))
+    return jnp.where(empty, 0.0, jnp.clip(1 - 1 / spread, 0.0, 1.0))
 
 
 def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -393,6 +401,11 @@ def _in_place(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]
     return zero_outside(jnp.take_along_axis(x, rank, -1), mask)
 
 
+def _power(base: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Array, "..."]:
+    """base^offset, 1 at offset 0; the plain power has a NaN gradient at 0^0."""
+    return jnp.where(offset == 0, 1.0, base) ** offset
+
+
 def offset_decayed_gae(
     td: Float[Array, "*rows T"],
     mask: Mask,
@@ -440,7 +453,7 @@ def offset_decayed_gae(
     length = td.shape[-1]
     dtype = jnp.promote_types(td.dtype, jnp.float32)  # no FFT computes in half precision
     offset = jnp.arange(length, dtype=dtype)
-    kernel = (gamma * lambda_base) ** offset * jnp.exp(-alpha * offset * (offset / max_length))
+    kernel = _power(jnp.asarray(gamma * lambda_base, dtype), offset) * jnp.exp(-alpha * offset * (offset / max_length))
     padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap
     spectrum = jnp.conj(jnp.fft.rfft(kernel, padded)).reshape((1,) * (td.ndim - 1) + (-1,))
     correlation = jnp.fft.irfft(jnp.fft.rfft(_in_front(td, mask).astype(dtype), padded) * spectrum, padded)
@@ -490,8 +503,9 @@ def complexity_weighted_gae(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> td, c, kinds = jnp.array([0.0, 1.0]), jnp.array([0.0, 2.0]), dict(alpha=0.0, max_length=2)
-        >>> complexity_weighted_gae(td, c, jnp.ones(2), lambda_base=1.0, beta=0.5, max_complexity=2.0, **kinds).tolist()
+        >>> from functools import partial
+        >>> by_complexity = partial(complexity_weighted_gae, alpha=0.0, max_length=2, beta=0.5, max_complexity=2.0)
+        >>> by_complexity(jnp.array([0.0, 1.0]), jnp.array([0.0, 2.0]), jnp.ones(2), lambda_base=1.0).tolist()
         [0.5, 1.0]
 
     Source:
@@ -500,7 +514,6 @@ def complexity_weighted_gae(
     _check_tokens(mask, gamma, td=td, complexity=complexity)
     _check_offset_decay(gamma, lambda_base, alpha, max_length)
     check_between(0, 1, beta=beta)
-    check_positive(max_complexity=max_complexity)
     check_at_least(1, chunk=chunk)
     _check_complexity(complexity, mask, max_complexity)
     decay = gamma * lambda_base * (1 - beta * jnp.abs(_in_front(complexity, mask)) / max_complexity)
@@ -510,6 +523,7 @@ def complexity_weighted_gae(
 
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
     """Refuse a complexity beyond its bound, where it can be seen: 1 - β|c|/C_max must not turn negative."""
+    check_positive(max_complexity=max_complexity)
     if any(isinstance(x, jax.core.Tracer) for x in (complexity, mask, max_complexity)):
         return
     largest = np.abs(np.where(np.asarray(mask).astype(bool), np.asarray(complexity), 0.0)).max(initial=0.0)
@@ -530,10 +544,9 @@ def _chunked_offset_sum(
         offset = positions - (start + jnp.arange(size))[:, None]
         ahead = offset >= 0
         offset = jnp.where(ahead, offset, 0).astype(x.dtype)
-        leading = (1,) * len(rows)
-        weight = base[..., None, :] ** offset.reshape(leading + offset.shape)
-        weight = weight * jnp.where(ahead, jnp.exp(-rate * jnp.square(offset)), 0.0).reshape(leading + offset.shape)
-        return (weight * x[..., None, :]).sum(-1)
+        shared = jnp.where(ahead, jnp.exp(-rate * jnp.square(offset)), 0.0)
+        offset, shared = (a.reshape((1,) * len(rows) + a.shape) for a in (offset, shared))
+        return (_power(base[..., None, :], offset) * shared * x[..., None, :]).sum(-1)
 
     blocks = jax.lax.map(block, jnp.arange(0, length, size))
     return jnp.moveaxis(blocks, 0, -2).reshape(*rows, -1)[..., :length]

@@ -17,7 +17,7 @@ from rljax.ops.checks import (
     check_rank,
     check_same_shape,
 )
-from rljax.ops.masked import Lengths, Mask, group_members, masked_centered, masked_mean, masked_normalized
+from rljax.ops.masked import Lengths, Mask, Number, group_members, masked_centered, masked_mean, masked_normalized
 
 
 def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
@@ -51,7 +51,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
 
 
 def group_normalized(
-    rewards: Float[Array, "*P G"], *, eps: float = 1e-6, ddof: int = 1, valid: Mask | None = None
+    rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
     """Reward as a z-score within its group.
 
@@ -223,7 +223,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
     return jnp.where(mask.astype(bool).any(-1), jnp.exp(mean), 0.0)
 
 
-def reliability_quality(scores: Float[Array, "*P G K"], *, floor: float) -> Float[Array, "*P G"]:
+def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Float[Array, "*P G"]:
     """Quality weight that trusts a reward as far as repeated scorings of it agree.
 
     The document asks for confidence(R) and does not define it; this is our reading. Averages of quantities with unequal
@@ -298,7 +298,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
 
 
 def process_normalized(
-    step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: float = 1e-6, ddof: int = 1
+    step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:
     """Advantage of a token as the sum of the normalised rewards of the steps that are not over before it.
 

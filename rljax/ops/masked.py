@@ -11,6 +11,7 @@ from rljax.ops.checks import check_floating, check_group, check_mask, check_nonn
 
 Mask = Bool[Array, "..."] | Num[Array, "..."]
 Lengths = Int[Array, "..."] | Float[Array, "..."]
+Number = float | int | Float[Array, ""]
 
 
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -165,7 +166,7 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
     return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
 
 
-def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: float, ddof: int) -> Float[Array, "*rows T"]:
+def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, ddof: int) -> Float[Array, "*rows T"]:
     """What counts as a z-score.
 
     ::

@@ -124,7 +124,9 @@ def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*
     has_tokens = mask.astype(bool).any(-1)
     counted = has_tokens | ~has_tokens.any(-1, keepdims=True)
     log_q = jnp.where(counted, log_q, -jnp.inf)
-    log_e = jax.nn.logsumexp(2 * log_q, axis=-1, keepdims=True) - jax.nn.logsumexp(log_q, axis=-1, keepdims=True)
+    largest = log_q.max(-1, keepdims=True)  # taken out first: the difference of two sums near 2 log q would lose digits
+    share = log_q - largest
+    log_e = largest + jax.nn.logsumexp(2 * share, axis=-1, keepdims=True) - jax.nn.logsumexp(share, axis=-1, keepdims=True)
     return _over_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
 
 

@@ -211,8 +211,9 @@ def neural_symbolic_mixture(
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
     impossible = shift == -jnp.inf
     shift = jnp.where(impossible, 0.0, shift)
-    # A term with share 0 may be far above the shift; the bound keeps 0 · exp(.) from becoming 0 · inf, and binds nowhere else.
-    bound = jnp.log(jnp.finfo(share.dtype).max) / 2
+    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
+    # small that its term could reach the bound.
+    bound = jnp.log(jnp.finfo(share.dtype).max) - 1
     neural = jnp.exp(jnp.where(impossible, -jnp.inf, jnp.minimum(logp - shift, bound)))
     symbolic = jnp.exp(jnp.where(impossible, -jnp.inf, jnp.minimum(symbolic_logp - shift, bound)))
     total = share * neural + (1 - share) * symbolic

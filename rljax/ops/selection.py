@@ -15,7 +15,7 @@ from rljax.ops.checks import (
     check_positive,
     check_rank,
 )
-from rljax.ops.masked import Lengths, Mask, group_members
+from rljax.ops.masked import Lengths, Mask, Number, group_members
 
 
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
@@ -54,7 +54,7 @@ def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = No
     return member.any(-1) & (highest != lowest)
 
 
-def pass_rate(rewards: Float[Array, "*P G"], *, threshold: float = 0.0, valid: Mask | None = None) -> Float[Array, "*P"]:
+def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P"]:
     """Fraction of the responses of a prompt that are correct.
 
     ::
@@ -86,7 +86,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: float = 0.0, valid: M
 
 
 def in_difficulty_window(
-    rewards: Float[Array, "*P G"], *, low: float, high: float, threshold: float = 0.0, valid: Mask | None = None
+    rewards: Float[Array, "*P G"], *, low: Number, high: Number, threshold: Number = 0.0, valid: Mask | None = None
 ) -> Bool[Array, "*P"]:
     """Whether a prompt is neither too hard nor too easy for the policy of now.
 
@@ -125,7 +125,7 @@ def in_difficulty_window(
     return comparable & (rate >= low) & (rate <= high)
 
 
-def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: float) -> Float[Array, "..."]:
+def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Float[Array, "..."]:
     """How far the optimum of KL-regularised RL lies from the policy that starts, for a reward of 0 or 1.
 
     The optimum is π*(y) = π_init(y) e^{r(y)/β} / Z. With one correct class of mass p, the divergence is exact. It is 0 at
@@ -203,7 +203,9 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
     return jnp.maximum(floor, base * reference // lengths).astype(jnp.int32)
 
 
-def length_percentiles(lengths: Lengths, *, percentiles: tuple[float, ...] = (25.0, 50.0, 75.0, 95.0)) -> Float[Array, "K"]:
+def length_percentiles(
+    lengths: Lengths, *, percentiles: tuple[float | int, ...] = (25.0, 50.0, 75.0, 95.0)
+) -> Float[Array, "K"]:
     """Percentiles of the lengths of a data set or batch, linear between neighbours.
 
     ::

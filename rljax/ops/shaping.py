@@ -19,7 +19,7 @@ from rljax.ops.checks import (
     check_rank,
     check_same_shape,
 )
-from rljax.ops.masked import Lengths
+from rljax.ops.masked import Lengths, Number
 
 
 def _as_tokens(lengths: Lengths) -> Float[Array, "..."]:
@@ -64,7 +64,7 @@ def rule_reward(correct: Bool[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(correct, jnp.ones(correct.shape), -1.0)
 
 
-def soft_overlong_penalty(lengths: Lengths, *, max_length: float, cache: float) -> Float[Array, "..."]:
+def soft_overlong_penalty(lengths: Lengths, *, max_length: Number, cache: Number) -> Float[Array, "..."]:
     """Soft overlong punishment: no penalty, then a ramp over the last `cache` tokens, then -1.
 
     ::
@@ -98,7 +98,7 @@ def soft_overlong_penalty(lengths: Lengths, *, max_length: float, cache: float) 
 
 
 def adaptive_length_penalty(
-    lengths: Lengths, rewards: Float[Array, "..."], *, target: float, threshold: float, alpha: float, beta: float
+    lengths: Lengths, rewards: Float[Array, "..."], *, target: Number, threshold: Number, alpha: Number, beta: Number
 ) -> Float[Array, "..."]:
     """Penalty for length that is gentle with a response above the threshold and harsh with one below it.
 
@@ -143,7 +143,7 @@ def adaptive_length_penalty(
 
 
 def quality_aware_length_weight(
-    rewards: Float[Array, "..."], *, threshold: float, base: float = 0.05, gamma: float = 2.0
+    rewards: Float[Array, "..."], *, threshold: Number, base: Number = 0.05, gamma: Number = 2.0
 ) -> Float[Array, "..."]:
     """How much the penalty for length weighs: less, the further a reward lies above the threshold.
 
@@ -180,12 +180,12 @@ def length_shaped_reward(
     rewards: Float[Array, "..."],
     lengths: Lengths,
     *,
-    target: float,
-    threshold: float,
-    alpha: float,
-    beta: float,
-    base: float = 0.05,
-    gamma: float = 2.0,
+    target: Number,
+    threshold: Number,
+    alpha: Number,
+    beta: Number,
+    base: Number = 0.05,
+    gamma: Number = 2.0,
 ) -> Float[Array, "..."]:
     """Reward less the adaptive penalty for length, weighted by quality.
 
@@ -222,9 +222,7 @@ def length_shaped_reward(
     return rewards - quality_aware_length_weight(rewards, threshold=threshold, base=base, gamma=gamma) * penalty
 
 
-def weighted_composite(
-    parts: Mapping[str, Float[Array, "..."]], weights: Mapping[str, float | Float[Array, ""]]
-) -> Float[Array, "..."]:
+def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mapping[str, Number]) -> Float[Array, "..."]:
     """Weighted sum of named rewards.
 
     ::

@@ -270,11 +270,17 @@ def _check_support(support: Array) -> None:
         raise ValueError(f"support must increase strictly, got {np.asarray(support)}")
 
 
-def _check_covered(target: Array, low, high) -> None:
-    """Refuse a target that the support cannot represent, where its value can be seen."""
-    if _concrete(target, low, high) and target.size:
-        values = np.asarray(target)
-        if not ((values >= low) & (values <= high)).all():
+def _rounding(support: Array) -> float:
+    """A few units in the last place of the largest support point."""
+    return 8 * float(jnp.finfo(support.dtype).eps) * float(np.abs(np.asarray(support)).max())
+
+
+def _check_covered(target: Array, support: Array) -> None:
+    """Refuse a target beyond the ends of the support by more than rounding, where its value can be seen."""
+    if _concrete(target, support) and target.size:
+        values, slack = np.asarray(target), _rounding(support)
+        low, high = float(support[0]), float(support[-1])
+        if not ((values >= low - slack) & (values <= high + slack)).all():
             raise ValueError(
                 f"target must lie within the support [{low:g}, {high:g}], got values from {values.min():g} to {values.max():g}"
             )
@@ -294,7 +300,7 @@ def _last(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
     return support.reshape((1,) * (rank - 1) + (-1,))
 
 
-def uniform_support(low: float, high: float, bins: int) -> Float[Array, "N"]:
+def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Array, "N"]:
     """Evenly spaced support points, both ends included.
 
     ::
@@ -310,7 +316,7 @@ def uniform_support(low: float, high: float, bins: int) -> Float[Array, "N"]:
         `[N]`, increasing.
 
     Raises:
-        ValueError: `low` not below `high`, or fewer than 2 bins.
+        ValueError: `low` not below `high` or either not finite, or fewer than 2 bins.
 
     Example:
         >>> uniform_support(-1.0, 1.0, 5).tolist()
@@ -320,8 +326,8 @@ def uniform_support(low: float, high: float, bins: int) -> Float[Array, "N"]:
         C51, arXiv:1707.06887, Section 4; MF Eq. 22.
     """
     check_at_least(2, bins=bins)
-    if not low < high:
-        raise ValueError(f"low must be below high, got low {low} and high {high}")
+    if not -np.inf < low < high < np.inf:
+        raise ValueError(f"low must be below high, both finite, got low {low} and high {high}")
     return jnp.linspace(low, high, bins)
 
 
@@ -362,7 +368,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
     """
     check_floating(target=target)
     _check_support(support)
-    _check_covered(target, support[0], support[-1])
+    _check_covered(target, support)
     return _between_neighbours(target, support)
 
 
@@ -406,7 +412,7 @@ def hl_gauss(
     _check_even(support)
     width = (support[-1] - support[0]) / (support.shape[0] - 1)
     edges = jnp.append(support - width / 2, support[-1] + width / 2)
-    _check_covered(target, edges[0], edges[-1])
+    _check_covered(target, edges)
     held = jnp.clip(target, edges[0], edges[-1])[..., None]
     below = jax.scipy.special.ndtr((_last(edges, held.ndim) - held) / (sigma_ratio * width))
     return jnp.diff(below, axis=-1) / (below[..., -1:] - below[..., :1])
@@ -415,9 +421,7 @@ def hl_gauss(
 def _check_even(support: Array) -> None:
     if _concrete(support):
         widths = np.diff(np.asarray(support, np.float64))
-        # Points are rounded to their dtype, so their distances differ by a few units in the last place of the largest.
-        rounding = 8 * float(jnp.finfo(support.dtype).eps) * np.abs(np.asarray(support, np.float64)).max()
-        if widths.max() - widths.min() > rounding:
+        if widths.max() - widths.min() > _rounding(support):
             raise ValueError(f"support must be evenly spaced, got distances from {widths.min():g} to {widths.max():g}")
 
 

@@ -18,7 +18,7 @@ from rljax.ops.checks import (
     check_rank,
     check_same_shape,
 )
-from rljax.ops.masked import Mask, count_tokens
+from rljax.ops.masked import Mask, Number, count_tokens
 
 
 def _ratio(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -212,7 +212,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
 
 
 def length_reweighted(
-    weights: Float[Array, "*rows T"], mask: Mask, *, alpha: float, reference: float | Float[Array, ""]
+    weights: Float[Array, "*rows T"], mask: Mask, *, alpha: Number, reference: Number
 ) -> Float[Array, "*rows T"]:
     """Another weighting, tilted against long responses.
 

@@ -1,0 +1,85 @@
+"""Floor 2: functions that judge responses, and how a person names one."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+from rljax.errors import InputError
+from rljax.rewards import exact, format
+
+BY_NAME = MappingProxyType({"exact": exact.exact, "format": format.has_final_answer})
+"""The rewards that come with the library."""
+
+
+def resolve(reward: str | Callable) -> Callable:
+    """Get a reward function by what a person writes.
+
+    Args:
+        reward: a name in `BY_NAME`; `module:function`; `path.py:function`; or the function itself.
+
+    Returns:
+        The function. It is called as `f(prompts=..., completions=..., **columns)`.
+
+    Raises:
+        InputError: an unknown name, a module or file that cannot be imported, or one that has no such function.
+
+    Example:
+        >>> resolve("exact").__name__, resolve("math:sqrt")(4.0)
+        ('exact', 2.0)
+    """
+    if callable(reward):
+        return reward
+    if not isinstance(reward, str):
+        raise InputError(f"the reward {reward!r} is neither a function nor the name of one; {_choices()}.")
+    if reward in BY_NAME:
+        return BY_NAME[reward]
+    source, colon, name = reward.rpartition(":")
+    if not (source and colon and name):
+        raise InputError(f"there is no reward {reward!r}; {_choices()}.")
+    module = _import_file(Path(source).expanduser(), reward) if source.endswith(".py") else _import_module(source, reward)
+    function = vars(module).get(name)
+    if not callable(function):
+        state = "has no" if function is None else "holds no function"
+        functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        raise InputError(f"the reward {reward!r}: {source} {state} {name!r}; it has {functions if functions else 'none'}.")
+    return function
+
+
+def _choices() -> str:
+    return f"take {' or '.join(map(repr, BY_NAME))}, or name your own as `module:function` or `path.py:function`"
+
+
+def _import_module(name: str, reward: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # importing runs a person's code
+        raise InputError(
+            f"the reward {reward!r}: the module {name!r} cannot be imported ({_one_line(error)}); install it, or name its file "
+            f"as `path.py:function`."
+        ) from error
+
+
+def _import_file(path: Path, reward: str) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"the reward {reward!r}: there is no file {str(path)!r}; check the path.")
+    # Two files of one name are two modules; registered, because dataclasses and pickle look a module up by its name.
+    name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # importing runs a person's code
+        del sys.modules[name]
+        raise InputError(
+            f"the reward {reward!r}: running {str(path)!r} failed ({_one_line(error)}); mend the file."
+        ) from error
+    return module
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

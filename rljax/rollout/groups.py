@@ -55,4 +55,5 @@ def pad(groups: Groups, count: int) -> Groups:
 
     padded = jax.tree.map(extend, groups)
     padded.prompt_mask[groups.count :, -1] = True
+    padded.valid[groups.count :] = True
     return padded

@@ -42,21 +42,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(checkpoint.carried._asdict())
     with _manager(folder) as manager:
-        manager.save(int(state.warm_step) + int(state.step), args=ocp.args.Composite(**items), force=True)
-
-
-def latest(folder: Path) -> int:
-    """Steps done (warm start and RL together) at the checkpoint in `folder`.
-
-    Raises:
-        InputError: there is none.
-    """
-    if folder.is_dir():
-        with _manager(folder) as manager:
-            step = manager.latest_step()
-        if step is not None:
-            return step
-    raise InputError(f"There is no checkpoint in {str(folder)!r}; the run was stopped before it wrote one. Start it anew.")
+        # Numbered by how often it was saved: after a resume, a step can come by a second time.
+        before = manager.latest_step()
+        manager.save(0 if before is None else before + 1, args=ocp.args.Composite(**items), force=True)
 
 
 def restore(folder: Path, like: TrainState) -> Checkpoint:
@@ -69,13 +57,17 @@ def restore(folder: Path, like: TrainState) -> Checkpoint:
     Raises:
         InputError: there is no checkpoint.
     """
-    step = latest(folder)
+    if not folder.is_dir():
+        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start it anew.")
     with _manager(folder) as manager:
-        present = manager.item_metadata(step)
+        number = manager.latest_step()
+        if number is None:
+            raise InputError(f"There is no whole checkpoint in {str(folder)!r}. Start the run anew.")
+        present = manager.item_metadata(number)
         wanted = {"state": ocp.args.StandardRestore(like), "notes": ocp.args.JsonRestore()}
         if present.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(present["carried"]))
-        found = manager.restore(step, args=ocp.args.Composite(**wanted))
+        found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = Groups(**found["carried"]) if "carried" in wanted else None
     return Checkpoint(found["state"], carried, found["notes"])
 

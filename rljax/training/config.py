@@ -15,7 +15,7 @@ class TrainConfig:
     tokenizer: str | None = None
     """'characters', 'bytes', a folder or a hub id; by default the model's own, or characters without a model."""
     algorithm: str = "dapo"
-    """Name of the algorithm; `rljax train --algorithm help` lists them."""
+    """Name of the algorithm; `rljax algorithms` lists them."""
     algorithm_options: dict[str, int | float] = field(default_factory=dict)
     """Hyper-parameters of the algorithm by name, e.g. `clip_high 0.3`; the paper's where not given."""
 
@@ -40,6 +40,8 @@ class TrainConfig:
     """Column that holds the prompt; by default prompt, question or problem."""
     answer_column: str | None = None
     """Column that holds the answer; by default answer, solution, ground_truth or target."""
+    chat: bool = False
+    """Write prompts through the tokenizer's chat template."""
     reward: str = "exact"
     """'exact', or your own function as 'package.module:function' or 'file.py:function'."""
     operands: tuple[int, int] = (3, 6)

@@ -76,7 +76,8 @@ def make_display(quiet: bool, stream: TextIO) -> Display:
         `PlainDisplay` otherwise.
     """
     console = Console(file=stream, highlight=False)
-    is_capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+    # The stream is asked too: FORCE_COLOR makes rich take a pipe for a terminal.
+    is_capable = stream.isatty() and console.is_interactive and console.encoding.startswith("utf")
     if is_capable and not quiet:
         return RichDisplay(console)
     return PlainDisplay(stream, quiet=quiet)
@@ -226,10 +227,8 @@ class RichDisplay:
         for row in shown:
             reward = float(row["reward"])
             # Text, never str: rich would read "[red]" in a model's output as an instruction.
-            texts = [
-                Text(printable(shortened(row[name], SAMPLE_CHARACTERS))) for name in ("prompt", "completion", "answer")
-            ]
-            table.add_row(Text(f"{reward:.2f}", style="green" if reward > 0 else "red"), *texts)
+            texts = (printable(shortened(row[name], SAMPLE_CHARACTERS)) for name in ("prompt", "completion", "answer"))
+            table.add_row(Text(f"{reward:.2f}", style="green" if reward > 0 else "red"), *map(Text, texts))
         self._console.print(Text(), table, sep="\n")
 
     def message(self, text: str) -> None:
@@ -250,7 +249,7 @@ class RichDisplay:
     def _conclude(self) -> None:
         if self._progress is not None:
             elapsed = self._progress.elapsed(self._clock())
-            done = f"{self._progress.title}: {self._progress.step} steps in {elapsed}"
+            done = f"{self._progress.title}: step {self._progress.step} of {self._progress.total}, {elapsed}"
             self._console.print(Text.assemble(("✓ ", "bold green"), printable(done)))
         self._progress = None
 
@@ -285,7 +284,7 @@ class RichDisplay:
         table.add_column(f"step {progress.step}", justify="right", no_wrap=True)
         table.add_column("", no_wrap=True, style="dim")
         table.add_column(f"last {RECENT}", justify="right", no_wrap=True, style="dim")
-        table.add_column("since the phase began", ratio=1, no_wrap=True)
+        table.add_column("history", ratio=1, no_wrap=True)
         for metric in METRICS:
             values = tuple(self._history[metric.key])
             if values:

@@ -37,10 +37,10 @@ class TrainState(NamedTuple):
 
 def create(params: Params, optimizer: optax.GradientTransformation, seed: int, *, with_reference: bool) -> TrainState:
     """Begin at the warm start, with nothing drawn."""
-    zero = jnp.zeros((), jnp.int32)
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
-    return TrainState(params, optimizer.init(params), reference, key, zero, zero, zero, zero, zero)
+    counters = [jnp.zeros((), jnp.int32) for _ in range(5)]  # five buffers: a donated one may not be shared
+    return TrainState(params, optimizer.init(params), reference, key, *counters)
 
 
 def begin_rl(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:

@@ -1,0 +1,216 @@
+"""Temporal groups: the responses of a prompt judged together with those it got in earlier steps.
+
+The memory is a ring buffer of rewards for each prompt, as a pytree: it belongs in the training state and its checkpoint.
+Earlier responses come from earlier policies. Since a past reward does not depend on the response that is judged, the
+baseline stays a baseline; it lags behind a policy that improves, and then flatters every response alike.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.ops.checks import (
+    check_at_least,
+    check_between,
+    check_floating,
+    check_integer,
+    check_mask,
+    check_one_a_row,
+    check_rank,
+    check_same_shape,
+)
+from rljax.ops.group import group_centered
+from rljax.ops.masked import Mask
+
+
+class RewardHistory(NamedTuple):
+    """The last rewards of every prompt: N prompts by identity, the last H rewards of each."""
+
+    rewards: Float[Array, "N H"]
+    next_slot: Int[Array, "N"]
+    size: Int[Array, "N"]
+
+
+def empty_history(prompts: int, capacity: int) -> RewardHistory:
+    """Memory without a reward in it.
+
+    ::
+
+        H(x) = ()        for every prompt x
+
+    Args:
+        prompts: N, the number of prompts; identities run from 0 to N - 1.
+        capacity: H, rewards that are kept of each prompt, at least 1. To judge in groups of K, keep K - G.
+
+    Returns:
+        the empty memory.
+
+    Raises:
+        ValueError: `prompts` or `capacity` below 1.
+
+    Example:
+        >>> empty_history(3, 2).size.tolist()
+        [0, 0, 0]
+
+    Source:
+        MF Algorithm 5, history buffer 𝓗; no primary paper.
+    """
+    check_at_least(1, prompts=prompts, capacity=capacity)
+    slots = jnp.zeros(prompts, jnp.int32)
+    return RewardHistory(jnp.zeros((prompts, capacity)), slots, slots)
+
+
+def _entries(
+    history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], valid: Mask | None
+) -> tuple[Int[Array, "P"], Bool[Array, "P G"]]:
+    """Identities with everything below 0 moved past the end, where JAX drops it, and which rewards count."""
+    check_floating(rewards=rewards)
+    check_rank(2, rewards=rewards)
+    check_integer(prompt_ids=prompt_ids)
+    check_one_a_row(rewards=rewards, prompt_ids=prompt_ids)
+    prompts = history.rewards.shape[0]
+    check_between(0, prompts - 1, prompt_ids=prompt_ids)
+    if rewards.dtype != history.rewards.dtype:
+        raise ValueError(f"rewards must have the history's dtype {history.rewards.dtype}, got {rewards.dtype}")
+    ids = jnp.where(prompt_ids < 0, prompts, prompt_ids)
+    if valid is None:
+        return ids, jnp.ones(rewards.shape, bool)
+    check_mask(valid=valid)
+    check_same_shape(rewards=rewards, valid=valid)
+    return ids, valid.astype(bool)
+
+
+def push_history(
+    history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
+) -> RewardHistory:
+    """Memory with the rewards of a step in it, the oldest of a full prompt dropped.
+
+    ::
+
+        H(x) ← last H of (H(x), r_1, …, r_G)
+
+    Args:
+        history: what is remembered.
+        prompt_ids: identity x of each prompt, `[P]`, in [0, N). One may occur more than once: its rows enter in order. An
+            identity out of range is refused where its value is known, and enters nothing under a trace.
+        rewards: one number a response, `[P, G]`, of the history's dtype.
+        valid: responses that have a reward, bool or 0/1, `[P, G]`; the others are not remembered.
+
+    Returns:
+        the new memory.
+
+    Raises:
+        ValueError: integer rewards or another dtype than the history's, identities that are not integers, out of range or
+            not one a prompt, or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> history = push_history(empty_history(2, 2), jnp.array([1]), jnp.array([[1.0, 2.0, 3.0]]))
+        >>> sorted(history.rewards[1].tolist()), history.size.tolist()
+        ([2.0, 3.0], [0, 2])
+
+    Source:
+        MF Algorithm 5, line 6; no primary paper.
+    """
+    ids, counts = _entries(history, prompt_ids, rewards, valid)
+    capacity = history.rewards.shape[1]
+
+    def enter(memory, entry):
+        prompt, row, counted = entry
+        order = jnp.cumsum(counted, dtype=jnp.int32) - 1
+        total = counted.sum(dtype=jnp.int32)
+        start = memory.next_slot.at[prompt].get(mode="fill", fill_value=0)
+        kept = counted & (order >= total - capacity)
+        slot = jnp.where(kept, (start + order) % capacity, capacity)
+        filled = jnp.minimum(memory.size.at[prompt].get(mode="fill", fill_value=0) + total, capacity)
+        return RewardHistory(
+            memory.rewards.at[prompt, slot].set(row, mode="drop"),
+            memory.next_slot.at[prompt].set((start + total) % capacity, mode="drop"),
+            memory.size.at[prompt].set(filled, mode="drop"),
+        ), None
+
+    return jax.lax.scan(enter, history, (ids, rewards, counts))[0]
+
+
+def join_history(
+    history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
+) -> tuple[Float[Array, "P GH"], Bool[Array, "P GH"]]:
+    """Groups of the responses of this step and the remembered ones.
+
+    ::
+
+        group(x) = (r_1, …, r_G, H(x))
+
+    Args:
+        history: what is remembered, before this step is pushed.
+        prompt_ids: identity x of each prompt, `[P]`, in [0, N); under a trace, one out of range has no past.
+        rewards: one number a response, `[P, G]`, of the history's dtype; G may be 1 here.
+        valid: responses that have a reward, bool or 0/1, `[P, G]`; all of them when absent.
+
+    Returns:
+        rewards `[P, G + H]`, this step's first, and which of them count, bool, `[P, G + H]`: what the functions of
+        `group` take as `rewards` and `valid`.
+
+    Raises:
+        ValueError: what `push_history` refuses.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> history = push_history(empty_history(2, 2), jnp.array([1]), jnp.array([[5.0]]))
+        >>> rewards, valid = join_history(history, jnp.array([1, 0]), jnp.array([[1.0], [2.0]]))
+        >>> rewards[0].tolist(), valid.tolist()
+        ([1.0, 5.0, 0.0], [[True, True, False], [True, False, False]])
+
+    Source:
+        MF Algorithm 5, lines 2 to 4; no primary paper.
+    """
+    ids, counts = _entries(history, prompt_ids, rewards, valid)
+    size = history.size.at[ids].get(mode="fill", fill_value=0)
+    known = jnp.arange(history.rewards.shape[1])[None, :] < size[:, None]
+    past = history.rewards.at[ids].get(mode="fill", fill_value=0.0)
+    return jnp.concatenate([rewards, past], axis=-1), jnp.concatenate([counts, known], axis=-1)
+
+
+def temporal_advantage(
+    history: RewardHistory,
+    prompt_ids: Int[Array, "P"],
+    rewards: Float[Array, "P G"],
+    *,
+    advantage: Callable[..., Float[Array, "P GH"]] = group_centered,
+    valid: Mask | None = None,
+) -> Float[Array, "P G"]:
+    """Advantage of the responses of this step within the group that the past completes.
+
+    ::
+
+        A_i = advantage(r_1, …, r_G, H(x))_i        i = 1 … G
+
+    Args:
+        history: what is remembered; push this step's rewards after, not before.
+        prompt_ids: identity x of each prompt, `[P]`, in [0, N).
+        rewards: one number a response, `[P, G]`, of the history's dtype.
+        advantage: a function of `(rewards, *, valid)`, such as `group_centered`, `group_normalized`, `leave_one_out` or
+            `rank_based`.
+        valid: responses that have a reward, bool or 0/1, `[P, G]`; all of them when absent.
+
+    Returns:
+        `[P, G]`; does not sum to 0 over this step's responses, since the baseline is shared with the past. A single
+        response without a past gets 0.
+
+    Raises:
+        ValueError: what `push_history` refuses.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> history = push_history(empty_history(1, 2), jnp.array([0]), jnp.array([[0.0, 0.0]]))
+        >>> temporal_advantage(history, jnp.array([0]), jnp.array([[1.0, 1.0]])).tolist()
+        [[0.5, 0.5]]
+
+    Source:
+        MF Algorithm 5, line 5; no primary paper.
+    """
+    combined, counts = join_history(history, prompt_ids, rewards, valid=valid)
+    return advantage(combined, valid=counts)[:, : rewards.shape[-1]]

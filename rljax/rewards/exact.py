@@ -1,0 +1,59 @@
+"""Right or wrong: the final answer against the reference."""
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+from rljax.rewards.extract import final_answer, normalized
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+
+
+def same_answer(left: str, right: str) -> bool:
+    """Say whether two normalised answers are the same text, or the same number in decimal notation.
+
+    Args:
+        left: an answer as `final_answer` gives it.
+        right: another one.
+
+    Returns:
+        True for `21` and `21`, and for `18` and `18.00`; never for a part of the other.
+
+    Example:
+        >>> same_answer("18", "18.00"), same_answer("2", "12")
+        (True, False)
+    """
+    if _NUMBER.fullmatch(left) and _NUMBER.fullmatch(right):
+        return Decimal(left) == Decimal(right)
+    return left == right
+
+
+def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence) -> list[float]:
+    r"""Give 1 for a completion whose final answer equals the reference, else 0.
+
+    Only the answer that the completion commits itself to counts (see `final_answer`); a right number somewhere in its text
+    earns nothing. Answers are compared as text and as decimal numbers; `\frac{1}{2}` and `0.5` are different here.
+
+    Args:
+        prompts: unused; every reward receives them.
+        completions: the responses, one a prompt.
+        answer: the references: a worked solution with a final answer of its own, or the answer alone.
+        columns: unused; every reward receives them.
+
+    Returns:
+        1.0 or 0.0 for each completion.
+
+    Example:
+        >>> exact(["7+5="] * 3, ["7+5=12;#12", "#112", "12"], ["12"] * 3)
+        [1.0, 0.0, 0.0]
+    """
+    del prompts, columns
+    return [_score(completion, reference) for completion, reference in zip(completions, answer, strict=True)]
+
+
+def _score(completion: str, reference: str) -> float:
+    given = final_answer(completion)
+    if given is None:
+        return 0.0
+    expected = final_answer(reference)
+    return float(same_answer(given, normalized(reference) if expected is None else expected))

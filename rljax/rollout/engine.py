@@ -1,0 +1,95 @@
+"""From prompts to judged groups: pad, place on the mesh, decode, fetch, turn into text, ask the reward."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PRNGKeyArray
+
+from rljax.data.problem import reward_columns
+from rljax.data.prompts import EncodedPrompts, left_pad
+from rljax.data.tokenizer import Tokenizer
+from rljax.models import Model, Params
+from rljax.parallel import put_rows
+from rljax.rewards.protocol import score
+from rljax.rollout.groups import Groups
+from rljax.rollout.sampling import Sampling, sample
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Samples responses to a fixed set of prompts and judges them.
+
+    Args:
+        model: the decoder.
+        sampling: how tokens are drawn.
+        mesh: where rows go; the number of rows of every call must be a multiple of its devices.
+        prompts: what may be asked.
+        prompt_length: slots that every prompt is padded to, in tokens.
+        tokenizer: turns responses into text.
+        reward: called as `reward(prompts=..., completions=..., **columns)`.
+    """
+
+    model: Model
+    sampling: Sampling
+    mesh: Mesh
+    prompts: EncodedPrompts
+    prompt_length: int
+    tokenizer: Tokenizer
+    reward: Callable
+
+    def generate(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Groups:
+        """Sample `group_size` responses to each of the problems, and judge them.
+
+        Args:
+            params: of the policy that samples.
+            problems: indices into `prompts`.
+            group_size: responses a prompt.
+            key: random key of this call.
+
+        Raises:
+            InputError: the reward raised, or did not return a finite number (or None) for every response.
+        """
+        tokens, mask = left_pad([self.prompts.tokens[i] for i in problems], self.prompt_length, self.sampling.pad_id)
+        rows = put_rows(self.mesh, (tokens.repeat(group_size, axis=0), mask.repeat(group_size, axis=0)))
+        drawn = jax.device_get(sample(self.model, params, *rows, key, sampling=self.sampling))
+        asked = [self.prompts.problems[i] for i in problems for _ in range(group_size)]
+        completions = [self.text(row, seen) for row, seen in zip(drawn.tokens, drawn.mask, strict=True)]
+        rewards, valid = score(self.reward, [problem.prompt for problem in asked], completions, reward_columns(asked))
+
+        def grouped(array: np.ndarray) -> np.ndarray:
+            return array.reshape(len(problems), group_size, *array.shape[1:])
+
+        return Groups(
+            problem=np.asarray(problems),
+            prompt_tokens=tokens,
+            prompt_mask=mask,
+            tokens=grouped(drawn.tokens),
+            mask=grouped(drawn.mask),
+            behaviour_logp=grouped(drawn.behaviour_logp),
+            policy_logp=grouped(drawn.policy_logp),
+            truncated=grouped(drawn.truncated),
+            rewards=grouped(rewards),
+            valid=grouped(valid),
+        )
+
+    def text(self, tokens: np.ndarray, mask: np.ndarray) -> str:
+        """Decode one response."""
+        return self.tokenizer.decode(tokens[mask].tolist())
+
+    def shown(self, groups: Groups, count: int) -> list[dict]:
+        """Turn the first response of the first groups into rows for a person to read."""
+        rows = []
+        for index in range(min(count, groups.count)):
+            problem = self.prompts.problems[groups.problem[index]]
+            rows.append(
+                {
+                    "prompt": problem.prompt,
+                    "completion": self.text(groups.tokens[index, 0], groups.mask[index, 0]),
+                    "answer": problem.answer,
+                    "reward": float(groups.rewards[index, 0]),
+                }
+            )
+        return rows

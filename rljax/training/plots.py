@@ -1,0 +1,297 @@
+"""Pictures of a run: its curves, and the held-out accuracy of several runs.
+
+Drawn on figures of their own, never through pyplot: nothing global is touched and no window is opened.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from rljax.errors import InputError
+from rljax.training.display_text import METRICS
+from rljax.training.run_folder import Row, read_metrics
+
+INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
+HELD_OUT = "#1f5fbf"
+COLOURS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f3dc4", "#866118")
+PANELS = {
+    "rl": {
+        "reward": COLOURS[2],
+        "response_length": COLOURS[5],
+        "truncated_share": MUTED,
+        "filtered_ratio": COLOURS[6],
+        "entropy": COLOURS[3],
+        "kl": COLOURS[4],
+        "grad_norm": COLOURS[1],
+        "clip_fraction": COLOURS[7],
+    },
+    "warm_start": {"loss": COLOURS[2], "grad_norm": COLOURS[1]},
+}
+STEP_LABELS = {"rl": "RL step", "warm_start": "warm-start step"}
+COLUMNS = 4
+WARM_SHARE = 0.25
+DOTS_PER_INCH = 150
+SUFFIXES = (".png", ".pdf", ".svg")
+LABELS = {metric.key: metric for metric in METRICS}
+
+
+class Curve(NamedTuple):
+    """Numbers over steps; NaN where a number was not finite."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -> None:
+    """Draw one run.
+
+    At the top the held-out accuracy (`eval` rows) over the sampled training accuracy of RL; the warm start is shaded and drawn
+    to the left of RL step 0 in its own steps. Below, one panel for each number that the run has: raw faint, smoothed on top.
+    They show RL, or the warm start while there is no RL yet.
+
+    Args:
+        metrics_path: a `metrics.jsonl`.
+        out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
+        title: what stands above it.
+
+    Raises:
+        InputError: the metrics file is missing, empty or malformed (names the file and line), or the picture's suffix is unknown.
+    """
+    rows = read_metrics(metrics_path)
+    phase = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
+    trained = [row for row in rows if row["phase"] == phase]
+    curves = {key: curve for key in PANELS[phase] if (curve := curve_of(trained, key)).steps.size}
+    columns = max(1, min(COLUMNS, len(curves)))
+    lines = -(-len(curves) // columns)
+    figure = _figure(13.0, 4.2 + 2.2 * lines, title)
+    grid = figure.add_gridspec(lines + 1, columns, height_ratios=[3.6, *[2.0] * lines])
+    _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
+    for index, (key, curve) in enumerate(curves.items()):
+        axes = figure.add_subplot(grid[1 + index // columns, index % columns])
+        _draw_panel(axes, key, PANELS[phase][key], curve)
+        if index + columns >= len(curves):
+            axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
+    _save(figure, out_path)
+
+
+def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str) -> None:
+    """Draw the held-out accuracy of several runs in one picture.
+
+    Args:
+        runs: label of each run to its `metrics.jsonl`; at least one.
+        out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
+        title: what stands above it.
+
+    Raises:
+        InputError: no run; or a metrics file is missing, empty, malformed (names the file and line), or holds no evaluation.
+    """
+    if not runs:
+        raise InputError("there is no run to draw; name at least one run folder.")
+    figure = _figure(8.5, 4.6, title)
+    axes = figure.add_subplot()
+    lines = []
+    for index, path in enumerate(runs.values()):
+        held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
+        if not held_out.steps.size:
+            raise InputError(f"{path} has no eval row of RL with an accuracy; evaluate during the run, or leave it out.")
+        lines += _draw_held_out(axes, held_out, COLOURS[index % len(COLOURS)])
+    _style(axes)
+    _percent(axes, "held-out accuracy")
+    axes.set_xlabel(STEP_LABELS["rl"], fontsize=9.5, color=MUTED)
+    axes.set_xlim(0, max(1.0, *(line.get_xdata()[-1] for line in lines)))
+    _legend(axes, lines, list(runs))
+    _save(figure, out_path)
+
+
+def curve_of(rows: Sequence[Row], key: str) -> Curve:
+    """One number of the rows that have it.
+
+    Args:
+        rows: rows of one phase.
+        key: the number's name.
+
+    Returns:
+        Steps in rising order; of a step that was written twice, the later row; null as NaN.
+    """
+    by_step = {row["step"]: row[key] for row in rows if key in row}
+    steps = sorted(by_step)
+    return Curve(np.array(steps, float), np.array([by_step[step] for step in steps], float))
+
+
+def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
+    """Exponential moving average that is not drawn towards its start.
+
+    ::
+
+        y_t = Σ_{s<=t} β^{t-s} x_s / Σ_{s<=t} β^{t-s}        β = 1 - 2 / (span + 1)
+
+    Args:
+        values: `[N]`; NaN is left out of both sums.
+        span: how many values it remembers, at least 1; 1 changes nothing.
+
+    Returns:
+        `[N]`; NaN before the first finite value.
+
+    Example:
+        >>> smoothed(np.array([1.0, 4.0]), span=3).tolist()
+        [1.0, 3.0]
+    """
+    keep = 1.0 - 2.0 / (span + 1.0)
+    total, weight, result = 0.0, 0.0, []
+    for value in values:
+        is_finite = math.isfinite(value)
+        total = keep * total + (value if is_finite else 0.0)
+        weight = keep * weight + is_finite
+        result.append(total / weight if weight > 0 else math.nan)
+    return np.array(result)
+
+
+def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> Curve:
+    """Accuracy of the `eval` rows.
+
+    Args:
+        rows: all rows of a run in file order: an `eval` row belongs to the training row before it.
+        warm_scale: axis units of a warm-start step, which are laid out to the left of 0; None leaves evaluations of the warm
+            start out, save its last, which is RL step 0.
+
+    Returns:
+        Steps in rising order, RL steps from 0 on.
+    """
+    warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
+    by_step, at, in_warm_start = {}, 0, warm_steps > 0
+    for row in rows:
+        if row["phase"] == "warm_start":
+            at, in_warm_start = row["step"], True
+        elif row["phase"] == "rl":
+            in_warm_start = False
+        elif "accuracy" in row:
+            before_rl = warm_steps - at if in_warm_start else 0
+            if before_rl == 0 or warm_scale is not None:
+                step = -before_rl * warm_scale if before_rl else (0 if in_warm_start else row["step"])
+                by_step[step] = row["accuracy"]
+    steps = sorted(by_step)
+    return Curve(np.array(steps, float), np.array([by_step[step] for step in steps], float))
+
+
+def _figure(width: float, height: float, title: str) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
+    # A title is text: two dollar signs in it are no formula.
+    figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
+    return figure
+
+
+def _save(figure: Figure, out_path: Path | str) -> None:
+    out_path = Path(out_path)
+    if out_path.suffix not in SUFFIXES:
+        raise InputError(f"the picture {out_path} must end in {', '.join(SUFFIXES)}; choose another name.")
+    out_path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out_path)
+
+
+def _style(axes: Axes) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, labelsize=9, length=0)
+    axes.tick_params(axis="x", length=3)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 2.5, 5, 10]))
+
+
+def _percent(axes: Axes, label: str) -> None:
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+    axes.set_ylabel(label, fontsize=10.5, color=INK)
+
+
+def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
+    legend = axes.legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9.5)
+    for text in legend.get_texts():
+        text.set_color(INK)
+        text.set_parse_math(False)
+
+
+def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
+    trained = [row for row in rows if row["phase"] == "rl"]
+    rl_steps = max((row["step"] for row in trained), default=0)
+    warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
+    # A warm start longer than a quarter of the picture is squeezed into it: the picture is about RL.
+    room = WARM_SHARE / (1 - WARM_SHARE) * rl_steps
+    warm_scale = min(1.0, room / warm_steps) if warm_steps and rl_steps else 1.0
+    training, held_out = curve_of(trained, "accuracy"), held_out_accuracy(rows, warm_scale=warm_scale)
+    _style(axes)
+    _percent(axes, "accuracy")
+    handles, labels = [], []
+    if training.steps.size:
+        axes.plot(*training, color=COLOURS[1], alpha=0.18, linewidth=1.0)
+        handles += axes.plot(training.steps, _smooth(training), color=COLOURS[1], alpha=0.55, linewidth=1.6)
+        labels.append("training, sampled (smoothed)")
+    if held_out.steps.size:
+        handles += _draw_held_out(axes, held_out, HELD_OUT)
+        labels.append("held-out")
+        _name_last(axes, held_out)
+    axes.set_xlim(-warm_steps * warm_scale, rl_steps if warm_steps else max(rl_steps, 1))
+    axes.set_xlabel(STEP_LABELS["rl" if rl_steps or not warm_steps else "warm_start"], fontsize=9.5, color=MUTED)
+    if warm_steps:
+        _shade_warm_start(axes, warm_steps, warm_scale, rl_steps)
+    if handles:
+        _legend(axes, handles, labels)
+
+
+def _draw_held_out(axes: Axes, held_out: Curve, colour: str) -> list[Line2D]:
+    # Not clipped: the first and the last point stand on the picture's edges.
+    return axes.plot(
+        *held_out, color=colour, linewidth=2.2, marker="o", markersize=5, markeredgecolor="white", clip_on=False, zorder=3
+    )
+
+
+def _name_last(axes: Axes, held_out: Curve) -> None:
+    """Write the last held-out accuracy to the right of its point."""
+    step, value = held_out.steps[-1], held_out.values[-1]
+    if math.isfinite(value):
+        name = f" {value:.1%}"
+        place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(name, (step, value), **place, fontsize=11, fontweight="bold", color=HELD_OUT)
+
+
+def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: int) -> None:
+    """Set the warm start apart. Its steps are another unit than RL's, so they get numbers only where they stand alone."""
+    left = -warm_steps * warm_scale
+    axes.axvspan(left, 0, color=WARM, linewidth=0)
+    name = f"warm start\n{warm_steps:,} supervised steps"
+    place = {"xytext": (8, -6), "textcoords": "offset points", "va": "top"}
+    axes.annotate(name, (left, 1.0), **place, fontsize=9, color="#92660e", linespacing=1.3)
+    counted, offset = (rl_steps, 0) if rl_steps else (warm_steps, warm_steps)
+    ticks = [tick for tick in axes.xaxis.get_major_locator().tick_values(0, counted) if 0 <= tick <= counted]
+    axes.set_xticks([tick - offset for tick in ticks], [f"{tick:g}" for tick in ticks])
+
+
+def _draw_panel(axes: Axes, key: str, colour: str, curve: Curve) -> None:
+    metric = LABELS[key]
+    steps, values = curve.steps, curve.values * metric.scale
+    axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
+    axes.plot(steps, _smooth(Curve(steps, values)), color=colour, linewidth=1.9)
+    _style(axes)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_title(f"{metric.label} ({metric.unit})" if metric.unit else metric.label, loc="left", fontsize=10.5, color=INK)
+    axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
+    finite = values[np.isfinite(values)]
+    # From zero, unless the curve would become a flat line far above it.
+    if finite.size and 0 <= finite.min() <= 0.6 * finite.max():
+        axes.set_ylim(bottom=0)
+
+
+def _smooth(curve: Curve) -> np.ndarray:
+    """Smoothed over a thirtieth of the run: the same look however long it was."""
+    return smoothed(curve.values, span=max(1.0, curve.values.size / 30))

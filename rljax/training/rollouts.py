@@ -1,0 +1,109 @@
+"""One RL step's data: collect groups, score them under the reference, prepare the batch, lay it out in micro-batches."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from rljax.algorithms import Algorithm, Batch, Rollout, prepare
+from rljax.models import Params
+from rljax.parallel import put_rows
+from rljax.rollout import Collected, Engine, Groups, collect
+from rljax.training.config import TrainConfig
+from rljax.training.state import TrainState, draw_key
+from rljax.training.update import Scorer, Sequences
+
+
+def next_rollout(
+    state: TrainState, carried: Groups | None, *, config: TrainConfig, engine: Engine, algorithm: Algorithm, order: Callable
+) -> tuple[TrainState, Collected]:
+    """Sample until enough groups are kept; the state moves on by the prompts and keys that were used.
+
+    Args:
+        state: holds the policy, the position among the prompts and the number of draws.
+        carried: groups left over by the rollout before.
+        config: how much to sample.
+        engine: samples and judges.
+        algorithm: says which groups to keep.
+        order: `(position, count) -> problem indices`.
+    """
+    prompts = config.prompts if algorithm.keep_group is None else config.sampled_prompts
+
+    def sample() -> Groups:
+        nonlocal state
+        problems = order(int(state.position), prompts)
+        groups = engine.generate(state.params, problems, config.group_size, draw_key(state))
+        state = state._replace(draws=state.draws + 1, position=state.position + prompts)
+        return groups
+
+    def keep(groups: Groups) -> np.ndarray:
+        given = {} if groups.valid.all() else {"valid": jnp.asarray(groups.valid)}
+        return np.asarray(algorithm.keep_group(jnp.asarray(groups.rewards), **given))
+
+    collected = collect(
+        sample,
+        None if algorithm.keep_group is None else keep,
+        wanted=config.prompts,
+        carried=carried,
+        max_tries=config.max_tries,
+    )
+    return state, collected
+
+
+def as_sequences(groups: Groups) -> Sequences:
+    """Prompts and responses side by side, one row a response."""
+    size = groups.tokens.shape[1]
+    rows = groups.tokens.reshape(-1, groups.tokens.shape[-1]), groups.mask.reshape(-1, groups.mask.shape[-1])
+    tokens = np.concatenate([groups.prompt_tokens.repeat(size, axis=0), rows[0]], axis=1)
+    valid = np.concatenate([groups.prompt_mask.repeat(size, axis=0), rows[1]], axis=1)
+    return Sequences(tokens, valid)
+
+
+def micro_batches(tree: PyTree, count: int, rows: int) -> list[PyTree]:
+    """Cut rows into `count` mini-batches, each laid out `[micro-batches, rows, ...]`."""
+
+    def cut(array: np.ndarray) -> np.ndarray:
+        return np.asarray(array).reshape(count, -1, rows, *array.shape[1:])
+
+    laid_out = jax.tree.map(cut, tree)
+    return [jax.tree.map(lambda array, index=index: array[index], laid_out) for index in range(count)]
+
+
+def make_reference_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], np.ndarray]:
+    """Compile `(params, sequences) -> log-probabilities [B, T]`, `rows` at a time."""
+    score = jax.jit(lambda params, sequences: scorer(params, sequences).logp)
+
+    def reference_scores(params: Params, sequences: Sequences) -> np.ndarray:
+        (parts,) = micro_batches(sequences, 1, rows)
+        count = parts.tokens.shape[0]
+        pieces = [
+            np.asarray(score(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts)))) for i in range(count)
+        ]
+        return np.concatenate(pieces)
+
+    return reference_scores
+
+
+def make_prepare(algorithm: Algorithm, minibatches: int) -> Callable[[Groups, np.ndarray | None], Batch]:
+    """Compile `(groups, ref_logp [B, T] or None) -> Batch`, on the host's side of the mesh."""
+
+    @jax.jit
+    def compiled(rollout: Rollout) -> Batch:
+        return prepare(algorithm, rollout, minibatches=minibatches)
+
+    def prepared(groups: Groups, ref_logp: np.ndarray | None) -> Batch:
+        rollout = Rollout(
+            mask=groups.mask,
+            behaviour_logp=groups.behaviour_logp,
+            rewards=groups.rewards,
+            policy_logp=groups.policy_logp,
+            ref_logp=None if ref_logp is None else ref_logp.reshape(groups.mask.shape),
+            truncated=groups.truncated,
+            valid=None if groups.valid.all() else groups.valid,
+        )
+        return jax.device_get(compiled(rollout))
+
+    return prepared

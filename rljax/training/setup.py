@@ -1,0 +1,205 @@
+"""From a configuration to everything a run works with. Whatever a person got wrong is refused here, before anything is written."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from rljax.algorithms import BY_NAME, Algorithm, Rollout, prepare
+from rljax.data.arithmetic import arithmetic
+from rljax.data.dataset import load_problems
+from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts, encode_prompts
+from rljax.data.tokenizer import Tokenizer, load_tokenizer
+from rljax.errors import InputError
+from rljax.models import Model, Params, TransformerConfig, init_params
+from rljax.models.huggingface import load_params, locate, read_config
+from rljax.parallel import check_rows, make_mesh
+from rljax.rewards import resolve
+from rljax.rollout import Engine, Sampling
+from rljax.training.config import TrainConfig
+
+
+class Setup(NamedTuple):
+    """What a run works with; nothing here changes while it runs."""
+
+    config: TrainConfig
+    algorithm: Algorithm
+    mesh: Mesh
+    model: Model
+    tokenizer: Tokenizer
+    demonstrations: Sequence[Problem]
+    """Training problems, for the warm start."""
+    train: Engine
+    """Samples training prompts."""
+    heldout: Engine
+    """Answers held-out prompts greedily."""
+    prompt_length: int
+    """Slots of a prompt, in tokens."""
+
+
+def make_algorithm(name: str, options: dict[str, int | float]) -> Algorithm:
+    """Look an algorithm up and give it its hyper-parameters.
+
+    Raises:
+        InputError: an unknown name, an unknown option, or a value the algorithm refuses.
+    """
+    if name not in BY_NAME:
+        raise InputError(f"The algorithm {name!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
+    factory = BY_NAME[name]
+    known = sorted(factory.__kwdefaults__ or {})
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
+    try:
+        return factory(**options)
+    except ValueError as error:
+        raise InputError(f"The options {options} do not fit {name}: {error}.") from error
+
+
+def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
+    """Refuse group and batch sizes that the algorithm cannot work with, by preparing a rollout of these shapes without data."""
+    shape = (config.prompts, config.group_size, config.max_response_tokens)
+    number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
+    rollout = Rollout(flag(*shape), number(*shape), number(*shape[:2]), number(*shape), number(*shape), flag(*shape[:2]))
+    try:
+        jax.eval_shape(lambda data: prepare(algorithm, data, minibatches=config.minibatches), rollout)
+    except ValueError as error:
+        raise InputError(
+            f"{config.algorithm} cannot train on {config.prompts} prompts x group_size={config.group_size} responses: {error}."
+        ) from error
+
+
+def make_tokenizer(config: TrainConfig) -> Tokenizer:
+    """Load the tokenizer that was asked for, the model's own, or the arithmetic alphabet's."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    if config.model is not None:
+        return load_tokenizer(str(locate(config.model)))
+    return load_tokenizer("characters" if config.dataset is None else "bytes")
+
+
+def make_problems(config: TrainConfig) -> tuple[list[Problem], list[Problem]]:
+    """Training and held-out problems; the two share no prompt."""
+    if config.dataset is None:
+        difficulty = {
+            "operands": config.operands,
+            "digits": config.digits,
+            "operators": config.operators,
+            "nesting": config.nesting,
+        }
+        return (
+            arithmetic("train", config.train_problems, seed=config.seed, **difficulty),
+            arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty),
+        )
+    columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
+    problems = load_problems(config.dataset, **columns)
+    if config.heldout_dataset is not None:
+        heldout = load_problems(config.heldout_dataset, split="test", **columns)[: config.heldout_problems]
+        asked = {problem.prompt for problem in heldout}
+        problems = [problem for problem in problems if problem.prompt not in asked]
+        if not problems:
+            raise InputError(f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on.")
+        return problems, heldout
+    return split_heldout(problems, config.heldout_problems, seed=config.seed)
+
+
+def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
+    """Set `count` prompts apart, at most a tenth of them, by a seeded draw; copies of a prompt stay on one side."""
+    prompts = sorted({problem.prompt for problem in problems})
+    if len(prompts) < 2:
+        raise InputError("The dataset has a single prompt, so none can be held out; give --heldout-dataset.")
+    count = max(1, min(count, len(prompts) // 10))
+    chosen = np.random.default_rng(seed).choice(len(prompts), count, replace=False)
+    apart = {prompts[index] for index in chosen}
+    train = [problem for problem in problems if problem.prompt not in apart]
+    heldout = [problem for problem in problems if problem.prompt in apart]
+    return train, heldout[:count]
+
+
+def make_model(config: TrainConfig, tokenizer: Tokenizer) -> tuple[Model, Callable[[], Params]]:
+    """Describe the model, and say how to get its first parameters (loaded or drawn only when asked)."""
+    runtime = {"compute_dtype": config.dtype, "remat": config.remat}
+    if config.model is None:
+        shape = TransformerConfig(
+            vocab_size=tokenizer.vocab_size,
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.width // config.heads,
+            hidden=config.hidden,
+            **runtime,
+        )
+        return Model(shape), lambda: init_params(shape, jax.random.key(config.seed))
+    folder = locate(config.model)
+    shape = read_config(folder, **runtime)
+    if tokenizer.vocab_size > shape.vocab_size:
+        raise InputError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.model!r} only {shape.vocab_size}; "
+            "give the tokenizer that belongs to the model."
+        )
+    return Model(shape), lambda: load_params(folder, shape)
+
+
+def make_setup(
+    config: TrainConfig,
+    *,
+    reward: Callable | None = None,
+    algorithm: Algorithm | None = None,
+    problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None,
+) -> tuple[Setup, Callable[[], Params]]:
+    """Build what a run works with.
+
+    Args:
+        config: the settings.
+        reward: in place of `config.reward`.
+        algorithm: in place of `config.algorithm`.
+        problems: training and held-out problems in place of `config.dataset`.
+
+    Returns:
+        The setup, and a function that loads or draws the first parameters.
+
+    Raises:
+        InputError: whatever cannot work, named with its mend.
+    """
+    mesh = make_mesh(config.data, config.fsdp)
+    algorithm = make_algorithm(config.algorithm, config.algorithm_options) if algorithm is None else algorithm
+    check_algorithm(algorithm, config)
+    rows = config.prompts if algorithm.keep_group is None else config.sampled_prompts
+    check_rows(mesh, **{"prompts x group_size": rows * config.group_size, "microbatch_rows": config.microbatch})
+    judge = resolve(config.reward if reward is None else reward)
+    tokenizer = make_tokenizer(config)
+    model, first_params = make_model(config, tokenizer)
+    train_problems, heldout_problems = make_problems(config) if problems is None else problems
+    limit = {"max_length": config.max_prompt_tokens, "chat": config.chat}
+    train = encode_prompts(train_problems, tokenizer, **limit)
+    heldout = encode_prompts(heldout_problems, tokenizer, **limit)
+    prompt_length = max(map(len, train.tokens + heldout.tokens))
+    sampling = Sampling(
+        max_tokens=config.max_response_tokens,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+    )
+
+    def engine(prompts: EncodedPrompts, sampling: Sampling) -> Engine:
+        return Engine(model, sampling, mesh, prompts, prompt_length, tokenizer, judge)
+
+    greedy = sampling._replace(temperature=0.0, top_k=None, top_p=None)
+    setup = Setup(
+        config=config,
+        algorithm=algorithm,
+        mesh=mesh,
+        model=model,
+        tokenizer=tokenizer,
+        demonstrations=train.problems,
+        train=engine(train, sampling),
+        heldout=engine(heldout, greedy),
+        prompt_length=prompt_length,
+    )
+    return setup, first_params

@@ -1,0 +1,212 @@
+"""Tokenizers: round trips, special tokens, and what a person may name."""
+
+import subprocess
+import sys
+
+import pytest
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from rljax.data.arithmetic import ALPHABET, arithmetic
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer, load_tokenizer
+from rljax.errors import InputError
+
+SENTENCES = ["the sum of two numbers is a number", "two and two is four", "the answer is 42"]
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def train(*, opening: bool = False) -> Tokenizer:
+    """Train a byte-pair tokenizer; `opening` makes it put <s> before every text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    specials = ["<pad>", "<s>", "</s>"]
+    tokenizer.train_from_iterator(
+        SENTENCES,
+        trainers.BpeTrainer(special_tokens=specials, initial_alphabet=alphabet, vocab_size=290, show_progress=False),
+    )
+    if opening:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Save a tokenizer with the given special tokens into a folder."""
+
+    def _save(*, opening=False, chat_template=None, **special_tokens):
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=train(opening=opening), **special_tokens)
+        fast.chat_template = chat_template
+        fast.save_pretrained(tmp_path / "tokenizer")
+        return str(tmp_path / "tokenizer")
+
+    return _save
+
+
+@given(st.text(ALPHABET))
+def test_characters_round_trip(text):
+    tokenizer = CharacterTokenizer()
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text)
+    assert all(2 <= i < tokenizer.vocab_size for i in ids)
+    assert tokenizer.decode([0, 0, *ids, 1, 0]) == text
+
+
+def test_characters_come_in_the_order_of_the_alphabet():
+    tokenizer = CharacterTokenizer("ba")
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.vocab_size) == (0, 1, None, 4)
+    assert tokenizer.encode("ab") == [3, 2]
+    assert tokenizer.decode([2, 3, 4, 9]) == "ba��"
+
+
+def test_the_arithmetic_task_is_within_the_default_alphabet():
+    tokenizer = load_tokenizer("characters")
+    for problem in arithmetic("train", 20, seed=0, operators="+-*", nesting=1):
+        text = problem.prompt + problem.demonstration
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.text())
+def test_bytes_round_trip(text):
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert ids == [byte + 3 for byte in text.encode("utf-8")]
+    assert tokenizer.decode([0, 1, *ids, 2, 0]) == text
+
+
+def test_bytes_that_are_no_text_are_shown_as_replaced():
+    tokenizer = ByteTokenizer()
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.vocab_size) == (0, 1, 2, 259)
+    assert tokenizer.decode([0x61 + 3, 0xC3 + 3, 0x62 + 3]) == "a�b"
+    assert tokenizer.decode([0x61 + 3, 259, 500, 0x62 + 3]) == "a��b"
+    assert tokenizer.decode([258]) == "�"
+
+
+def test_a_saved_tokenizer_round_trips(save):
+    tokenizer = load_tokenizer(save(bos_token="<s>", eos_token="</s>", pad_token="<pad>"))
+    text = "the  sum , of é\n is 42"
+    ids = tokenizer.encode(text)
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.vocab_size) == (0, 2, 289)
+    assert not set(ids) & {0, 1, 2}
+    assert len(ids) < len(text)
+    assert tokenizer.decode([0, 1, *ids, 2, 0]) == text
+    assert isinstance(tokenizer.inner, transformers.PreTrainedTokenizerBase)
+
+
+@pytest.mark.parametrize(("opening", "bos"), [(True, 1), (False, None)])
+def test_bos_is_what_the_tokenizer_really_puts_first(save, opening, bos):
+    tokenizer = load_tokenizer(save(opening=opening, bos_token="<s>", eos_token="</s>"))
+    assert tokenizer.bos_token_id == bos
+    assert 1 not in tokenizer.encode("two")
+
+
+def test_the_end_token_pads_where_there_is_no_pad_token(save):
+    tokenizer = load_tokenizer(save(eos_token="</s>"))
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id == 2
+
+
+def test_a_tokenizer_without_end_token_is_refused(save):
+    folder = save(pad_token="<pad>")
+    with pytest.raises(
+        InputError, match=r"tokenizer' has no end-of-sequence token.*set `eos_token` in its tokenizer_config"
+    ):
+        load_tokenizer(folder)
+
+
+def test_chat_template(save):
+    pytest.importorskip("jinja2")
+    tokenizer = load_tokenizer(save(eos_token="</s>", chat_template=TEMPLATE))
+    ids = tokenizer.apply_chat_template([{"role": "system", "content": "add"}, {"role": "user", "content": "2 and 2"}])
+    assert tokenizer.decode(ids) == "<system>add<user>2 and 2<assistant>"
+    assert all(type(i) is int for i in ids)
+
+
+def bare() -> HuggingFaceTokenizer:
+    return HuggingFaceTokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=train(), eos_token="</s>"), "bare")
+
+
+def test_a_missing_chat_template_is_told():
+    with pytest.raises(InputError, match="'bare' has no chat template; leave the chat off"):
+        bare().apply_chat_template([{"role": "user", "content": "2"}])
+
+
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [
+        (ImportError("needs jinja2"), r"\(ImportError: needs jinja2\); run `pip install jinja2`"),
+        (KeyError("no\n tool"), r"'bare' refuses messages of the roles \['system'\] \(KeyError: .*\); change the messages"),
+    ],
+)
+def test_a_failing_chat_template_is_told(monkeypatch, raised, message):
+    def fail(*args, **kwargs):
+        raise raised
+
+    tokenizer = bare()
+    tokenizer.inner.chat_template = TEMPLATE
+    monkeypatch.setattr(tokenizer.inner, "apply_chat_template", fail)
+    with pytest.raises(InputError, match=message):
+        tokenizer.apply_chat_template([{"role": "system", "content": "2"}])
+
+
+def test_names():
+    assert isinstance(load_tokenizer("bytes"), ByteTokenizer)
+    assert load_tokenizer("characters").alphabet == ALPHABET
+    assert load_tokenizer("characters:a:b").alphabet == "a:b"
+
+
+def test_an_id_of_the_hub_goes_to_transformers(monkeypatch):
+    asked = []
+
+    def from_pretrained(name):
+        asked.append(name)
+        raise OSError("no\n  network")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    with pytest.raises(
+        InputError, match=r"'some/model' cannot be loaded \(OSError: no network\); check the id and the network"
+    ):
+        load_tokenizer("some/model")
+    assert asked == ["some/model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "the name of the tokenizer is empty"),
+        ("characters:", "alphabet of the character tokenizer is empty"),
+        ("characters:abca", "'abca' names 'a' more than once"),
+        ("./no/such", "folder './no/such' does not exist"),
+        ("a/b/c", "folder 'a/b/c' does not exist"),
+    ],
+)
+def test_refusals(name, message):
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(name)
+
+
+def test_folders_that_hold_no_tokenizer(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds no tokenizer .*`--tokenizer bytes`"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(InputError, match=r"cannot be loaded \(.*\); mend the folder's tokenizer files"):
+        load_tokenizer(str(tmp_path))
+    with pytest.raises(InputError, match="is a file; give the folder that holds it"):
+        load_tokenizer(str(tmp_path / "tokenizer.json"))
+
+
+def test_the_unknown_character_is_named():
+    with pytest.raises(InputError, match=r"the character 'x' in '1x2y' is not in the tokenizer's alphabet '012'"):
+        CharacterTokenizer("012").encode("1x2y")
+    with pytest.raises(InputError, match=r"in '1{60}…' is"):
+        CharacterTokenizer("1").encode("1" * 100 + "?")
+
+
+def test_importing_is_light():
+    code = "import sys, rljax.data, rljax.data.tokenizer, rljax.data.dataset; print({'transformers', 'grain'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

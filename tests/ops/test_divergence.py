@@ -1,0 +1,231 @@
+"""Divergences against loops written from the formula, values and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import divergence
+
+SHAPE = (2, 3)
+VOCABULARY = 4
+log_probabilities = hnp.arrays(np.float64, SHAPE, elements=st.floats(-6, 0))
+rewards = hnp.arrays(np.float64, SHAPE, elements=st.floats(-2, 2))
+masks = hnp.arrays(bool, SHAPE)
+poisons = st.sampled_from([np.nan, np.inf, -np.inf])
+logits = hnp.arrays(np.float64, (2, VOCABULARY), elements=st.floats(-8, 8))
+impossible = hnp.arrays(bool, (2, VOCABULARY)).filter(lambda gone: not gone.all(-1).any())
+cotangent = np.random.default_rng(3).normal(size=SHAPE)
+
+
+def finite_difference(f, x, step=1e-5):
+    out = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        nudge = np.zeros_like(x)
+        nudge[index] = step
+        out[index] = (f(x + nudge) - f(x - nudge)) / (2 * step)
+    return out
+
+
+def value_and_gradients(op, weight):
+    def both(x, y):
+        value, pull = jax.vjp(op, x, y)
+        return value, *pull(jnp.asarray(weight, value.dtype))
+
+    compiled = jax.jit(both)
+
+    def call(x, y):
+        with jax.enable_x64(True):
+            return tuple(np.asarray(z) for z in compiled(jnp.array(x), jnp.array(y)))
+
+    return call
+
+
+def each(f, logp, ref_logp):
+    out = np.zeros(SHAPE)
+    for index in np.ndindex(*SHAPE):
+        out[index] = f(ref_logp[index] - logp[index])
+    return out
+
+
+ESTIMATORS = {
+    "k1": (divergence.k1, lambda d: -d),
+    "k2": (divergence.k2, lambda d: d * d / 2),
+    "k3": (divergence.k3, lambda d: np.exp(d) - d - 1),
+}
+COMPILED = {name: value_and_gradients(op, cotangent) for name, (op, _) in ESTIMATORS.items()}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@given(logp=log_probabilities, ref_logp=log_probabilities)
+def test_estimator_matches_formula(name, logp, ref_logp):
+    by_hand = ESTIMATORS[name][1]
+    value, gradient, ref_gradient = COMPILED[name](logp, ref_logp)
+    np.testing.assert_allclose(value, each(by_hand, logp, ref_logp), rtol=1e-12, atol=1e-12)
+    expected = finite_difference(lambda x: (cotangent * each(by_hand, x, ref_logp)).sum(), logp)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ref_gradient, -gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_k3_keeps_its_digits_where_the_policies_almost_agree():
+    d = np.float32(1e-4)
+    assert divergence.k3(jnp.zeros(1), jnp.array([d]))[0] == pytest.approx(float(d) ** 2 / 2, rel=5e-3)
+
+
+def softmax_by_hand(row):
+    weights = [np.exp(x - max(row)) for x in row]
+    return [w / sum(weights) for w in weights]
+
+
+def kl_by_hand(logits, ref_logits):
+    out = np.zeros(len(logits))
+    for i, (row, ref_row) in enumerate(zip(logits, ref_logits, strict=True)):
+        pairs = zip(softmax_by_hand(row), softmax_by_hand(ref_row), strict=True)
+        out[i] = sum(p * np.log(p / q) for p, q in pairs if p > 0)
+    return out
+
+
+def entropy_by_hand(logits):
+    return np.array([-sum(p * np.log(p) for p in softmax_by_hand(row) if p > 0) for row in logits])
+
+
+ROW_WEIGHT = np.array([0.7, -1.3])
+KL = value_and_gradients(divergence.exact_kl, ROW_WEIGHT)
+ENTROPY = value_and_gradients(lambda x, y: divergence.entropy(x), ROW_WEIGHT)
+
+
+@given(logits=logits, ref_logits=logits, gone=impossible, ref_too=st.booleans())
+def test_exact_kl_matches_formula(logits, ref_logits, gone, ref_too):
+    policy = np.where(gone, -np.inf, logits)
+    ref = np.where(gone, -np.inf, ref_logits) if ref_too else ref_logits
+    value, gradient, ref_gradient = KL(policy, ref)
+    np.testing.assert_allclose(value, kl_by_hand(policy, ref), rtol=1e-9, atol=1e-12)
+    expected = finite_difference(lambda x: (ROW_WEIGHT * kl_by_hand(x, ref)).sum(), np.where(gone, -1e3, logits))
+    np.testing.assert_allclose(gradient, np.where(gone, 0.0, expected), atol=1e-7)
+    ref_start = np.where(np.isinf(ref), -1e3, ref)
+    expected = finite_difference(lambda x: (ROW_WEIGHT * kl_by_hand(policy, x)).sum(), ref_start)
+    np.testing.assert_allclose(ref_gradient, np.where(np.isinf(ref), 0.0, expected), atol=1e-7)
+
+
+@given(logits=logits, gone=impossible)
+def test_entropy_matches_formula(logits, gone):
+    policy = np.where(gone, -np.inf, logits)
+    value, gradient, _ = ENTROPY(policy, policy)
+    np.testing.assert_allclose(value, entropy_by_hand(policy), atol=1e-12)
+    expected = finite_difference(lambda x: (ROW_WEIGHT * entropy_by_hand(x)).sum(), np.where(gone, -1e3, logits))
+    np.testing.assert_allclose(gradient, np.where(gone, 0.0, expected), atol=1e-7)
+
+
+def test_exact_kl_is_infinite_where_the_reference_excludes_a_possible_token():
+    assert divergence.exact_kl(jnp.array([0.0, 0.0]), jnp.array([0.0, -jnp.inf])) == jnp.inf
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_far_logits_underflow_in_silence(dtype):
+    with jax.enable_x64(True):
+        far = jnp.array([0.0, -1e4, -jnp.inf], dtype)
+        ref = jnp.array([-1e4, 0.0, -jnp.inf], dtype)
+        kl, kl_gradient = jax.value_and_grad(divergence.exact_kl)(far, ref)
+        h, h_gradient = jax.value_and_grad(divergence.entropy)(far)
+    assert kl.dtype == dtype
+    assert h.dtype == dtype
+    assert (float(kl), float(h)) == (1e4, 0.0)
+    assert not kl_gradient.any()
+    assert not h_gradient.any()
+
+
+KL_IN_REWARD = jax.jit(lambda r, x, y, m: divergence.kl_in_reward(r, x, y, m, beta=0.3))
+BATCH_NORMALIZED = jax.jit(divergence.batch_normalized_kl)
+
+
+@given(reward=rewards, logp=log_probabilities, ref_logp=log_probabilities, mask=masks, poison=poisons)
+def test_kl_in_reward_matches_formula(reward, logp, ref_logp, mask, poison):
+    with jax.enable_x64(True):
+        actual = KL_IN_REWARD(*(jnp.array(np.where(mask, x, poison)) for x in (reward, logp, ref_logp)), jnp.array(mask))
+    for index in np.ndindex(*SHAPE):
+        expected = reward[index] - 0.3 * (logp[index] - ref_logp[index]) if mask[index] else 0.0
+        assert actual[index] == pytest.approx(expected)
+
+
+@given(logp=log_probabilities, ref_logp=log_probabilities, mask=masks, poison=poisons)
+def test_batch_normalized_kl_matches_formula(logp, ref_logp, mask, poison):
+    with jax.enable_x64(True):
+        actual = BATCH_NORMALIZED(*(jnp.array(np.where(mask, x, poison)) for x in (logp, ref_logp)), jnp.array(mask))
+    kept = [logp[i] - ref_logp[i] for i in np.ndindex(*SHAPE) if mask[i]]
+    for index in np.ndindex(*SHAPE):
+        expected = logp[index] - ref_logp[index] - sum(kept) / len(kept) if mask[index] else 0.0
+        assert actual[index] == pytest.approx(expected, abs=1e-12)
+
+
+def test_ema_update_moves_each_leaf_by_its_share():
+    reference = {"a": jnp.array([1.0, 2.0]), "b": [jnp.array(4.0)]}
+    params = {"a": jnp.array([3.0, -2.0]), "b": [jnp.array(0.0)]}
+    moved = divergence.ema_update(reference, params, rate=0.25)
+    np.testing.assert_allclose(moved["a"], [0.75 * 1 + 0.25 * 3, 0.75 * 2 - 0.25 * 2])
+    np.testing.assert_allclose(moved["b"][0], 3.0)
+    kept, replaced = (divergence.ema_update(reference, params, rate=rate) for rate in (0.0, 1.0))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, kept, reference))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, replaced, params))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_ema_update_keeps_the_reference_in_its_own_precision():
+    reference, params = {"w": jnp.ones(1, jnp.float32)}, {"w": jnp.full(1, 3.0, jnp.bfloat16)}
+    for rate in (2.0**-10, jnp.float32(2.0**-10)):
+        moved = jax.jit(lambda r, p, rate=rate: divergence.ema_update(r, p, rate=rate))(reference, params)["w"]
+        assert moved.dtype == jnp.float32
+        assert moved[0] == 1 + 2.0**-9
+    coarse = divergence.ema_update(params, reference, rate=jnp.float32(0.5))["w"]
+    assert coarse.dtype == jnp.bfloat16
+    assert coarse[0] == 2
+
+
+X = jnp.zeros((2, 3))
+M = jnp.ones((2, 3))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("op", [divergence.k1, divergence.k2, divergence.k3])
+def test_estimators_refuse(op):
+    with pytest.raises(ValueError, match=r"ref_logp must have the shape of logp \[2, 3\], got \[3\]"):
+        op(X, X[0])
+    with pytest.raises(ValueError, match=r"logp must be a floating-point array, got int32\[2, 3\]"):
+        op(X.astype(int), X)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: divergence.exact_kl(X, X[0]), r"ref_logits must have the shape of logits \[2, 3\], got \[3\]"),
+        (lambda: divergence.exact_kl(X, X.astype(int)), "ref_logits must be a floating-point array"),
+        (
+            lambda: divergence.exact_kl(X[:, :0], X[:, :0]),
+            r"logits must have at least 1 non-empty axes, got shape \[2, 0\]",
+        ),
+        (lambda: divergence.entropy(X.astype(int)), "logits must be a floating-point array"),
+        (lambda: divergence.entropy(X[:, :0]), r"logits must have at least 1 non-empty axes, got shape \[2, 0\]"),
+        (lambda: divergence.kl_in_reward(X, X, X, M, beta=-0.1), "beta must not be negative, got -0.1"),
+        (lambda: divergence.kl_in_reward(X.astype(int), X, X, M, beta=0.1), "must be a floating-point array"),
+        (lambda: divergence.kl_in_reward(X[:1], X, X, M, beta=0.1), r"must have the shape of x \[1, 3\], got \[2, 3\]"),
+        (lambda: divergence.kl_in_reward(X, X, X[:1], M, beta=0.1), r"must have the shape of x \[1, 3\], got \[2, 3\]"),
+        (lambda: divergence.batch_normalized_kl(X, X[:1], M), r"must have the shape of x \[1, 3\], got \[2, 3\]"),
+        (lambda: divergence.batch_normalized_kl(X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
+        (lambda: divergence.ema_update({"w": X}, {"w": X}, rate=1.5), r"rate must lie in \[0, 1\], got 1.5"),
+        (lambda: divergence.ema_update({"w": X}, {"v": X}, rate=0.5), "params must have the structure of reference"),
+        (
+            lambda: divergence.ema_update({"w": X}, {"w": X[0]}, rate=0.5),
+            r"params\['w'\] must have the shape of reference\['w'\] \[2, 3\], got \[3\]",
+        ),
+        (
+            lambda: divergence.ema_update([X.astype(int)], [X], rate=0.5),
+            r"reference\[0\] must be a floating-point array, got int32\[2, 3\]",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,592 @@
+"""Advantages and returns against sums written from the formula, and the theorems that are claimed of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import gae as ops
+
+ROWS, TOKENS = 3, 6
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+reals = st.floats(-3, 3)
+unit = st.floats(0, 1)
+
+
+def arrays(*shape, elements=reals):
+    return hnp.arrays(np.float64, shape, elements=elements)
+
+
+cases = st.fixed_dictionaries(
+    {
+        "rewards": arrays(ROWS, TOKENS),
+        "values": arrays(ROWS, TOKENS),
+        "mask": hnp.arrays(bool, (ROWS, TOKENS)),
+        "bootstrap": arrays(ROWS),
+        "gamma": unit,
+        "lambda_": arrays(ROWS, elements=unit),
+    }
+)
+
+jit_td = jax.jit(ops.td_errors)
+jit_gae = jax.jit(ops.gae)
+jit_returns = jax.jit(ops.monte_carlo_returns)
+jit_lambda_returns = jax.jit(ops.lambda_returns)
+jit_decoupled = jax.jit(ops.decoupled_gae)
+jit_offset = jax.jit(ops.offset_decayed_gae)
+jit_complexity = jax.jit(ops.complexity_weighted_gae, static_argnames="chunk")
+
+
+def poisoned(x, mask, poison=np.nan):
+    return jnp.array(np.where(mask, x, poison))
+
+
+def tokens_of(row):
+    return [t for t, m in enumerate(row) if m]
+
+
+def sum_td(case):
+    out = np.zeros((ROWS, TOKENS))
+    for i, row in enumerate(case["mask"]):
+        tokens = tokens_of(row)
+        following = [*(case["values"][i, t] for t in tokens[1:]), case["bootstrap"][i]]
+        for t, next_value in zip(tokens, following, strict=False):
+            out[i, t] = case["rewards"][i, t] + case["gamma"] * next_value - case["values"][i, t]
+    return out
+
+
+def sum_weighted(td, mask, weight):
+    """A_t = Σ_l weight(row, l, t+l) δ_{t+l}, l counting response tokens."""
+    out = np.zeros(td.shape)
+    for i, row in enumerate(mask):
+        tokens = tokens_of(row)
+        for k, t in enumerate(tokens):
+            out[i, t] = sum(weight(i, offset, u) * td[i, u] for offset, u in enumerate(tokens[k:]))
+    return out
+
+
+def sum_gae(case, lambdas):
+    return sum_weighted(sum_td(case), case["mask"], lambda i, offset, _: (case["gamma"] * lambdas[i]) ** offset)
+
+
+def sum_returns(case):
+    out = np.zeros((ROWS, TOKENS))
+    for i, row in enumerate(case["mask"]):
+        tokens = tokens_of(row)
+        for k, t in enumerate(tokens):
+            later = tokens[k:]
+            tail = case["gamma"] ** len(later) * case["bootstrap"][i]
+            out[i, t] = sum(case["gamma"] ** n * case["rewards"][i, u] for n, u in enumerate(later)) + tail
+    return out
+
+
+def inputs(case):
+    mask = case["mask"]
+    positional = poisoned(case["rewards"], mask), poisoned(case["values"], mask, np.inf), jnp.array(mask)
+    return positional, {"gamma": jnp.array(case["gamma"]), "bootstrap": jnp.array(case["bootstrap"])}
+
+
+def central_differences(f, x, step=1e-6):
+    slope = np.zeros(x.shape)
+    for at in np.ndindex(*x.shape):
+        shift = np.zeros(x.shape)
+        shift[at] = step
+        slope[at] = (float(f(jnp.array(x + shift))) - float(f(jnp.array(x - shift)))) / (2 * step)
+    return slope
+
+
+@given(cases)
+def test_td_errors_match_formula_whatever_lies_outside_the_mask(case):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        np.testing.assert_allclose(jit_td(*positional, **keywords), sum_td(case), **EXACT)
+
+
+@given(cases)
+def test_gae_matches_formula_with_one_lambda_a_row(case):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        actual = jit_gae(*positional, lambda_=jnp.array(case["lambda_"]), **keywords)
+        np.testing.assert_allclose(actual, sum_gae(case, case["lambda_"]), **EXACT)
+
+
+@given(cases)
+def test_monte_carlo_returns_match_formula(case):
+    with jax.enable_x64(True):
+        (rewards, _, mask), keywords = inputs(case)
+        np.testing.assert_allclose(jit_returns(rewards, mask, **keywords), sum_returns(case), **EXACT)
+
+
+@given(cases)
+def test_lambda_returns_are_advantage_plus_value(case):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        actual = jit_lambda_returns(*positional, lambda_=jnp.array(case["lambda_"]), **keywords)
+        expected = sum_gae(case, case["lambda_"]) + np.where(case["mask"], case["values"], 0)
+        np.testing.assert_allclose(actual, expected, **EXACT)
+
+
+@given(cases, unit)
+def test_decoupled_gae_matches_formula(case, value_lambda):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        lambdas = {"policy_lambda": jnp.array(case["lambda_"]), "value_lambda": jnp.array(value_lambda)}
+        actual = jit_decoupled(*positional, **lambdas, **keywords)
+        np.testing.assert_allclose(actual.advantage, sum_gae(case, case["lambda_"]), **EXACT)
+        target = sum_gae(case, [value_lambda] * ROWS) + np.where(case["mask"], case["values"], 0)
+        np.testing.assert_allclose(actual.value_target, target, **EXACT)
+
+
+@given(cases)
+def test_lambda_one_is_monte_carlo_return_less_value(case):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        values = np.where(case["mask"], case["values"], 0)
+        actual = jit_gae(*positional, lambda_=jnp.ones(ROWS), **keywords)
+        np.testing.assert_allclose(actual, sum_returns(case) - values, **EXACT)
+
+
+@given(cases)
+def test_lambda_zero_is_the_td_error(case):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        np.testing.assert_allclose(jit_gae(*positional, lambda_=jnp.zeros(ROWS), **keywords), sum_td(case), **EXACT)
+
+
+@given(cases)
+def test_decoupled_with_equal_lambdas_is_gae(case):
+    with jax.enable_x64(True):
+        positional, keywords = inputs(case)
+        lambda_ = jnp.array(case["lambda_"])
+        both = jit_decoupled(*positional, policy_lambda=lambda_, value_lambda=lambda_, **keywords)
+        np.testing.assert_array_equal(both.advantage, jit_gae(*positional, lambda_=lambda_, **keywords))
+        np.testing.assert_array_equal(both.value_target, jit_lambda_returns(*positional, lambda_=lambda_, **keywords))
+
+
+def fixed_case(seed=0):
+    rng = np.random.default_rng(seed)
+    mask = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]], bool)
+    return {
+        "rewards": rng.normal(size=(ROWS, TOKENS)),
+        "values": rng.normal(size=(ROWS, TOKENS)),
+        "mask": mask,
+        "bootstrap": rng.normal(size=ROWS),
+        "gamma": 0.9,
+        "lambda_": np.array([0.3, 0.8, 0.5]),
+    }
+
+
+@pytest.mark.usefixtures("x64")
+def test_defaults_are_undiscounted_ended_responses():
+    case = {**fixed_case(), "gamma": 1.0, "bootstrap": np.zeros(ROWS)}
+    (rewards, values, mask), _ = inputs(case)
+    kept = np.where(case["mask"], case["values"], 0)
+    np.testing.assert_allclose(ops.td_errors(rewards, values, mask), sum_td(case), **EXACT)
+    np.testing.assert_allclose(ops.gae(rewards, values, mask), sum_gae(case, [0.95] * ROWS), **EXACT)
+    np.testing.assert_allclose(ops.monte_carlo_returns(rewards, mask), sum_returns(case), **EXACT)
+    np.testing.assert_allclose(ops.lambda_returns(rewards, values, mask), sum_gae(case, [0.95] * ROWS) + kept, **EXACT)
+    decoupled = ops.decoupled_gae(rewards, values, mask)
+    np.testing.assert_allclose(decoupled.advantage, sum_gae(case, [0.95] * ROWS), **EXACT)
+    np.testing.assert_allclose(decoupled.value_target, sum_returns(case), **EXACT)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("wrt", ["rewards", "values", "bootstrap", "lambda_", "gamma"])
+@pytest.mark.parametrize("estimate", ["td", "gae", "returns", "lambda_returns"])
+def test_gradients_match_central_differences(estimate, wrt):
+    case = fixed_case()
+    cotangent = jnp.array(np.random.default_rng(1).normal(size=(ROWS, TOKENS)))
+    functions = {
+        "td": lambda c: ops.td_errors(c["rewards"], c["values"], c["mask"], gamma=c["gamma"], bootstrap=c["bootstrap"]),
+        "gae": lambda c: ops.gae(**c),
+        "returns": lambda c: ops.monte_carlo_returns(c["rewards"], c["mask"], gamma=c["gamma"], bootstrap=c["bootstrap"]),
+        "lambda_returns": lambda c: ops.lambda_returns(**c),
+    }
+    clean = {name: jnp.asarray(value) for name, value in case.items()}
+    dirty = {**clean}
+    dirty["rewards"], dirty["values"] = (poisoned(case[name], case["mask"]) for name in ("rewards", "values"))
+    dirty["bootstrap"] = clean["bootstrap"].at[2].set(jnp.nan)  # of the row without tokens: no state comes after it
+
+    @jax.jit
+    def total(x, rest):
+        return (cotangent * functions[estimate]({**rest, wrt: x})).sum()
+
+    slope = jax.jit(jax.grad(total))(dirty[wrt], dirty)
+    expected = central_differences(lambda x: total(x, clean), np.asarray(case[wrt], float))
+    np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_dtype_of_the_inputs_is_kept(dtype):
+    x, mask = jnp.ones((2, 3), dtype), jnp.ones((2, 3), bool)
+    row = jnp.ones(2, dtype)
+    for out in (
+        ops.td_errors(x, x, mask, gamma=0.5, bootstrap=row),
+        ops.gae(x, x, mask, gamma=0.5, lambda_=row, bootstrap=row),
+        ops.monte_carlo_returns(x, mask, gamma=0.5),
+        ops.lambda_returns(x, x, mask),
+        ops.rewards_at_last_token(row, mask),
+        ops.offset_decayed_gae(x, mask, alpha=0.1, max_length=3),
+        ops.complexity_weighted_gae(x, x, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0),
+    ):
+        assert out.dtype == dtype
+
+
+def test_mixed_precision_computes_in_the_wider_dtype():
+    narrow, wide, mask = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3)), jnp.ones((2, 3), bool)
+    assert ops.gae(narrow, wide, mask).dtype == ops.lambda_returns(wide, narrow, mask).dtype == jnp.float32
+
+
+def every_estimate(rewards, values, mask):
+    """Each estimate of a whole batch by its name, with settings that make every argument matter."""
+    decay = {"gamma": 0.9, "lambda_base": 0.9, "alpha": 0.5, "max_length": 4}
+    by_complexity = {"beta": 0.5, "max_complexity": 9.0, "chunk": 4}
+    bootstrap = jnp.full(mask.shape[:-1], 0.7)
+    return {
+        "td": ops.td_errors(rewards, values, mask, gamma=0.9, bootstrap=bootstrap),
+        "gae": ops.gae(rewards, values, mask, gamma=0.9, lambda_=0.7, bootstrap=bootstrap),
+        "returns": ops.monte_carlo_returns(rewards, mask, gamma=0.9, bootstrap=bootstrap),
+        "lambda_returns": ops.lambda_returns(rewards, values, mask, gamma=0.9, lambda_=0.7, bootstrap=bootstrap),
+        "offset": ops.offset_decayed_gae(rewards, mask, **decay),
+        "complexity": ops.complexity_weighted_gae(rewards, values, mask, **decay, **by_complexity),
+    }
+
+
+jit_every_estimate = jax.jit(every_estimate)
+
+
+@pytest.mark.usefixtures("x64")
+def test_leading_axes_are_free():
+    rng = np.random.default_rng(0)
+    rewards, values = (jnp.array(rng.normal(size=(2, 3, TOKENS))) for _ in range(2))
+    mask = jnp.array(rng.random((2, 3, TOKENS)) < 0.7)
+    whole = jit_every_estimate(rewards, values, mask)
+    flat = jit_every_estimate(*(x.reshape(6, TOKENS) for x in (rewards, values, mask)))
+    single = jit_every_estimate(rewards[1, 2], values[1, 2], mask[1, 2])
+    for name, estimate in whole.items():
+        np.testing.assert_allclose(estimate.reshape(6, TOKENS), flat[name], err_msg=name, **EXACT)
+        np.testing.assert_allclose(estimate[1, 2], single[name], err_msg=name, **EXACT)
+
+
+@pytest.mark.usefixtures("x64")
+@given(st.lists(st.booleans(), min_size=9, max_size=9).filter(lambda inserted: sum(inserted) == 4))
+def test_observations_and_padding_change_no_response_token(inserted):
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(3)
+        rewards, values = rng.normal(size=(2, 1, 5))
+        where = np.flatnonzero(~np.array(inserted))
+        spread = [np.full((1, 9), np.nan) for _ in range(2)]
+        mask = np.zeros((1, 9))
+        spread[0][:, where], spread[1][:, where], mask[:, where] = rewards, values, 1
+        plain = jit_every_estimate(jnp.array(rewards), jnp.array(values), jnp.ones((1, 5)))
+        dirty = jit_every_estimate(jnp.array(spread[0]), jnp.array(spread[1]), jnp.array(mask))
+        for name, estimate in dirty.items():
+            np.testing.assert_allclose(np.asarray(estimate)[:, where], plain[name], err_msg=name, **EXACT)
+            assert not np.delete(np.asarray(estimate), where, axis=1).any(), name
+
+
+def test_row_without_tokens_is_zero_with_a_finite_gradient():
+    x, mask = jnp.full((2, 5), jnp.nan), jnp.zeros((2, 5))
+
+    def total(rewards, values):
+        return sum(estimate.sum() for estimate in every_estimate(rewards, values, mask).values())
+
+    out, slopes = jax.value_and_grad(total, (0, 1))(x, x)
+    assert out == 0
+    assert not np.any(slopes)
+
+
+# VAPO's one lambda a sequence
+
+
+@given(hnp.arrays(np.int64, 8, elements=st.integers(0, 40_000)), st.floats(1e-3, 2))
+def test_length_adaptive_lambda_matches_formula(lengths, alpha):
+    with jax.enable_x64(True):
+        expected = [min(1.0, max(0.0, 1 - 1 / (alpha * n))) if n else 0.0 for n in lengths.tolist()]
+        actual = ops.length_adaptive_lambda(jnp.array(lengths), alpha=alpha)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(
+            actual, jax.jit(ops.length_adaptive_lambda)(jnp.array(lengths), alpha=jnp.array(alpha))
+        )
+
+
+def test_length_adaptive_lambda_by_default_clamps_below_twenty_tokens():
+    lambdas = ops.length_adaptive_lambda(jnp.array([0.0, 1.0, 19.0, 20.0, 21.0, 400.0, 20000.0]))
+    np.testing.assert_allclose(lambdas, [0, 0, 0, 0, 1 / 21, 0.95, 0.999], atol=1e-6)
+    assert 1 - 1 / (0.05 * 19) < 0  # what the paper's formula says where ours is clamped
+
+
+def test_length_adaptive_lambda_solves_the_papers_equation():
+    length = 2000
+    lambda_ = ops.length_adaptive_lambda(jnp.array([length])).item()
+    assert sum(lambda_**t for t in range(length)) == pytest.approx(0.05 * length, rel=1e-4)
+
+
+def test_length_adaptive_lambda_traced_beyond_its_domain_stays_within_bounds():
+    assert jax.jit(ops.length_adaptive_lambda)(jnp.array([-40.0])).item() == 1.0
+
+
+# Rewards on the last token
+
+
+@given(arrays(ROWS), hnp.arrays(bool, (ROWS, TOKENS)))
+def test_rewards_at_last_token_match_formula(rewards, mask):
+    with jax.enable_x64(True):
+        expected = np.zeros((ROWS, TOKENS))
+        for i, row in enumerate(mask):
+            if any(row):
+                expected[i, max(tokens_of(row))] = rewards[i]
+        given_rewards = poisoned(rewards, mask.any(-1))
+        actual, slope = jax.value_and_grad(lambda r: ops.rewards_at_last_token(r, jnp.array(mask)).sum())(given_rewards)
+        np.testing.assert_array_equal(ops.rewards_at_last_token(given_rewards, jnp.array(mask)), expected)
+        assert actual == pytest.approx(expected.sum(), abs=1e-12)
+        np.testing.assert_array_equal(slope, mask.any(-1))
+
+
+# λ that falls with the offset
+
+
+offset_settings = st.fixed_dictionaries(
+    {"gamma": unit, "lambda_base": unit, "alpha": st.floats(0, 4), "max_length": st.floats(1, 20)}
+)
+
+
+def decayed(settings, offset):
+    lambda_l = settings["lambda_base"] * np.exp(-settings["alpha"] * offset / settings["max_length"])
+    return settings["gamma"] * lambda_l
+
+
+@given(cases, offset_settings)
+def test_offset_decayed_gae_matches_formula(case, settings):
+    with jax.enable_x64(True):
+        mask, td = case["mask"], case["rewards"]
+        actual = jit_offset(poisoned(td, mask), jnp.array(mask), **settings)
+        expected = sum_weighted(td, mask, lambda _, offset, __: decayed(settings, offset) ** offset)
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-10)
+
+
+@given(cases, offset_settings, unit, st.sampled_from([1, 4, 100]))
+def test_complexity_weighted_gae_matches_formula_in_any_chunk(case, settings, beta, chunk):
+    with jax.enable_x64(True):
+        mask, td, complexity = case["mask"], case["rewards"], case["values"]
+        by_complexity = {"beta": beta, "max_complexity": 3.0, "chunk": chunk}
+        actual = jit_complexity(
+            poisoned(td, mask), poisoned(complexity, mask), jnp.array(mask), **settings, **by_complexity
+        )
+
+        def weight(i, offset, u):
+            return (decayed(settings, offset) * (1 - beta * abs(complexity[i, u]) / 3.0)) ** offset
+
+        np.testing.assert_allclose(actual, sum_weighted(td, mask, weight), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("lambda_base", [0.0, 0.9])
+@pytest.mark.parametrize("wrt", [0, 1])
+def test_offset_gradients_match_central_differences(wrt, lambda_base):
+    case, settings = fixed_case(), {"gamma": 0.9, "lambda_base": lambda_base, "alpha": 0.7, "max_length": 5}
+    mask, pair = jnp.array(case["mask"]), (case["rewards"], case["values"])
+    cotangent = jnp.array(np.random.default_rng(1).normal(size=(ROWS, TOKENS)))
+
+    @jax.jit
+    def total(td, complexity):
+        plain = ops.offset_decayed_gae(td, mask, **settings)
+        full = ops.complexity_weighted_gae(td, complexity, mask, **settings, beta=0.5, max_complexity=4.0, chunk=4)
+        return (cotangent * (plain + 2 * full)).sum()
+
+    clean, dirty = [jnp.array(x) for x in pair], [poisoned(x, case["mask"]) for x in pair]
+    slope = jax.jit(jax.grad(total, wrt))(*dirty)
+    expected = central_differences(lambda x: total(*clean[:wrt], x, *clean[wrt + 1 :]), pair[wrt])
+    np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8)
+
+
+@given(cases)
+def test_offset_decay_reduces_to_gae_without_alpha(case):
+    with jax.enable_x64(True):
+        mask = jnp.array(case["mask"])
+        case = {**case, "bootstrap": np.zeros(ROWS)}
+        base = case["lambda_"][0]
+        numbers = {"gamma": case["gamma"], "lambda_base": base, "alpha": 0.0, "max_length": 5.0}
+        expected = sum_gae(case, [base] * ROWS)
+        td = jnp.array(sum_td(case))
+        np.testing.assert_allclose(jit_offset(td, mask, **numbers), expected, **EXACT)
+        none = jit_complexity(td, td, mask, **numbers, beta=0.0, max_complexity=9.0, chunk=4)
+        np.testing.assert_allclose(none, expected, **EXACT)
+
+
+@given(cases, unit)
+def test_constant_complexity_is_gae_with_a_smaller_lambda(case, beta):
+    with jax.enable_x64(True):
+        mask = jnp.array(case["mask"])
+        case = {**case, "bootstrap": np.zeros(ROWS)}
+        numbers = {"gamma": case["gamma"], "lambda_base": 0.9, "alpha": 0.0, "max_length": 5.0}
+        td = jnp.array(sum_td(case))
+        actual = jit_complexity(td, jnp.full_like(td, -2.0), mask, **numbers, beta=beta, max_complexity=4.0, chunk=4)
+        np.testing.assert_allclose(actual, sum_gae(case, [0.9 * (1 - beta / 2)] * ROWS), **EXACT)
+
+
+@given(cases, offset_settings)
+def test_no_complexity_factor_is_the_offset_decay(case, settings):
+    with jax.enable_x64(True):
+        td, mask = jnp.array(case["rewards"]), jnp.array(case["mask"])
+        actual = jit_complexity(td, td, mask, **settings, beta=0.0, max_complexity=3.0, chunk=4)
+        np.testing.assert_allclose(actual, jit_offset(td, mask, **settings), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_defaults_of_the_offset_decay():
+    td, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.ones((1, 3))
+    expected = [[0.95**2 * np.exp(-0.5 * 4 / 3), 0.95 * np.exp(-0.5 / 3), 1.0]]
+    np.testing.assert_allclose(ops.offset_decayed_gae(td, mask, alpha=0.5, max_length=3), expected, **EXACT)
+    none = {"beta": 0.0, "max_complexity": 1.0}
+    np.testing.assert_allclose(
+        ops.complexity_weighted_gae(td, td, mask, alpha=0.5, max_length=3, **none), expected, **EXACT
+    )
+
+
+def kernel_of_offset(length, **numbers):
+    """The weight of each offset, seen from outside: what an impulse on the last token gives to the tokens before it."""
+    impulse = jnp.zeros((1, length)).at[0, -1].set(1.0)
+    return np.asarray(ops.offset_decayed_gae(impulse, jnp.ones((1, length), bool), **numbers))[0, ::-1]
+
+
+@pytest.mark.usefixtures("x64")
+def test_offset_decay_is_no_recursion_and_not_vapos():
+    kernel = kernel_of_offset(TOKENS, lambda_base=0.95, alpha=1.0, max_length=TOKENS)
+    steps = kernel[1:] / kernel[:-1]
+    assert (np.diff(steps) < -0.01).all()  # a recursion A_t = δ_t + c A_{t+1} would have one and the same step c
+    lambdas = kernel[1:] ** (1 / np.arange(1, TOKENS))
+    assert (np.diff(lambdas) < 0).all()  # λ falls with the offset ...
+    assert (np.diff(ops.length_adaptive_lambda(jnp.array([100, 200, 400]))) > 0).all()  # ... VAPO's grows with the length
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("length", "true_ratio", "claimed_ratio"), [(1, 1.0, 1 / (1 + 1 / 8192)), (8192, 0.961, 0.5)], ids=["T=1", "T=L_max"]
+)
+def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claimed_ratio):
+    # MF Theorem 3.1 with α = 1, L_max = 8192, γ = 1, λ_base = 0.95 and independent TD errors of one variance, at t = 0.
+    decaying = np.square(kernel_of_offset(length, alpha=1.0, max_length=8192)).sum()
+    constant = np.square(kernel_of_offset(length, alpha=0.0, max_length=8192)).sum()
+    assert decaying / constant == pytest.approx(true_ratio, abs=5e-4)
+    assert 1 / (1 + 1.0 * length / 8192) == pytest.approx(claimed_ratio)
+    assert decaying / constant > claimed_ratio + 1e-5
+
+
+def largest_array(jaxpr):
+    sizes = [np.prod(v.aval.shape, dtype=int) for eqn in jaxpr.eqns for v in eqn.outvars]
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner_jaxpr = getattr(inner, "jaxpr", inner)
+                if hasattr(inner_jaxpr, "eqns"):
+                    sizes.append(largest_array(inner_jaxpr))
+    return max(sizes, default=0)
+
+
+def test_complexity_weighted_gae_never_holds_a_square():
+    length, chunk = 64, 4
+    numbers = {"alpha": 0.5, "max_length": 64, "beta": 0.5, "max_complexity": 1.0, "chunk": chunk}
+
+    def total(td, complexity):
+        return ops.complexity_weighted_gae(td, complexity, jnp.ones(length), **numbers).sum()
+
+    x = jnp.zeros(length)
+    assert largest_array(jax.make_jaxpr(total)(x, x).jaxpr) == chunk * length
+    assert largest_array(jax.make_jaxpr(jax.grad(total, (0, 1)))(x, x).jaxpr) == chunk * length
+
+
+# Another library's numbers
+
+
+@pytest.fixture(scope="module")
+def peer():
+    path = pytest.importorskip("pathlib").Path(__file__).resolve().parents[3] / "shared" / "oracles" / "peer_values.npz"
+    if not path.is_file():
+        pytest.skip(f"another library's numbers {path} are not on this machine")
+    return np.load(path)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("name", "gamma", "lambda_"), [("g1_l095", 1.0, 0.95), ("g099_l09", 0.99, 0.9), ("g1_l1", 1.0, 1.0)]
+)
+def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
+    # Conventions: both leave `adv` unwhitened and 0 outside the mask. Its `returns` are adv + values everywhere, so outside the
+    # mask they hold the raw value where ours hold 0; inside they agree.
+    rewards, values, mask = (jnp.array(peer[f"in_{key}"]) for key in ("token_rewards", "values", "mask"))
+    advantage = ops.gae(rewards, values, mask, gamma=gamma, lambda_=lambda_)
+    np.testing.assert_allclose(advantage, peer[f"out_gae_{name}_adv"], rtol=1e-9, atol=1e-9)
+    returns = ops.lambda_returns(rewards, values, mask, gamma=gamma, lambda_=lambda_)
+    theirs = np.where(peer["in_mask"] > 0, peer[f"out_gae_{name}_returns"], 0.0)
+    np.testing.assert_allclose(returns, theirs, rtol=1e-9, atol=1e-9)
+
+
+# Refusals
+
+
+X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
+OFFSET = {"alpha": 0.1, "max_length": 3}
+COMPLEX = {**OFFSET, "beta": 0.1, "max_complexity": 1.0}
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.td_errors(X.astype(int), X, M), r"rewards must be a floating-point array, got int32\[2, 3\]"),
+        (lambda: ops.td_errors(X, X.astype(int), M), "values must be a floating-point array"),
+        (lambda: ops.td_errors(X, X, M, gamma=1.5), r"gamma must lie in \[0, 1\], got 1.5"),
+        (
+            lambda: ops.td_errors(X, X, M, bootstrap=jnp.ones(3)),
+            r"bootstrap must hold one number a row \[2\], got shape \[3\]",
+        ),
+        (lambda: ops.td_errors(X, X, M, bootstrap=jnp.ones(2, int)), "bootstrap must be a floating-point array"),
+        (lambda: ops.gae(X, X[:, :2], M), r"values must have the shape of rewards \[2, 3\], got \[2, 2\]"),
+        (lambda: ops.gae(X, X, M[:, :2]), "mask must have the shape of rewards"),
+        (lambda: ops.gae(X[:, :0], X[:, :0], M[:, :0]), "mask must have at least one token"),
+        (lambda: ops.gae(X, X, M * 0.5), "mask must hold only 0 and 1"),
+        (lambda: ops.gae(X, X, M, gamma=-0.1), r"gamma must lie in \[0, 1\], got -0.1"),
+        (lambda: ops.gae(X, X, M, lambda_=1.01), r"lambda_ must lie in \[0, 1\], got 1.01"),
+        (lambda: ops.gae(X, X, M, lambda_=float("nan")), r"lambda_ must lie in \[0, 1\], got nan"),
+        (lambda: ops.gae(X, X, M, lambda_=jnp.ones(3)), r"lambda_ must be one number or one a row \[2\], got \[3\]"),
+        (lambda: jax.jit(ops.gae)(X, X, M, lambda_=jnp.ones((2, 3))), "lambda_ must be one number or one a row"),
+        (lambda: ops.monte_carlo_returns(X, M, gamma=2), r"gamma must lie in \[0, 1\], got 2"),
+        (lambda: ops.monte_carlo_returns(X.astype(int), M), "rewards must be a floating-point array"),
+        (lambda: ops.lambda_returns(X, X, M, lambda_=-1.0), r"lambda_ must lie in \[0, 1\], got -1.0"),
+        (lambda: ops.decoupled_gae(X, X, M, policy_lambda=1.5), r"policy_lambda must lie in \[0, 1\], got 1.5"),
+        (lambda: ops.decoupled_gae(X, X, M, value_lambda=1.5), r"value_lambda must lie in \[0, 1\], got 1.5"),
+        (lambda: ops.decoupled_gae(X, X, M, value_lambda=jnp.ones(3)), "value_lambda must be one number or one a row"),
+        (lambda: ops.decoupled_gae(X, X, M[:, :0]), "mask must have at least one token"),
+        (lambda: ops.length_adaptive_lambda(jnp.array([3]), alpha=0.0), "alpha must be positive, got 0.0"),
+        (lambda: ops.length_adaptive_lambda(jnp.array([-3])), r"lengths must not be negative, got \[-3\]"),
+        (lambda: ops.rewards_at_last_token(jnp.ones(2, int), M), "rewards must be a floating-point array"),
+        (lambda: ops.rewards_at_last_token(X, M), r"rewards must hold one number a row \[2\], got shape \[2, 3\]"),
+        (lambda: ops.rewards_at_last_token(jnp.ones(2), M * 2), "mask must hold only 0 and 1"),
+        (lambda: ops.offset_decayed_gae(X.astype(int), M, **OFFSET), "td must be a floating-point array"),
+        (lambda: ops.offset_decayed_gae(X, M, gamma=1.1, **OFFSET), r"gamma must lie in \[0, 1\]"),
+        (lambda: ops.offset_decayed_gae(X, M, lambda_base=1.1, **OFFSET), r"lambda_base must lie in \[0, 1\]"),
+        (lambda: ops.offset_decayed_gae(X, M, alpha=-1.0, max_length=3), "alpha must not be negative, got -1.0"),
+        (lambda: ops.offset_decayed_gae(X, M, alpha=1.0, max_length=0), "max_length must be at least 1, got 0"),
+        (lambda: ops.complexity_weighted_gae(X, X[:1], M, **COMPLEX), "complexity must have the shape of td"),
+        (lambda: ops.complexity_weighted_gae(X, X.astype(int), M, **COMPLEX), "complexity must be a floating-point array"),
+        (lambda: ops.complexity_weighted_gae(X, X, M, **{**COMPLEX, "alpha": -1}), "alpha must not be negative"),
+        (lambda: ops.complexity_weighted_gae(X, X, M, **{**COMPLEX, "beta": 1.1}), r"beta must lie in \[0, 1\], got 1.1"),
+        (
+            lambda: ops.complexity_weighted_gae(X, X, M, **{**COMPLEX, "max_complexity": 0}),
+            "max_complexity must be positive",
+        ),
+        (lambda: ops.complexity_weighted_gae(X, X, M, **COMPLEX, chunk=0), "chunk must be at least 1, got 0"),
+        (
+            lambda: ops.complexity_weighted_gae(X, -2 * X, M, **COMPLEX),
+            "complexity must lie within max_complexity 1, got a magnitude of 2",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

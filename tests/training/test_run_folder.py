@@ -1,0 +1,213 @@
+"""The run folder: what it writes is read back, what it must not overwrite stays, and a rewind keeps just the past."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax.errors import InputError
+from rljax.training.run_folder import RunFolder, default_run_path, read_metrics
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    name: str
+    betas: tuple[float, float]
+
+
+def write_rows(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def read_rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def metrics_row(phase, step, **numbers):
+    return {"phase": phase, "step": step, **numbers}
+
+
+def test_config_round_trips_sorted_and_indented(tmp_path):
+    config = {"seed": 0, "data": Path("data") / "train.jsonl", "clip": np.float32(0.5), "adam": Optimizer("adam", (0.9, 0.99)),
+              "limit": float("inf"), "resume": None, "quiet": True, "nested": {"b": [1], "a": "é"}}  # fmt: skip
+    run = RunFolder.create(tmp_path / "deep" / "run", config)
+    plain = {"seed": 0, "data": "data/train.jsonl", "clip": 0.5, "adam": {"name": "adam", "betas": [0.9, 0.99]},
+             "limit": "inf", "resume": None, "quiet": True, "nested": {"b": [1], "a": "é"}}  # fmt: skip
+    assert run.config == plain
+    assert RunFolder.open(tmp_path / "deep" / "run") == run
+    text = (run.path / "config.json").read_text()
+    assert text == json.dumps(plain, sort_keys=True, indent=2) + "\n"
+    assert [part.name for part in run.path.iterdir()] == ["config.json"]
+
+
+def test_config_that_json_cannot_hold_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"adam\.betas\[1\] must be something that JSON can hold, got <object"):
+        RunFolder.create(tmp_path / "run", {"adam": Optimizer("adam", (0.9, object()))})
+    assert not (tmp_path / "run").exists()
+
+
+def test_places(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    places = {"metrics": "metrics.jsonl", "samples": "samples.jsonl", "curves": "curves.png"}
+    places |= {"tensorboard": "tensorboard", "checkpoints": "checkpoints"}
+    assert {name: getattr(run, name) for name in places} == {name: tmp_path / place for name, place in places.items()}
+
+
+@pytest.mark.parametrize("held", ["config.json", "metrics.jsonl", "checkpoints/"])
+def test_create_refuses_a_folder_that_holds_a_run(tmp_path, held):
+    part = tmp_path / held
+    if held.endswith("/"):
+        part.mkdir()
+    else:
+        part.write_text("kept")
+    message = f"{tmp_path} already holds a run \\({part.name}\\).* --run.* --resume {tmp_path}"
+    with pytest.raises(InputError, match=message):
+        RunFolder.create(tmp_path, {"seed": 0})
+    assert part.is_dir() or part.read_text() == "kept"
+
+
+def test_create_accepts_a_folder_with_other_things(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert RunFolder.create(tmp_path, {"seed": 0}).config == {"seed": 0}
+
+
+def test_create_refuses_a_path_through_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file/run cannot be made .* choose another with --run"):
+        RunFolder.create(tmp_path / "file" / "run", {})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "holds no run .there is no config.json"),
+        ("{", "config.json is not valid JSON"),
+        ("[1]", r"config.json must hold one JSON object, got \[1\]"),
+    ],
+)
+def test_open_refuses_what_is_no_run(tmp_path, config, message):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(InputError, match=message):
+        RunFolder.open(tmp_path)
+
+
+def test_default_run_path():
+    now = datetime(2025, 12, 1, 23, 4, 5)
+    assert default_run_path("addition", now) == Path("runs") / "addition-20251201-230405"
+    for name in ("", "a/b", ".."):
+        with pytest.raises(InputError, match="is not a folder name"):
+            default_run_path(name + "/" if name == ".." else name, now)
+
+
+WHOLE_RUN = [
+    metrics_row("eval", 0, mark=0),
+    metrics_row("warm_start", 1),
+    metrics_row("warm_start", 2),
+    metrics_row("eval", 0, mark=2),
+    metrics_row("warm_start", 3),
+    metrics_row("warm_start", 4),
+    metrics_row("eval", 0, mark=4),
+    metrics_row("rl", 1),
+    metrics_row("rl", 2),
+    metrics_row("eval", 2),
+    metrics_row("rl", 3),
+    metrics_row("rl", 4),
+    metrics_row("eval", 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("warm_step", "rl_step", "kept"),
+    [(0, 0, 1), (1, 0, 2), (2, 0, 4), (3, 0, 5), (4, 0, 7), (4, 1, 8), (4, 2, 10), (4, 3, 11), (4, 4, 13), (9, 9, 13)],
+)
+def test_rewind_keeps_the_rows_up_to_the_checkpoint(tmp_path, warm_step, rl_step, kept):
+    run = RunFolder.create(tmp_path, {})
+    write_rows(run.metrics, WHOLE_RUN)
+    write_rows(run.samples, [{"step": step, "prompt": "1+1"} for step in (0, 1, 1, 3)])
+    run.rewind(warm_step, rl_step)
+    assert read_rows(run.metrics) == WHOLE_RUN[:kept]
+    assert [row["step"] for row in read_rows(run.samples)] == [step for step in (0, 1, 1, 3) if step <= rl_step]
+    assert sorted(part.name for part in tmp_path.iterdir()) == ["config.json", "metrics.jsonl", "samples.jsonl"]
+
+
+def test_rewind_drops_rows_that_were_kept_out_of_order(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("eval", 2), metrics_row("rl", 3), metrics_row("eval", 1)])
+    run.rewind(0, 1)
+    assert read_rows(run.metrics) == [metrics_row("rl", 1)]
+
+
+def test_rewind_keeps_bytes_and_drops_a_torn_line(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    row = '{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode()
+    run.samples.write_bytes(row + '{"step": 1, "completion": "é'.encode()[:-1])
+    run.rewind(0, 1)
+    assert run.samples.read_bytes() == row
+
+
+def test_rewind_without_files_makes_none(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    run.rewind(3, 3)
+    assert not run.metrics.exists()
+    assert not run.samples.exists()
+
+
+def test_rewind_leaves_a_file_that_it_cannot_read(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    text = '{"phase": "rl", "step": 1}\nnonsense\n{"phase": "rl", "step": 2}\n'
+    run.metrics.write_text(text)
+    with pytest.raises(InputError, match="metrics.jsonl line 2 is not valid JSON"):
+        run.rewind(0, 1)
+    assert run.metrics.read_text() == text
+
+
+@pytest.mark.parametrize(("warm_step", "rl_step"), [(-1, 0), (0, -1)])
+def test_rewind_refuses_a_negative_step(tmp_path, warm_step, rl_step):
+    with pytest.raises(ValueError, match=f"must not be negative, got {warm_step} and {rl_step}"):
+        RunFolder.create(tmp_path, {}).rewind(warm_step, rl_step)
+
+
+def test_read_metrics_returns_every_row(tmp_path):
+    rows = [metrics_row("rl", 1, reward=0.5, loss=None), metrics_row("eval", 1, accuracy=1)]
+    write_rows(tmp_path / "metrics.jsonl", rows)
+    assert read_metrics(tmp_path / "metrics.jsonl") == rows
+    # A last row without its line end is a row when it is whole.
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[0]))
+    assert read_metrics(tmp_path / "metrics.jsonl") == rows[:1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ("", "is not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"step": 1}', 'must have a "phase" among warm_start, rl, eval'),
+        ('{"phase": "train", "step": 1}', 'must have a "phase" among'),
+        ('{"phase": "rl"}', 'must have a whole number "step"'),
+        ('{"phase": "rl", "step": -1}', 'must have a whole number "step"'),
+        ('{"phase": "rl", "step": 1.5}', 'must have a whole number "step"'),
+        ('{"phase": "rl", "step": true}', 'must hold a number or null for "step"'),
+        ('{"phase": "rl", "step": 1, "loss": "x"}', 'must hold a number or null for "loss"'),
+        ('{"phase": "rl", "step": 1, "loss": NaN}', "is not valid JSON .NaN is not a JSON number"),
+        ('{"phase": ["rl"], "step": 1}', 'must have a "phase" among'),
+    ],
+)
+def test_read_metrics_names_file_and_line(tmp_path, line, message):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"phase": "rl", "step": 0}}\n{line}\n{{"phase": "rl", "step": 2}}\n')
+    with pytest.raises(InputError, match=f"metrics.jsonl line 2 .*{message}"):
+        read_metrics(path)
+
+
+def test_read_metrics_refuses_nothing(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(InputError, match="there is no metrics file .*metrics.jsonl"):
+        read_metrics(path)
+    path.write_text("")
+    with pytest.raises(InputError, match="metrics.jsonl line 1: the file is empty"):
+        read_metrics(path)

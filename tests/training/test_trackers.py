@@ -1,0 +1,178 @@
+"""Trackers: every number that goes in comes out of the file, and a run that resumes goes on in the same place."""
+
+import json
+import struct
+import sys
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from rljax.errors import InputError
+from rljax.training.run_folder import RunFolder, read_metrics
+from rljax.training.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
+
+SAMPLES = [
+    {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0)},
+    {"prompt": "1+2=", "completion": "``` x", "answer": None, "reward": float("nan")},
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder.create(tmp_path / "addition", {"seed": 3})
+
+
+def events(run):
+    """The summaries of all event files, read by the record format: length, its check, data, its check."""
+    for path in sorted(run.tensorboard.iterdir()):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            yield from ((event.step, value) for value in event.summary.value)
+            data = data[16 + length :]
+
+
+def test_jsonl_rows_are_on_disk_at_once(run):
+    tracker = JsonlTracker(run)
+    metrics = {"seconds": 1.5, "reward": jnp.float32(0.25), "loss": float("nan"), "kl": -jnp.inf, "grad_norm": np.inf}
+    tracker.log("rl", np.int64(7), metrics)
+    assert run.metrics.read_text() == (
+        '{"phase": "rl", "step": 7, "seconds": 1.5, "reward": 0.25, "loss": null, "kl": null, "grad_norm": null}\n'
+    )
+    tracker.log("eval", 7, {"accuracy": 1})
+    assert read_metrics(run.metrics)[1] == {"phase": "eval", "step": 7, "accuracy": 1.0}
+    tracker.samples(7, SAMPLES)
+    assert [json.loads(line) for line in run.samples.read_text().split("\n")[:-1]] == [
+        {"step": 7, "prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": 1.0},
+        {"step": 7, "prompt": "1+2=", "completion": "``` x", "answer": None, "reward": None},
+    ]
+    tracker.close()
+    tracker.close()
+
+
+def test_jsonl_appends_to_a_resumed_run(run):
+    for step in (1, 2):
+        tracker = JsonlTracker(run)
+        tracker.log("warm_start", step, {})
+        tracker.close()
+    assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2]
+
+
+def test_tensorboard_events_read_back(run):
+    for step in (3, 4):
+        tracker = TensorBoardTracker(run)
+        tracker.log("rl", step, {"reward": jnp.float32(0.5 * step), "loss": float("nan")})
+        tracker.samples(step, SAMPLES)
+        tracker.close()
+        tracker.close()
+    assert len(list(run.tensorboard.iterdir())) == 2
+    found = list(events(run))
+    scalars = [(step, value.tag, value.simple_value) for step, value in found if value.WhichOneof("value") == "simple_value"]
+    assert [row for row in scalars if row[1] == "rl/reward"] == [(3, "rl/reward", 1.5), (4, "rl/reward", 2.0)]
+    assert [step for step, tag, value in scalars if tag == "rl/loss" and np.isnan(value)] == [3, 4]
+    texts = [(step, value.tag, value.tensor.string_val[0].decode()) for step, value in found if value.HasField("tensor")]
+    assert [(step, tag) for step, tag, _ in texts] == [(3, "samples/text_summary"), (4, "samples/text_summary")]
+    assert "**reward 1**\n\n    prompt:     1+1=\n    completion: 2\n    é\\ud800\n" in texts[0][2]
+    assert "**reward nan**\n\n    prompt:     1+2=\n    completion: ``` x\n    answer:     None" in texts[0][2]
+
+
+class FakeWandb:
+    """What the tracker uses of wandb, and what it was told."""
+
+    def __init__(self):
+        self.started, self.metrics, self.logged, self.finished = [], [], [], 0
+
+    def init(self, **options):
+        self.started.append(options)
+        return SimpleNamespace(id="abc123", define_metric=self.define_metric, log=self.logged.append, finish=self.finish)
+
+    def define_metric(self, *names, **options):
+        self.metrics.append((*names, *options.values()))
+
+    def finish(self):
+        self.finished += 1
+
+    def Table(self, columns, data):  # noqa: N802
+        return columns, data
+
+
+def test_wandb_is_told_everything_and_resumed(run, monkeypatch):
+    wandb = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    tracker = WandbTracker(run, project="sums")
+    tracker.log("rl", 2, {"reward": jnp.float32(0.5)})
+    tracker.samples(2, SAMPLES[1:])
+    tracker.close()
+    start = {"project": "sums", "name": "addition", "dir": str(run.path), "config": {"seed": 3}}
+    assert wandb.started == [start]
+    assert ("rl/*", "rl/step") in wandb.metrics
+    assert wandb.logged[0] == {"rl/step": 2, "rl/reward": 0.5}
+    assert isinstance(wandb.logged[0]["rl/reward"], float)
+    columns, ((step, *shown, reward),) = wandb.logged[1]["samples"]
+    assert columns == ["step", "prompt", "completion", "answer", "reward"]
+    assert (step, shown, np.isnan(reward)) == (2, ["1+2=", "``` x", None], True)
+    assert wandb.finished == 1
+    WandbTracker(run, project="sums")
+    assert wandb.started[1] == {**start, "id": "abc123", "resume": "must"}
+
+
+def test_wandb_not_installed_says_how_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"wandb is not installed; run `pip install 'rljax\[wandb\]'`"):
+        WandbTracker(run, project="sums")
+
+
+class Recorder:
+    def __init__(self, told, fails=False):
+        self.told, self.fails = told, fails
+
+    def log(self, phase, step, metrics):
+        self.told.append((phase, step, metrics))
+
+    def samples(self, step, rows):
+        self.told.append((step, rows))
+
+    def close(self):
+        self.told.append("close")
+        if self.fails:
+            raise OSError("disk full")
+
+
+def test_trackers_tell_all_and_close_all():
+    first, second = [], []
+    trackers = Trackers([Recorder(first, fails=True), Recorder(second)])
+    trackers.log("rl", 1, {"loss": 1.0})
+    trackers.samples(1, SAMPLES)
+    with pytest.raises(OSError, match="disk full"):
+        trackers.close()
+    assert first == second == [("rl", 1, {"loss": 1.0}), (1, SAMPLES), "close"]
+
+
+def test_all_are_trackers(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+    trackers = [JsonlTracker(run), TensorBoardTracker(run), WandbTracker(run, project="p"), Trackers([])]
+    assert all(isinstance(tracker, Tracker) for tracker in trackers)
+    for tracker in trackers:
+        tracker.close()
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "metrics", "message"),
+    [
+        ("train", 1, {}, "phase must be one of warm_start, rl, eval, got 'train'"),
+        ("rl", -1, {}, "step must not be negative, got -1"),
+        ("rl", 1, {"step": 1.0}, r"metrics must not use the names \['step'\]"),
+        ("rl", 1, {"phase": 1.0}, r"metrics must not use the names \['phase'\]"),
+    ],
+)
+def test_rows_that_could_not_be_read_back_are_refused(run, monkeypatch, phase, step, metrics, message):
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+    for tracker in (JsonlTracker(run), TensorBoardTracker(run), WandbTracker(run, project="p")):
+        with pytest.raises(ValueError, match=message):
+            tracker.log(phase, step, metrics)
+        tracker.close()
+    assert run.metrics.read_text() == ""
