@@ -2,17 +2,64 @@
 
 from collections.abc import Callable
 
-from rljax.algorithms.algorithm import Algorithm, Batch, Policy, Rollout, Term, loss, prepare
-from rljax.algorithms.dapo import dapo
+from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
+from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Policy, Rollout, Term
+from rljax.algorithms.cispo import cispo
+from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dr_grpo import dr_grpo
-from rljax.algorithms.grpo import grpo
+from rljax.algorithms.gepo import gepo
+from rljax.algorithms.gmpo import gmpo
+from rljax.algorithms.gpg import gpg
+from rljax.algorithms.grpo import grpo, grpo_process
+from rljax.algorithms.gspo import gspo, gspo_token
+from rljax.algorithms.losses import explained_variance_of, loss, value_loss
+from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
+from rljax.algorithms.ppo import ppo
+from rljax.algorithms.preparation import prepare
+from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from rljax.algorithms.rloo import rloo
+from rljax.algorithms.sapo import sapo
+from rljax.algorithms.t1 import t1
+from rljax.algorithms.vapo import vapo, vapo_grpo
+from rljax.algorithms.vc_ppo import vc_ppo
 
 BY_NAME: dict[str, Callable[..., Algorithm]] = {
+    "cispo": cispo,
     "dapo": dapo,
+    "dapo_grpo": dapo_grpo,
     "dr_grpo": dr_grpo,
+    "gepo": gepo,
+    "gmpo": gmpo,
+    "gpg": gpg,
     "grpo": grpo,
+    "grpo_process": grpo_process,
+    "gspo": gspo,
+    "gspo_token": gspo_token,
+    "open_reasoner_zero": open_reasoner_zero,
+    "ppo": ppo,
+    "reinforce_pp": reinforce_pp,
+    "reinforce_pp_baseline": reinforce_pp_baseline,
     "rloo": rloo,
+    "sapo": sapo,
+    "t1": t1,
+    "vapo": vapo,
+    "vapo_grpo": vapo_grpo,
+    "vc_ppo": vc_ppo,
 }
 
-__all__ = ["BY_NAME", "Algorithm", "Batch", "Policy", "Rollout", "Term", "loss", "prepare", *BY_NAME]
+__all__ = [
+    "ABLATIONS",
+    "BY_NAME",
+    "Algorithm",
+    "Batch",
+    "Critic",
+    "Policy",
+    "Rollout",
+    "Term",
+    "dapo_ladder",
+    "explained_variance_of",
+    "loss",
+    "prepare",
+    "value_loss",
+    "without",
+]

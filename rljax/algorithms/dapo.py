@@ -1,14 +1,17 @@
-"""DAPO: decoupled clip and dynamic sampling policy optimisation (arXiv:2503.14476)."""
+"""DAPO: decoupled clip and dynamic sampling policy optimisation (arXiv:2503.14476), and its hybrid with GRPO."""
 
 from functools import partial
 
+from jaxtyping import Array, Float
+
 from rljax.algorithms.algorithm import Algorithm
 from rljax.ops.group import group_normalized
+from rljax.ops.group_mixture import entropy_bonus, with_exploration_bonus
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.selection import has_mixed_outcomes
 from rljax.ops.shaping import soft_overlong_penalty
 from rljax.ops.surrogate import clipped
-from rljax.ops.weights import token_mean
+from rljax.ops.weights import sequence_mean, token_mean
 
 
 def dapo(
@@ -47,4 +50,36 @@ def dapo(
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=clip_low, high=clip_high),
         weights=token_mean,
+        group_size=16,
+    )
+
+
+def _explore(
+    advantage: Float[Array, "P G T"], entropy: Float[Array, "P G T"], mask: Array, *, beta: float
+) -> Float[Array, "P G T"]:
+    return with_exploration_bonus(advantage, entropy_bonus(entropy, mask), beta=beta)
+
+
+def dapo_grpo(
+    *, clip_low: float = 0.2, clip_high: float = 0.28, beta: float = 0.01, eps: float = 1e-6, ddof: int = 1
+) -> Algorithm:
+    """DAPO-GRPO hybrid (MF Algorithm 9; in no paper): GRPO with DAPO's clip, its sampling, and a bonus for exploring.
+
+    ::
+
+        J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_it, clip(ρ_it, 1-ε_low, 1+ε_high) A_it)      0 < #correct < G
+        A_it = (r_i - mean r) / std r + β (H_it - mean H)      H of the policy that sampled; its mean over the rollout
+
+    Args:
+        clip_low: ε_low = 0.2, DAPO's paper (MF has 0.1).
+        clip_high: ε_high = 0.28, DAPO's paper (MF has 0.3).
+        beta: β = 0.01 a nat of entropy; MF gives no number.
+        eps: added to the standard deviation.
+        ddof: of the standard deviation.
+
+    Deviations: MF leaves the bonus undefined; `rljax.ops.group_mixture.entropy_bonus` is our reading. Of the rest it names
+    groups, asymmetric clip and dynamic sampling: the weights are GRPO's, there is no KL and no overlong punishment.
+    """
+    return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
+        shape_reward=None, weights=sequence_mean, bonus=partial(_explore, beta=beta), group_size=None
     )

@@ -27,4 +27,5 @@ def dr_grpo(*, max_length: int = 3000, clip: float = 0.2) -> Algorithm:
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=partial(constant_length, max_length=max_length),
+        group_size=8,
     )

@@ -1,10 +1,10 @@
-"""GRPO: group relative policy optimisation (arXiv:2402.03300)."""
+"""GRPO: group relative policy optimisation (arXiv:2402.03300), with outcome and with process supervision."""
 
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.terms import kl_to_reference
-from rljax.ops.group import group_normalized
+from rljax.ops.group import group_normalized, process_normalized
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import sequence_mean
@@ -32,4 +32,25 @@ def grpo(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, ddof: int 
         surrogate=partial(clipped, low=clip, high=clip),
         weights=sequence_mean,
         terms=kl_to_reference(beta),
+        group_size=64,
+    )
+
+
+def grpo_process(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
+    """GRPO with process supervision (arXiv:2402.03300, Section 4.1.3).
+
+    ::
+
+        J of `grpo` with  A_it = Σ_{steps j of i : end(j) ≥ t} (r_ij - mean R) / std R      R = step rewards of the group
+
+    Args:
+        clip: ε = 0.2 (the paper states none; PPO's).
+        beta: β = 0.04 (Section 4.2), against the reference policy; 0 leaves the term and the reference model out.
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: none known. The outcome's reward is not read; give it as the reward of the last step.
+    """
+    return grpo(clip=clip, beta=beta)._replace(
+        advantage=None, step_advantage=partial(process_normalized, eps=eps, ddof=ddof)
     )

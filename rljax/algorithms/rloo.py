@@ -1,10 +1,7 @@
 """RLOO: REINFORCE with a leave-one-out baseline (arXiv:2402.14740)."""
 
-from functools import partial
-
 from rljax.algorithms.algorithm import Algorithm
-from rljax.ops.checks import check_nonnegative
-from rljax.ops.divergence import kl_in_reward
+from rljax.algorithms.terms import kl_penalty
 from rljax.ops.group import leave_one_out
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
@@ -24,11 +21,10 @@ def rloo(*, beta: float = 0.0) -> Algorithm:
     Deviations: none known. It is on-policy: take one update a rollout. The value of the objective is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
-    check_nonnegative(beta=beta)
     return Algorithm(
         advantage=leave_one_out,
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,
-        reward_kl=partial(kl_in_reward, beta=beta) if beta > 0 else None,
+        reward_kl=kl_penalty(beta),
     )

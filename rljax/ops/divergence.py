@@ -218,6 +218,8 @@ def kl_in_reward(
     Source:
         Ziegler et al., arXiv:1909.08593, Eq. 2; MF Eq. 4.
     """
+    check_floating(rewards=rewards, logp=logp, ref_logp=ref_logp)
+    check_same_shape(rewards=rewards, logp=logp, ref_logp=ref_logp, mask=mask)
     check_nonnegative(beta=beta)
     penalty = k1(zero_outside(logp, mask), zero_outside(ref_logp, mask))
     return zero_outside(rewards, mask) - beta * penalty
@@ -256,6 +258,8 @@ def batch_normalized_kl(
         T1, arXiv:2501.11651, after a description of it: the equation itself was not found in the primary text, so neither
         the estimator (k1) nor the set that the mean is taken over is the paper's word.
     """
+    check_floating(logp=logp, ref_logp=ref_logp)
+    check_same_shape(logp=logp, ref_logp=ref_logp, mask=mask)
     kl = k1(zero_outside(logp, mask), zero_outside(ref_logp, mask))
     tokens = jnp.maximum(mask.astype(bool).sum(), 1).astype(kl.dtype)
     return zero_outside(kl - kl.sum() / tokens, mask)

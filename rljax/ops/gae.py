@@ -24,7 +24,7 @@ from rljax.ops.checks import (
 )
 from rljax.ops.masked import Mask, zero_outside
 
-Number = float | int | Float[Array, ""]
+Number = float | int | Num[Array, ""]
 
 
 class DecoupledGAE(NamedTuple):
@@ -264,7 +264,7 @@ def lambda_returns(
         [0.75, 1.0]
 
     Source:
-        TD(λ) as the value target of GAE, arXiv:1506.02438, Section 5.
+        PPO, arXiv:1707.06347, whose L^VF leaves its target open, as implemented with GAE, arXiv:1506.02438.
     """
     advantage = gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap)
     return advantage + zero_outside(values, mask).astype(advantage.dtype)

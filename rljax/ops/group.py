@@ -219,6 +219,9 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
     Source:
         MF Eq. 52, confidence scores, length-normalised as GEPO's authors do (arXiv:2508.17850).
     """
+    check_floating(logp=logp)
+    check_mask(mask=mask)
+    check_same_shape(logp=logp, mask=mask)
     mean = masked_mean(logp, mask)
     return jnp.where(mask.astype(bool).any(-1), jnp.exp(mean), 0.0)
 
@@ -329,6 +332,7 @@ def process_normalized(
     Source:
         GRPO, arXiv:2402.03300, Section 4.1.3.
     """
+    check_floating(step_rewards=step_rewards)
     check_rank(2, step_rewards=step_rewards)
     if step_rewards.shape[-2] < 2:
         shape = list(step_rewards.shape)

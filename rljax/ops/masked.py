@@ -11,7 +11,7 @@ from rljax.ops.checks import check_floating, check_group, check_mask, check_nonn
 
 Mask = Bool[Array, "..."] | Num[Array, "..."]
 Lengths = Int[Array, "..."] | Float[Array, "..."]
-Number = float | int | Float[Array, ""]
+Number = float | int | Num[Array, ""]
 
 
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:

@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Num, PyTree
 
 from rljax.ops.checks import check_between, check_floating, check_mask, check_nonnegative, check_same_shape
 from rljax.ops.masked import Mask, zero_outside
 from rljax.ops.weights import token_mean
 
-Number = float | int | Float[Array, ""]
+Number = float | int | Num[Array, ""]
 
 
 def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:

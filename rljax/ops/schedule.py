@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Num
 
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive
 
-Number = float | int | Float[Array, ""]
+Number = float | int | Num[Array, ""]
 Step = float | int | Num[Array, "..."]
 
 

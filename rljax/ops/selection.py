@@ -160,10 +160,10 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
     certain = (pass_rate <= 0) | (pass_rate >= 1)
     p = jnp.where(certain, 0.5, pass_rate)
     gain = jnp.asarray(1.0 / beta, p.dtype)
-    # Two ways to write log Z: the first keeps its digits while the gain is small, the second cannot overflow.
-    near = jnp.log1p(p * jnp.expm1(jnp.minimum(gain, 1.0)))
+    # Two ways to write log Z: the first keeps its digits where log Z is small, the second cannot overflow.
+    near = jnp.log1p(p * jnp.expm1(jnp.minimum(gain, 32.0)))
     far = jnp.logaddexp(jnp.log1p(-p), jnp.log(p) + gain)
-    return jnp.where(certain, 0.0, jnp.where(gain < 1.0, near, far) - p * gain)
+    return jnp.where(certain, 0.0, jnp.where(gain < 32.0, near, far) - p * gain)
 
 
 def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:

@@ -404,7 +404,7 @@ def hl_gauss(
         [[0.23999999463558197, 0.5199999809265137, 0.23999999463558197]]
 
     Source:
-        arXiv:2403.03950, Section 3.1, Eq. 5; renormalised, which the paper leaves out.
+        arXiv:2403.03950, Section 3.1; renormalised over the bins as in its authors' code.
     """
     check_floating(target=target)
     check_positive(sigma_ratio=sigma_ratio)
@@ -522,7 +522,7 @@ def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[A
         [0.5]
 
     Source:
-        arXiv:2403.03950, Eq. 2; MF Eq. 22.
+        arXiv:2403.03950, Section 3; MF Eq. 22.
     """
     _check_atoms(support, logits=logits)
     return categorical_mean(jax.nn.softmax(logits, -1), support)
@@ -556,7 +556,7 @@ def categorical_cross_entropy(
         [0.6930999755859375]
 
     Source:
-        arXiv:2403.03950, Eq. 3.
+        arXiv:2403.03950, Section 3.
     """
     check_floating(logits=logits, target_probs=target_probs)
     check_same_shape(logits=logits, target_probs=target_probs)

@@ -89,7 +89,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
     return _ratio(tokens, lengths * (lengths > 0).sum())
 
 
-def constant_length(mask: Mask, *, max_length: int) -> Float[Array, "*rows T"]:
+def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"]:
     """Token sum over a constant, then mean over responses: no bias by length.
 
     ::

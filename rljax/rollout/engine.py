@@ -1,7 +1,7 @@
 """From prompts to judged groups: pad, place on the mesh, decode, fetch, turn into text, ask the reward."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from rljax.models import Model, Params
 from rljax.parallel import put_rows
 from rljax.rewards.protocol import score
 from rljax.rollout.groups import Groups
-from rljax.rollout.sampling import Sampling, sample
+from rljax.rollout.sampling import Samples, Sampling, sample
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,12 @@ class Engine:
     tokenizer: Tokenizer
     reward: Callable
 
+    def draw(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Samples:
+        """Sample `group_size` responses to each of the problems (indices into `prompts`); host arrays `[P G, T]`."""
+        tokens, mask = self._padded(problems)
+        rows = put_rows(self.mesh, (tokens.repeat(group_size, axis=0), mask.repeat(group_size, axis=0)))
+        return jax.device_get(sample(self.model, params, *rows, key, sampling=self.sampling))
+
     def generate(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Groups:
         """Sample `group_size` responses to each of the problems, and judge them.
 
@@ -52,20 +58,19 @@ class Engine:
         Raises:
             InputError: the reward raised, or did not return a finite number (or None) for every response.
         """
-        tokens, mask = left_pad([self.prompts.tokens[i] for i in problems], self.prompt_length, self.sampling.pad_id)
-        rows = put_rows(self.mesh, (tokens.repeat(group_size, axis=0), mask.repeat(group_size, axis=0)))
-        drawn = jax.device_get(sample(self.model, params, *rows, key, sampling=self.sampling))
+        drawn = self.draw(params, problems, group_size, key)
         asked = [self.prompts.problems[i] for i in problems for _ in range(group_size)]
         completions = [self.text(row, seen) for row, seen in zip(drawn.tokens, drawn.mask, strict=True)]
         rewards, valid = score(self.reward, [problem.prompt for problem in asked], completions, reward_columns(asked))
+        prompt_tokens, prompt_mask = self._padded(problems)
 
         def grouped(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(problems), group_size, *array.shape[1:])
 
         return Groups(
             problem=np.asarray(problems),
-            prompt_tokens=tokens,
-            prompt_mask=mask,
+            prompt_tokens=prompt_tokens,
+            prompt_mask=prompt_mask,
             tokens=grouped(drawn.tokens),
             mask=grouped(drawn.mask),
             behaviour_logp=grouped(drawn.behaviour_logp),
@@ -74,6 +79,14 @@ class Engine:
             rewards=grouped(rewards),
             valid=grouped(valid),
         )
+
+    def _padded(self, problems: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        return left_pad([self.prompts.tokens[i] for i in problems], self.prompt_length, self.sampling.pad_id)
+
+    def first(self, count: int) -> "Engine":
+        """Keep only the first prompts."""
+        prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
+        return replace(self, prompts=prompts)
 
     def text(self, tokens: np.ndarray, mask: np.ndarray) -> str:
         """Decode one response."""

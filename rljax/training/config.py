@@ -1,8 +1,35 @@
 """All settings of a run, flat. An experiment is one frozen value of this class."""
 
 from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated
+
+from tyro.constructors import PrimitiveConstructorSpec
 
 from rljax.errors import InputError
+
+
+def _read_options(words: list[str]) -> dict[str, int | float]:
+    """Read `name=number` words."""
+    options: dict[str, int | float] = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        try:
+            options[name] = int(number) if number.lstrip("+-").isdigit() else float(number)
+        except ValueError as error:
+            raise ValueError(f"{word!r} is not name=number") from error
+    return options
+
+
+Options = Annotated[
+    dict[str, int | float],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=NUMBER",
+        instance_from_str=_read_options,
+        is_instance=lambda instance: isinstance(instance, dict),
+        str_from_instance=lambda instance: [f"{name}={number}" for name, number in instance.items()],
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -16,8 +43,8 @@ class TrainConfig:
     """'characters', 'bytes', a folder or a hub id; by default the model's own, or characters without a model."""
     algorithm: str = "dapo"
     """Name of the algorithm; `rljax algorithms` lists them."""
-    algorithm_options: dict[str, int | float] = field(default_factory=dict)
-    """Hyper-parameters of the algorithm by name, e.g. `clip_high 0.3`; the paper's where not given."""
+    algorithm_options: Options = field(default_factory=dict)
+    """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; the paper's where not given."""
 
     # --- the small transformer that is made when no model is given
     layers: int = 3
@@ -159,7 +186,9 @@ class TrainConfig:
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
         if self.width % self.heads or (self.width // self.heads) % 2:
-            raise InputError(f"width={self.width} over heads={self.heads} must give an even whole number of features a head.")
+            raise InputError(
+                f"width={self.width} over heads={self.heads} must give an even whole number of features a head."
+            )
 
     @property
     def microbatch(self) -> int:

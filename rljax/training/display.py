@@ -247,7 +247,7 @@ class RichDisplay:
             self._console.print(Text(printable(line)))
 
     def _conclude(self) -> None:
-        if self._progress is not None:
+        if self._progress is not None and self._progress.first_step is not None:
             elapsed = self._progress.elapsed(self._clock())
             done = f"{self._progress.title}: step {self._progress.step} of {self._progress.total}, {elapsed}"
             self._console.print(Text.assemble(("✓ ", "bold green"), printable(done)))

@@ -125,7 +125,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         '▁▂▃×█'
     """
     count = min(width, len(values))
-    edges = [index * len(values) // count for index in range(count + 1)] if count else [0]
+    edges = [index * len(values) // max(count, 1) for index in range(count + 1)]
     means = [finite_mean(values[start:end]) for start, end in pairwise(edges)]
     finite = [mean for mean in means if math.isfinite(mean)]
     if not finite:

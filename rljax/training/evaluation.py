@@ -1,5 +1,8 @@
 """Held-out accuracy under greedy decoding."""
 
+import json
+import math
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -11,36 +14,69 @@ from rljax.rollout.groups import concatenate, take
 
 
 class Evaluation(NamedTuple):
-    """What greedy decoding of every held-out prompt gave."""
+    """What greedy decoding of every prompt gave."""
 
     groups: Groups
     """One response a prompt."""
 
     def metrics(self) -> dict[str, float]:
-        """Averages over the prompts whose response the reward had an opinion on."""
-        valid = self.groups.valid
-        lengths = self.groups.mask.sum(-1)
+        """Averages; rewards over the responses that the reward had an opinion on."""
+        rewards = self.groups.rewards[self.groups.valid]
         return {
-            "accuracy": float((self.groups.rewards > 0)[valid].mean()) if valid.any() else float("nan"),
-            "reward": float(self.groups.rewards[valid].mean()) if valid.any() else float("nan"),
-            "response_length": float(lengths.mean()),
+            "accuracy": float((rewards > 0).mean()) if rewards.size else math.nan,
+            "reward": float(rewards.mean()) if rewards.size else math.nan,
+            "response_length": float(self.groups.mask.sum(-1).mean()),
             "truncated_share": float(self.groups.truncated.mean()),
         }
 
+    def summary(self) -> str:
+        """One line for a person."""
+        judged = int(self.groups.valid.sum())
+        low, high = wilson_interval(int((self.groups.rewards > 0)[self.groups.valid].sum()), judged)
+        metrics = self.metrics()
+        return (
+            f"accuracy {metrics['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) on {judged} of {self.groups.count} "
+            f"problems, mean reward {metrics['reward']:.3f}, mean response {metrics['response_length']:.1f} tokens, "
+            f"{metrics['truncated_share']:.1%} truncated"
+        )
 
-def evaluate(engine: Engine, params: Params, *, batch: int) -> Evaluation:
-    """Answer every prompt of the engine once, `batch` at a time.
+
+def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Score interval of a share (Wilson 1927); [0, 1] without trials.
+
+    Example:
+        >>> low, high = wilson_interval(8, 10)
+        >>> round(low, 3), round(high, 3)
+        (0.49, 0.943)
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share = successes / trials
+    scale = 1 + z * z / trials
+    middle = (share + z * z / (2 * trials)) / scale
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / scale
+    return middle - half, middle + half
+
+
+def evaluate(engine: Engine, params: Params, *, batch: int = 256) -> Evaluation:
+    """Answer every prompt of the engine once.
 
     Args:
         engine: its sampling should be greedy (temperature 0).
         params: of the policy.
-        batch: prompts a call, a multiple of the mesh's devices; the last call is filled up with repeats that do not count.
+        batch: most prompts a call. The last call is filled up with repeats that do not count.
     """
-    count = len(engine.prompts.tokens)
+    count, devices = len(engine.prompts.tokens), engine.mesh.size
+    rows = -(-min(count, batch) // devices) * devices
     key = jax.random.key(0)
     parts = []
-    for begin in range(0, count, batch):
-        wanted = np.arange(begin, begin + batch)
+    for begin in range(0, count, rows):
+        wanted = np.arange(begin, begin + rows)
         answered = engine.generate(params, (wanted % count).tolist(), 1, key)
         parts.append(take(answered, wanted < count))
     return Evaluation(concatenate(parts))
+
+
+def write_answers(path: Path, rows: list[dict]) -> None:
+    """Write one JSON object a line."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

@@ -6,7 +6,7 @@ from types import FrameType
 from typing import Self
 
 
-class Interrupted(Exception):  # noqa: N818  a wish of the person, not an error
+class Interrupted(Exception):
     """The run was stopped by the person; everything up to the last finished step is saved."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem
-from rljax.data.prompts import PromptStream, right_pad_demonstrations
+from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.models import Params, count_parameters
 from rljax.parallel import put_rows
@@ -23,11 +23,18 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.display import Display, make_display
-from rljax.training.evaluation import Evaluation, evaluate
+from rljax.training.evaluation import evaluate
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.optimizer import make_optimizer, make_schedule
 from rljax.training.plots import plot_curves
-from rljax.training.rollouts import as_sequences, make_prepare, make_reference_scores, micro_batches, next_rollout
+from rljax.training.rollouts import (
+    as_sequences,
+    demonstrated,
+    make_prepare,
+    make_reference_scores,
+    micro_batches,
+    next_rollout,
+)
 from rljax.training.run_folder import RunFolder, default_run_path
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, TrainState, begin_rl, create, place
@@ -78,14 +85,8 @@ class Run:
         """After Ctrl-C: save, say how to go on, and leave."""
         if self.stop.requested:
             self.save(LAST)
-            self.display.message(f"Stopped. Everything is saved; go on with: rljax train --resume {self.folder.path}")
+            self.display.warning(f"Stopped. Everything is saved; go on with: rljax train --resume {self.folder.path}")
             raise Interrupted
-
-    def evaluate(self) -> Evaluation:
-        """Answer the held-out prompts greedily with the policy as it is."""
-        devices = self.setup.mesh.size
-        batch = min(len(self.setup.heldout.prompts.tokens), self.config.prompts * self.config.group_size)
-        return evaluate(self.setup.heldout, self.state.params, batch=-(-batch // devices) * devices)
 
 
 def optimizer_of(config: TrainConfig, phase: str):
@@ -101,20 +102,16 @@ def warm_start(run: Run) -> None:
     """Imitate demonstrations until the step limit, or until held-out accuracy reaches its threshold."""
     config, setup = run.config, run.setup
     optimizer, schedule = optimizer_of(config, "warm_start")
-    demonstrations = right_pad_demonstrations(
-        setup.demonstrations, setup.tokenizer, setup.prompt_length, config.max_response_tokens, chat=config.chat
-    )
-    if demonstrations.dropped:
-        run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
-    tokens = np.concatenate([demonstrations.prompt_tokens, demonstrations.response_tokens], axis=1)
-    valid = np.concatenate([demonstrations.prompt_mask, demonstrations.response_mask], axis=1)
-    order = PromptStream(range(len(tokens)), seed=config.seed)
+    if setup.demonstrations.dropped:
+        run.display.warning(f"{setup.demonstrations.dropped} demonstrations are longer than their limit and were left out.")
+    demonstrations = demonstrated(setup.demonstrations)
+    order = PromptStream(range(len(demonstrations.tokens)), seed=config.seed)
     step = make_supervised_step(run.scorer, optimizer, run.state, setup.mesh)
     run.display.phase("warm_start", config.warm_start_steps)
     while int(run.state.warm_step) < config.warm_start_steps:
         begun, done = time.monotonic(), int(run.state.warm_step)
         rows = order.indices(done * config.warm_start_batch, config.warm_start_batch)
-        run.state, metrics = step(run.state, put_rows(setup.mesh, Sequences(tokens[rows], valid[rows])))
+        run.state, metrics = step(run.state, put_rows(setup.mesh, Sequences(*(array[rows] for array in demonstrations))))
         numbers = {name: float(value) for name, value in metrics.items()}
         numbers |= {"learning_rate": float(schedule(done)), "seconds": time.monotonic() - begun}
         run.trackers.log("warm_start", done + 1, numbers)
@@ -122,7 +119,8 @@ def warm_start(run: Run) -> None:
         run.stop_if_asked()
         wanted = config.warm_start_accuracy
         if wanted is not None and (done + 1) % config.warm_start_eval_every == 0:
-            accuracy = run.evaluate().metrics()["accuracy"]
+            accuracy = evaluate(setup.heldout, run.state.params).metrics()["accuracy"]
+            run.trackers.log("eval", 0, {"accuracy": accuracy})
             run.display.message(f"Warm start step {done + 1}: held-out greedy accuracy {accuracy:.1%}.")
             if accuracy >= wanted:
                 break
@@ -165,7 +163,9 @@ def make_learner(run: Run) -> Callable[[Groups], dict[str, float]]:
                 continue
             done = int(run.state.step) * config.minibatches + len(history)
             run.state, metrics = update(run.state, *put_rows(setup.mesh, part, leading=1))
-            history.append({name: float(value) for name, value in metrics.items()} | {"learning_rate": float(schedule(done))})
+            history.append(
+                {name: float(value) for name, value in metrics.items()} | {"learning_rate": float(schedule(done))}
+            )
         run.state = run.state._replace(step=run.state.step + 1)
         return {name: float(np.mean([row[name] for row in history])) for name in history[0]} if history else {}
 
@@ -212,7 +212,7 @@ def show_samples(run: Run, step: int, groups: Groups) -> None:
 
 def evaluate_and_keep_best(run: Run, step: int) -> None:
     """Evaluate; log it; save a checkpoint when it is the best so far."""
-    metrics = run.evaluate().metrics()
+    metrics = evaluate(run.setup.heldout, run.state.params).metrics()
     run.trackers.log("eval", step, metrics)
     run.display.message(f"Step {step}: held-out greedy accuracy {metrics['accuracy']:.1%}.")
     run.notes["accuracy"] = metrics["accuracy"]
@@ -278,6 +278,7 @@ def train(
     existing = None if resume is None else RunFolder.open(resume)
     if existing is not None:
         config = TrainConfig.from_json(dict(existing.config))
+    config = described(config, reward=reward, algorithm=algorithm, problems=problems)
     setup, first_params = make_setup(config, reward=reward, algorithm=algorithm, problems=problems)
     state = initial_state(setup, first_params())
     restored = Checkpoint(state, None, {})
@@ -296,6 +297,13 @@ def train(
         run = Run(setup, folder, display, trackers, stop, restored.state, restored.carried, restored.notes)
         display.header(describe(setup, run.state, folder))
         return execute(run)
+
+
+def described(config: TrainConfig, **given: object) -> TrainConfig:
+    """Write into the configuration what was passed as an object, so that a resume without it is refused, not guessed."""
+    names = {"reward": "reward", "algorithm": "algorithm", "problems": "dataset"}
+    changes = {names[name]: f"<{name} passed to train()>" for name, value in given.items() if value is not None}
+    return replace(config, **changes)
 
 
 def make_trackers(config: TrainConfig, folder: RunFolder) -> Trackers:

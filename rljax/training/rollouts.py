@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm, Batch, Rollout, prepare
+from rljax.data.prompts import Demonstrations
 from rljax.models import Params
 from rljax.parallel import put_rows
 from rljax.rollout import Collected, Engine, Groups, collect
@@ -62,6 +63,12 @@ def as_sequences(groups: Groups) -> Sequences:
     return Sequences(tokens, valid)
 
 
+def demonstrated(demonstrations: Demonstrations) -> Sequences:
+    """Prompts and worked responses side by side, one row a demonstration."""
+    tokens = np.concatenate([demonstrations.prompt_tokens, demonstrations.response_tokens], axis=1)
+    return Sequences(tokens, np.concatenate([demonstrations.prompt_mask, demonstrations.response_mask], axis=1))
+
+
 def micro_batches(tree: PyTree, count: int, rows: int) -> list[PyTree]:
     """Cut rows into `count` mini-batches, each laid out `[micro-batches, rows, ...]`."""
 
@@ -79,9 +86,7 @@ def make_reference_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Pa
     def reference_scores(params: Params, sequences: Sequences) -> np.ndarray:
         (parts,) = micro_batches(sequences, 1, rows)
         count = parts.tokens.shape[0]
-        pieces = [
-            np.asarray(score(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts)))) for i in range(count)
-        ]
+        pieces = [np.asarray(score(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts)))) for i in range(count)]
         return np.concatenate(pieces)
 
     return reference_scores

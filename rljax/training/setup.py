@@ -1,17 +1,18 @@
 """From a configuration to everything a run works with. Whatever a person got wrong is refused here, before anything is written."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rljax.algorithms import BY_NAME, Algorithm, Rollout, prepare
+from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare
 from rljax.data.arithmetic import arithmetic
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
-from rljax.data.prompts import EncodedPrompts, encode_prompts
+from rljax.data.prompts import Demonstrations, EncodedPrompts, encode_prompts, right_pad_demonstrations
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, Params, TransformerConfig, init_params
@@ -30,14 +31,35 @@ class Setup(NamedTuple):
     mesh: Mesh
     model: Model
     tokenizer: Tokenizer
-    demonstrations: Sequence[Problem]
-    """Training problems, for the warm start."""
+    demonstrations: Demonstrations | None
+    """What the warm start imitates, if there is one."""
     train: Engine
     """Samples training prompts."""
     heldout: Engine
     """Answers held-out prompts greedily."""
     prompt_length: int
     """Slots of a prompt, in tokens."""
+
+    def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> Engine:
+        """Draw answers to held-out prompts in another manner than greedily."""
+        if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+            raise InputError(
+                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be sampled with: the temperature must not be "
+                "negative, top_k must be at least 1 and top_p above 0 and at most 1."
+            )
+        sampling = self.heldout.sampling._replace(temperature=temperature, top_k=top_k, top_p=top_p)
+        return replace(self.heldout, sampling=sampling)
+
+
+def option_names(algorithm: str) -> dict[str, int | float]:
+    """Options of an algorithm, with the values they have when not given.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if algorithm not in BY_NAME:
+        raise InputError(f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
+    return dict(BY_NAME[algorithm].__kwdefaults__ or {})
 
 
 def make_algorithm(name: str, options: dict[str, int | float]) -> Algorithm:
@@ -46,29 +68,32 @@ def make_algorithm(name: str, options: dict[str, int | float]) -> Algorithm:
     Raises:
         InputError: an unknown name, an unknown option, or a value the algorithm refuses.
     """
-    if name not in BY_NAME:
-        raise InputError(f"The algorithm {name!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
-    factory = BY_NAME[name]
-    known = sorted(factory.__kwdefaults__ or {})
+    known = sorted(option_names(name))
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
     try:
-        return factory(**options)
+        return BY_NAME[name](**options)
     except ValueError as error:
         raise InputError(f"The options {options} do not fit {name}: {error}.") from error
 
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse group and batch sizes that the algorithm cannot work with, by preparing a rollout of these shapes without data."""
+    """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data."""
     shape = (config.prompts, config.group_size, config.max_response_tokens)
     number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
     rollout = Rollout(flag(*shape), number(*shape), number(*shape[:2]), number(*shape), number(*shape), flag(*shape[:2]))
+
+    def one_loss(rollout: Rollout):
+        batch = prepare(algorithm, rollout, minibatches=config.minibatches)
+        return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)
+
     try:
-        jax.eval_shape(lambda data: prepare(algorithm, data, minibatches=config.minibatches), rollout)
+        jax.eval_shape(one_loss, rollout)
     except ValueError as error:
         raise InputError(
-            f"{config.algorithm} cannot train on {config.prompts} prompts x group_size={config.group_size} responses: {error}."
+            f"{config.algorithm} with the options {config.algorithm_options} cannot train on {config.prompts} prompts x "
+            f"group_size={config.group_size} responses: {error}."
         ) from error
 
 
@@ -101,7 +126,9 @@ def make_problems(config: TrainConfig) -> tuple[list[Problem], list[Problem]]:
         asked = {problem.prompt for problem in heldout}
         problems = [problem for problem in problems if problem.prompt not in asked]
         if not problems:
-            raise InputError(f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on.")
+            raise InputError(
+                f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
+            )
         return problems, heldout
     return split_heldout(problems, config.heldout_problems, seed=config.seed)
 
@@ -178,6 +205,10 @@ def make_setup(
     train = encode_prompts(train_problems, tokenizer, **limit)
     heldout = encode_prompts(heldout_problems, tokenizer, **limit)
     prompt_length = max(map(len, train.tokens + heldout.tokens))
+    demonstrations = None
+    if config.warm_start_steps:
+        budget = config.max_response_tokens
+        demonstrations = right_pad_demonstrations(train.problems, tokenizer, prompt_length, budget, chat=config.chat)
     sampling = Sampling(
         max_tokens=config.max_response_tokens,
         eos_id=tokenizer.eos_token_id,
@@ -197,7 +228,7 @@ def make_setup(
         mesh=mesh,
         model=model,
         tokenizer=tokenizer,
-        demonstrations=train.problems,
+        demonstrations=demonstrations,
         train=engine(train, sampling),
         heldout=engine(heldout, greedy),
         prompt_length=prompt_length,

@@ -1,5 +1,7 @@
 """Advantages and returns against sums written from the formula, and the theorems that are claimed of them."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +39,8 @@ jit_gae = jax.jit(ops.gae)
 jit_returns = jax.jit(ops.monte_carlo_returns)
 jit_lambda_returns = jax.jit(ops.lambda_returns)
 jit_decoupled = jax.jit(ops.decoupled_gae)
+jit_last = jax.jit(ops.rewards_at_last_token)
+jit_last_slope = jax.jit(jax.grad(lambda rewards, mask: ops.rewards_at_last_token(rewards, mask).sum()))
 jit_offset = jax.jit(ops.offset_decayed_gae)
 jit_complexity = jax.jit(ops.complexity_weighted_gae, static_argnames="chunk")
 
@@ -185,60 +189,73 @@ def test_defaults_are_undiscounted_ended_responses():
     case = {**fixed_case(), "gamma": 1.0, "bootstrap": np.zeros(ROWS)}
     (rewards, values, mask), _ = inputs(case)
     kept = np.where(case["mask"], case["values"], 0)
-    np.testing.assert_allclose(ops.td_errors(rewards, values, mask), sum_td(case), **EXACT)
-    np.testing.assert_allclose(ops.gae(rewards, values, mask), sum_gae(case, [0.95] * ROWS), **EXACT)
-    np.testing.assert_allclose(ops.monte_carlo_returns(rewards, mask), sum_returns(case), **EXACT)
-    np.testing.assert_allclose(ops.lambda_returns(rewards, values, mask), sum_gae(case, [0.95] * ROWS) + kept, **EXACT)
-    decoupled = ops.decoupled_gae(rewards, values, mask)
+
+    @jax.jit
+    def by_default(rewards, values, mask):
+        everything = ops.td_errors, ops.gae, ops.lambda_returns, ops.decoupled_gae
+        return [estimate(rewards, values, mask) for estimate in everything], ops.monte_carlo_returns(rewards, mask)
+
+    (td, advantage, lambda_return, decoupled), returns = by_default(rewards, values, mask)
+    np.testing.assert_allclose(td, sum_td(case), **EXACT)
+    np.testing.assert_allclose(advantage, sum_gae(case, [0.95] * ROWS), **EXACT)
+    np.testing.assert_allclose(lambda_return, sum_gae(case, [0.95] * ROWS) + kept, **EXACT)
     np.testing.assert_allclose(decoupled.advantage, sum_gae(case, [0.95] * ROWS), **EXACT)
     np.testing.assert_allclose(decoupled.value_target, sum_returns(case), **EXACT)
+    np.testing.assert_allclose(returns, sum_returns(case), **EXACT)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("wrt", ["rewards", "values", "bootstrap", "lambda_", "gamma"])
-@pytest.mark.parametrize("estimate", ["td", "gae", "returns", "lambda_returns"])
-def test_gradients_match_central_differences(estimate, wrt):
+def test_gradients_match_central_differences():
     case = fixed_case()
-    cotangent = jnp.array(np.random.default_rng(1).normal(size=(ROWS, TOKENS)))
-    functions = {
-        "td": lambda c: ops.td_errors(c["rewards"], c["values"], c["mask"], gamma=c["gamma"], bootstrap=c["bootstrap"]),
-        "gae": lambda c: ops.gae(**c),
-        "returns": lambda c: ops.monte_carlo_returns(c["rewards"], c["mask"], gamma=c["gamma"], bootstrap=c["bootstrap"]),
-        "lambda_returns": lambda c: ops.lambda_returns(**c),
-    }
-    clean = {name: jnp.asarray(value) for name, value in case.items()}
-    dirty = {**clean}
-    dirty["rewards"], dirty["values"] = (poisoned(case[name], case["mask"]) for name in ("rewards", "values"))
-    dirty["bootstrap"] = clean["bootstrap"].at[2].set(jnp.nan)  # of the row without tokens: no state comes after it
+    rng = np.random.default_rng(1)
+    cotangents = [jnp.array(rng.normal(size=(ROWS, TOKENS))) for _ in range(4)]
+    mask = jnp.array(case["mask"])
+    wrt = ("rewards", "values", "bootstrap", "lambda_", "gamma")
 
     @jax.jit
-    def total(x, rest):
-        return (cotangent * functions[estimate]({**rest, wrt: x})).sum()
+    def total(rewards, values, bootstrap, lambda_, gamma):
+        shared = {"gamma": gamma, "bootstrap": bootstrap}
+        estimates = (
+            ops.td_errors(rewards, values, mask, **shared),
+            ops.gae(rewards, values, mask, lambda_=lambda_, **shared),
+            ops.monte_carlo_returns(rewards, mask, **shared),
+            ops.lambda_returns(rewards, values, mask, lambda_=lambda_, **shared),
+        )
+        return sum((cotangent * x).sum() for cotangent, x in zip(cotangents, estimates, strict=True))
 
-    slope = jax.jit(jax.grad(total))(dirty[wrt], dirty)
-    expected = central_differences(lambda x: total(x, clean), np.asarray(case[wrt], float))
-    np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8)
+    clean = [jnp.asarray(case[name]) for name in wrt]
+    dirty = [
+        poisoned(case[name], case["mask"]) if name in ("rewards", "values") else jnp.asarray(case[name]) for name in wrt
+    ]
+    dirty[2] = dirty[2].at[2].set(jnp.nan)  # of the row without tokens: no state comes after it
+    slopes = jax.jit(jax.grad(total, tuple(range(5))))(*dirty)
+    for at, name in enumerate(wrt):
+        along = central_differences(lambda x, at=at: total(*clean[:at], x, *clean[at + 1 :]), np.asarray(case[name], float))
+        np.testing.assert_allclose(slopes[at], along, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_dtype_of_the_inputs_is_kept(dtype):
-    x, mask = jnp.ones((2, 3), dtype), jnp.ones((2, 3), bool)
-    row = jnp.ones(2, dtype)
-    for out in (
-        ops.td_errors(x, x, mask, gamma=0.5, bootstrap=row),
-        ops.gae(x, x, mask, gamma=0.5, lambda_=row, bootstrap=row),
-        ops.monte_carlo_returns(x, mask, gamma=0.5),
-        ops.lambda_returns(x, x, mask),
-        ops.rewards_at_last_token(row, mask),
-        ops.offset_decayed_gae(x, mask, alpha=0.1, max_length=3),
-        ops.complexity_weighted_gae(x, x, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0),
-    ):
-        assert out.dtype == dtype
+    x, row, mask = jnp.ones((2, 3), dtype), jnp.ones(2, dtype), jnp.ones((2, 3), bool)
+
+    def every_array(x, row):
+        return (
+            ops.td_errors(x, x, mask, gamma=0.5, bootstrap=row),
+            ops.gae(x, x, mask, gamma=0.5, lambda_=row, bootstrap=row),
+            ops.monte_carlo_returns(x, mask, gamma=0.5),
+            ops.lambda_returns(x, x, mask),
+            ops.rewards_at_last_token(row, mask),
+            ops.offset_decayed_gae(x, mask, alpha=0.1, max_length=3),
+            ops.complexity_weighted_gae(x, x, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0),
+        )
+
+    assert [out.dtype for out in jax.eval_shape(every_array, x, row)] == [dtype] * 7
 
 
 def test_mixed_precision_computes_in_the_wider_dtype():
     narrow, wide, mask = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3)), jnp.ones((2, 3), bool)
-    assert ops.gae(narrow, wide, mask).dtype == ops.lambda_returns(wide, narrow, mask).dtype == jnp.float32
+    assert jax.eval_shape(ops.gae, narrow, wide, mask).dtype == jnp.float32
+    assert jax.eval_shape(ops.lambda_returns, wide, narrow, mask).dtype == jnp.float32
 
 
 def every_estimate(rewards, values, mask):
@@ -295,7 +312,7 @@ def test_row_without_tokens_is_zero_with_a_finite_gradient():
     def total(rewards, values):
         return sum(estimate.sum() for estimate in every_estimate(rewards, values, mask).values())
 
-    out, slopes = jax.value_and_grad(total, (0, 1))(x, x)
+    out, slopes = jax.jit(jax.value_and_grad(total, (0, 1)))(x, x)
     assert out == 0
     assert not np.any(slopes)
 
@@ -341,10 +358,8 @@ def test_rewards_at_last_token_match_formula(rewards, mask):
             if any(row):
                 expected[i, max(tokens_of(row))] = rewards[i]
         given_rewards = poisoned(rewards, mask.any(-1))
-        actual, slope = jax.value_and_grad(lambda r: ops.rewards_at_last_token(r, jnp.array(mask)).sum())(given_rewards)
-        np.testing.assert_array_equal(ops.rewards_at_last_token(given_rewards, jnp.array(mask)), expected)
-        assert actual == pytest.approx(expected.sum(), abs=1e-12)
-        np.testing.assert_array_equal(slope, mask.any(-1))
+        np.testing.assert_array_equal(jit_last(given_rewards, jnp.array(mask)), expected)
+        np.testing.assert_array_equal(jit_last_slope(given_rewards, jnp.array(mask)), mask.any(-1))
 
 
 # λ that falls with the offset
@@ -441,17 +456,15 @@ def test_no_complexity_factor_is_the_offset_decay(case, settings):
 def test_the_defaults_of_the_offset_decay():
     td, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.ones((1, 3))
     expected = [[0.95**2 * np.exp(-0.5 * 4 / 3), 0.95 * np.exp(-0.5 / 3), 1.0]]
-    np.testing.assert_allclose(ops.offset_decayed_gae(td, mask, alpha=0.5, max_length=3), expected, **EXACT)
+    np.testing.assert_allclose(jit_offset(td, mask, alpha=0.5, max_length=3), expected, **EXACT)
     none = {"beta": 0.0, "max_complexity": 1.0}
-    np.testing.assert_allclose(
-        ops.complexity_weighted_gae(td, td, mask, alpha=0.5, max_length=3, **none), expected, **EXACT
-    )
+    np.testing.assert_allclose(jit_complexity(td, td, mask, alpha=0.5, max_length=3, **none), expected, **EXACT)
 
 
 def kernel_of_offset(length, **numbers):
     """The weight of each offset, seen from outside: what an impulse on the last token gives to the tokens before it."""
     impulse = jnp.zeros((1, length)).at[0, -1].set(1.0)
-    return np.asarray(ops.offset_decayed_gae(impulse, jnp.ones((1, length), bool), **numbers))[0, ::-1]
+    return np.asarray(jit_offset(impulse, jnp.ones((1, length), bool), **numbers))[0, ::-1]
 
 
 @pytest.mark.usefixtures("x64")
@@ -505,7 +518,7 @@ def test_complexity_weighted_gae_never_holds_a_square():
 
 @pytest.fixture(scope="module")
 def peer():
-    path = pytest.importorskip("pathlib").Path(__file__).resolve().parents[3] / "shared" / "oracles" / "peer_values.npz"
+    path = Path(__file__).resolve().parents[3] / "shared" / "oracles" / "peer_values.npz"
     if not path.is_file():
         pytest.skip(f"another library's numbers {path} are not on this machine")
     return np.load(path)
@@ -519,9 +532,9 @@ def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
     # Conventions: both leave `adv` unwhitened and 0 outside the mask. Its `returns` are adv + values everywhere, so outside the
     # mask they hold the raw value where ours hold 0; inside they agree.
     rewards, values, mask = (jnp.array(peer[f"in_{key}"]) for key in ("token_rewards", "values", "mask"))
-    advantage = ops.gae(rewards, values, mask, gamma=gamma, lambda_=lambda_)
+    advantage = jit_gae(rewards, values, mask, gamma=gamma, lambda_=lambda_)
     np.testing.assert_allclose(advantage, peer[f"out_gae_{name}_adv"], rtol=1e-9, atol=1e-9)
-    returns = ops.lambda_returns(rewards, values, mask, gamma=gamma, lambda_=lambda_)
+    returns = jit_lambda_returns(rewards, values, mask, gamma=gamma, lambda_=lambda_)
     theirs = np.where(peer["in_mask"] > 0, peer[f"out_gae_{name}_returns"], 0.0)
     np.testing.assert_allclose(returns, theirs, rtol=1e-9, atol=1e-9)
 

@@ -43,13 +43,16 @@ def test_jsonl_rows_are_on_disk_at_once(run):
     assert run.metrics.read_text() == (
         '{"phase": "rl", "step": 7, "seconds": 1.5, "reward": 0.25, "loss": null, "kl": null, "grad_norm": null}\n'
     )
-    tracker.log("eval", 7, {"accuracy": 1})
-    assert read_metrics(run.metrics)[1] == {"phase": "eval", "step": 7, "accuracy": 1.0}
+    tracker.log("eval", 0, {"accuracy": 1})
+    assert read_metrics(run.metrics)[1] == {"phase": "eval", "step": 0, "accuracy": 1.0}
     tracker.samples(7, SAMPLES)
     assert [json.loads(line) for line in run.samples.read_text().split("\n")[:-1]] == [
         {"step": 7, "prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": 1.0},
         {"step": 7, "prompt": "1+2=", "completion": "``` x", "answer": None, "reward": None},
     ]
+    assert "é\\ud800" in run.samples.read_text()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        tracker.samples(7, [{**SAMPLES[0], "answer": float("nan")}])
     tracker.close()
     tracker.close()
 
@@ -71,7 +74,9 @@ def test_tensorboard_events_read_back(run):
         tracker.close()
     assert len(list(run.tensorboard.iterdir())) == 2
     found = list(events(run))
-    scalars = [(step, value.tag, value.simple_value) for step, value in found if value.WhichOneof("value") == "simple_value"]
+    scalars = [
+        (step, value.tag, value.simple_value) for step, value in found if value.WhichOneof("value") == "simple_value"
+    ]
     assert [row for row in scalars if row[1] == "rl/reward"] == [(3, "rl/reward", 1.5), (4, "rl/reward", 2.0)]
     assert [step for step, tag, value in scalars if tag == "rl/loss" and np.isnan(value)] == [3, 4]
     texts = [(step, value.tag, value.tensor.string_val[0].decode()) for step, value in found if value.HasField("tensor")]
@@ -96,7 +101,7 @@ class FakeWandb:
     def finish(self):
         self.finished += 1
 
-    def Table(self, columns, data):  # noqa: N802
+    def Table(self, columns, data):
         return columns, data
 
 

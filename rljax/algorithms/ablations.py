@@ -1,0 +1,125 @@
+"""The rows of published ablation tables: each is its parent less one idea, and differs from it in one slot."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from jaxtyping import Array, Float
+
+from rljax.algorithms.algorithm import Algorithm, Critic
+from rljax.ops.gae import gae
+from rljax.ops.masked import zero_outside
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import overlong_filter, sequence_mean
+
+
+def _with_critic(**slots) -> Callable[[Algorithm], Algorithm]:
+    return lambda algorithm: algorithm._replace(critic=algorithm.critic._replace(**slots))
+
+
+def _with(**slots) -> Callable[[Algorithm], Algorithm]:
+    return lambda algorithm: algorithm._replace(**slots)
+
+
+def _coupled(algorithm: Algorithm) -> Algorithm:
+    """Give the policy the critic's λ: what is left of the critic's target once the values are taken off."""
+    critic: Critic = algorithm.critic
+
+    def advantage(rewards: Array, values: Array, mask: Array, **after: Array) -> Float[Array, "P G T"]:
+        return critic.target(rewards, values, mask, **after) - zero_outside(values, mask)
+
+    return algorithm._replace(critic=critic._replace(advantage=advantage))
+
+
+ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = MappingProxyType(
+    {
+        "dapo": MappingProxyType(
+            {
+                "clip_higher": _with(surrogate=partial(clipped, low=0.2, high=0.2)),
+                "soft_overlong": _with(shape_reward=None),
+                "token_level": _with(weights=sequence_mean),
+                "dynamic_sampling": _with(keep_group=None),
+            }
+        ),
+        "vapo": MappingProxyType(
+            {
+                "value_pretraining": _with_critic(pretraining_steps=0),
+                "decoupled_gae": _coupled,
+                "length_adaptive": _with_critic(advantage=partial(gae, lambda_=0.95)),
+                "clip_higher": _with(surrogate=partial(clipped, low=0.2, high=0.2)),
+                "token_level": _with(weights=sequence_mean),
+                "positive_examples": _with(terms=()),
+                "group_sampling": _with(group_size=1),
+            }
+        ),
+        "vc_ppo": MappingProxyType(
+            {
+                "value_pretraining": _with_critic(pretraining_steps=0),
+                "decoupled_gae": _coupled,
+            }
+        ),
+    }
+)
+"""Algorithm -> part -> the record without it.
+
+`vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491). "Without
+decoupled GAE" gives the policy the critic's λ = 1: VC-PPO prints the same score for that row as for λ_policy = 1; VAPO does not
+say. Without "length_adaptive" λ_policy is VC-PPO's 0.95. Without "group_sampling" there is one response a prompt (8192 prompts
+in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder: `dapo_ladder`.
+"""
+
+
+def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
+    """Take one idea out of an algorithm.
+
+    Args:
+        name: a key of `ABLATIONS`: which algorithm it is.
+        algorithm: the record to change, usually `BY_NAME[name]()`.
+        part: a key of `ABLATIONS[name]`.
+
+    Returns:
+        The record, different in one slot (for a critic's idea, in one slot of the critic).
+
+    Raises:
+        ValueError: an unknown algorithm or part; it lists the known ones.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> without("vapo", BY_NAME["vapo"](), "positive_examples").terms
+        ()
+    """
+    if name not in ABLATIONS:
+        raise ValueError(f"name must be one of {', '.join(ABLATIONS)}, got {name!r}")
+    if part not in ABLATIONS[name]:
+        raise ValueError(f"part of {name} must be one of {', '.join(ABLATIONS[name])}, got {part!r}")
+    return ABLATIONS[name][part](algorithm)
+
+
+def dapo_ladder(algorithm: Algorithm) -> dict[str, Algorithm]:
+    """Rows of DAPO's Table 1, from naive GRPO to the full method; each adds one slot to the row above it.
+
+    The table has overlong filtering in every row but the first. The authors' code does not filter, and neither does `dapo`:
+    the last row is `dapo` with `filter_tokens=overlong_filter`, so that each step is one slot.
+
+    Args:
+        algorithm: DAPO, with the hyper-parameters of your choice.
+
+    Returns:
+        Row name -> record, in the table's order.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> list(dapo_ladder(BY_NAME["dapo"]()))[:3]
+        ['naive_grpo', 'overlong_filtering', 'clip_higher']
+
+    Source:
+        DAPO, arXiv:2503.14476, Table 1.
+    """
+    row = algorithm._replace(filter_tokens=overlong_filter)
+    rows = {}
+    for part in ("dynamic_sampling", "token_level", "soft_overlong", "clip_higher"):
+        rows[part] = row
+        row = without("dapo", row, part)
+    rows["overlong_filtering"] = row
+    rows["naive_grpo"] = row._replace(filter_tokens=None)
+    return dict(reversed(rows.items()))

@@ -1,0 +1,33 @@
+"""CISPO: clipped importance-sampling-weight policy optimisation (arXiv:2506.13585)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.group import group_normalized
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import cispo as cispo_surrogate
+from rljax.ops.weights import token_mean
+
+
+def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
+    """CISPO (arXiv:2506.13585, Section 3): REINFORCE under a clipped weight, so that no token loses its gradient.
+
+    ::
+
+        J = (1/Σ|o_i|) Σ_i Σ_t sg[clip(ρ_it, 1-ε_low, 1+ε_high)] A_i log π(o_it)      A_i = (r_i - mean r) / std r
+
+    Args:
+        clip_low: ε_low = 1, which leaves the lower side open as the paper does.
+        clip_high: ε_high = 0.28 is DAPO's: the paper tunes it and gives no number.
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: the token mean runs over the whole optimiser batch. The value of the objective is relative to the sampling
+    policy's (log ρ in place of log π); the gradient is the same.
+    """
+    return Algorithm(
+        advantage=partial(group_normalized, eps=eps, ddof=ddof),
+        log_ratio=token_log_ratio,
+        surrogate=partial(cispo_surrogate, low=clip_low, high=clip_high),
+        weights=token_mean,
+    )

@@ -1,0 +1,42 @@
+"""GPG: group policy gradient (arXiv:2504.02546)."""
+
+from functools import partial
+
+from jaxtyping import Array, Float
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.checks import check_positive
+from rljax.ops.group import group_centered
+from rljax.ops.group_mixture import gpg_scale
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import token_mean
+
+
+def _centered_over(rewards: Float[Array, "P G"], *, norm: float, valid: Array | None = None) -> Float[Array, "P G"]:
+    return group_centered(rewards, valid=valid) / norm
+
+
+def gpg(*, norm: float = 1.0) -> Algorithm:
+    """GPG (arXiv:2504.02546): REINFORCE within a group; no reference model, no ratio, no clip.
+
+    ::
+
+        J = α (1/Σ|o_i|) Σ_i Σ_t A_i log π(o_it)      A_i = (r_i - mean r) / F_norm
+        α = B / (B - M)      B groups in the optimiser batch, of which M are right throughout or wrong throughout
+
+    Args:
+        norm: F_norm = 1.
+
+    Deviations: α counts groups of identical rewards, which for two-valued rewards is the same. The value of the objective is
+    relative to the sampling policy's (log ρ in place of log π); the gradient is the same. It is on-policy: take one update
+    a rollout.
+    """
+    check_positive(norm=norm)
+    return Algorithm(
+        advantage=partial(_centered_over, norm=norm),
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=token_mean,
+        scale=gpg_scale,
+    )

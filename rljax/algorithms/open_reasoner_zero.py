@@ -1,0 +1,49 @@
+"""Open-Reasoner-Zero: PPO at its plainest (arXiv:2503.24290)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm, Critic
+from rljax.algorithms.critic import squared_error
+from rljax.ops.gae import gae, lambda_returns
+from rljax.ops.group_mixture import batch_normalized
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import token_mean
+
+
+def open_reasoner_zero(
+    *, clip: float = 0.2, gamma: float = 1.0, lambda_: float = 1.0, eps: float = 1e-8, ddof: int = 0
+) -> Algorithm:
+    """Open-Reasoner-Zero (arXiv:2503.24290, Section 2): PPO with λ = γ = 1, no KL, no entropy bonus.
+
+    ::
+
+        J = E_t min(ρ_t A'_t, clip(ρ_t, 1-ε, 1+ε) A'_t)      A'_t = (A_t - mean A) / std A      A_t = R - V_old_t
+        L_V = E_t ½ (V_t - R)²
+
+    Args:
+        clip: ε = 0.2.
+        gamma: γ = 1.
+        lambda_: λ = 1.
+        eps: added to the standard deviation of the rollout's advantages (unstated in the paper).
+        ddof: of that standard deviation (unstated in the paper).
+
+    Deviations: none known. The mean and standard deviation are those of all tokens of the rollout. Other settings of the
+    paper: policy 1e-6 and critic 5e-6 (`learning_rate_ratio`), 50 warm-up steps of the learning rate, 128 prompts of 64
+    responses, and for each update of the policy 12 of the critic (`updates`; give `prepare` as many `value_minibatches`).
+    """
+    return Algorithm(
+        advantage=None,
+        critic=Critic(
+            advantage=partial(gae, gamma=gamma, lambda_=lambda_),
+            target=partial(lambda_returns, gamma=gamma, lambda_=lambda_),
+            loss=squared_error,
+            learning_rate_ratio=5.0,
+            updates=12,
+        ),
+        normalize=partial(batch_normalized, eps=eps, ddof=ddof),
+        log_ratio=token_log_ratio,
+        surrogate=partial(clipped, low=clip, high=clip),
+        weights=token_mean,
+        group_size=64,
+    )

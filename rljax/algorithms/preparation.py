@@ -1,0 +1,234 @@
+"""What is computed once for a rollout, before it is cut up: all that needs whole groups or the whole batch."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from rljax.algorithms.algorithm import Algorithm, Batch, Rollout, Term
+from rljax.ops.checks import check_between
+from rljax.ops.gae import rewards_at_last_token
+from rljax.ops.masked import zero_outside
+from rljax.ops.weights import token_mean
+
+_PER_TOKEN = ("behaviour_logp", "policy_logp", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy")
+_PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap")
+_WHY = {
+    "policy_logp": "the algorithm corrects for the sampling engine",
+    "ref_logp": "the algorithm has a KL penalty to the reference",
+    "truncated": "the algorithm filters overlong responses",
+    "values": "the algorithm has a critic",
+    "step_rewards": "the algorithm is supervised step by step",
+    "step_end": "the algorithm is supervised step by step",
+    "behaviour_entropy": "the algorithm has an exploration bonus",
+}
+
+
+def _check_rollout(algorithm: Algorithm, rollout: Rollout) -> None:
+    """Refuse shapes that disagree, and the absence of what the algorithm reads."""
+    if rollout.mask.ndim != 3:
+        raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
+    given = rollout._asdict()
+    for names, shape in ((_PER_TOKEN, rollout.mask.shape), (_PER_RESPONSE, rollout.mask.shape[:2])):
+        for name in names:
+            if given[name] is not None and given[name].shape != shape:
+                raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(given[name].shape)}")
+    for name, why in _WHY.items():
+        if given[name] is None and algorithm.needs(name):
+            raise ValueError(f"rollout.{name} must be given: {why}; got None")
+
+
+def _check_credit(algorithm: Algorithm, progress: Array | float | None) -> None:
+    """Refuse a record that takes credit from nowhere, or from two places without saying how to mix them."""
+    names = ("advantage", "token_advantage", "step_advantage", "critic")
+    sources = [name for name in names if algorithm._asdict()[name] is not None]
+    if algorithm.mix is None and len(sources) != 1:
+        raise ValueError(f"algorithm must have exactly one of {', '.join(names)}, got {', '.join(sources) or 'none'}")
+    if algorithm.mix is not None and sources != ["advantage", "critic"]:
+        raise ValueError(f"algorithm must have advantage and critic for its mix, got {', '.join(sources) or 'none'}")
+    if algorithm.mix is not None and progress is None:
+        raise ValueError("progress must be given: the algorithm's mix of two advantages depends on it; got None")
+    if progress is not None:
+        check_between(0, 1, progress=progress)
+
+
+def _check_minibatches(prompts: int, **counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1 or prompts % count:
+            raise ValueError(f"{name} must divide the {prompts} prompts of the rollout, got {count}")
+
+
+def _taking_part(rollout: Rollout) -> Rollout:
+    """Leave out every token and the reward of a response on which the reward had no opinion."""
+    mask = rollout.mask.astype(bool)
+    if rollout.valid is None:
+        return rollout._replace(mask=mask)
+    valid = rollout.valid.astype(bool)
+    rewards = jnp.where(valid, rollout.rewards, jnp.zeros_like(rollout.rewards))
+    return rollout._replace(mask=mask & valid[..., None], rewards=rewards, valid=valid)
+
+
+def _when_given(**arrays: Array | None) -> dict[str, Array]:
+    """Keyword arguments without the absent ones: a slot need not know of what the rollout does not have."""
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _trained_tokens(algorithm: Algorithm, rollout: Rollout) -> Bool[Array, "P G T"]:
+    """The tokens of kept groups, less those of filtered responses."""
+    mask = rollout.mask
+    if algorithm.keep_group is not None:
+        mask = mask & algorithm.keep_group(rollout.rewards, **_when_given(valid=rollout.valid))[:, None, None]
+    if algorithm.filter_tokens is not None:
+        mask = algorithm.filter_tokens(mask, rollout.truncated)
+    return mask
+
+
+def _rewards(
+    algorithm: Algorithm, rollout: Rollout, policy_logp: Array
+) -> tuple[Float[Array, "P G"], Float[Array, "P G T"]]:
+    """The reward of each response, and the same spread over its tokens: shaped by length, less the KL penalty."""
+    rewards = rollout.rewards
+    if algorithm.shape_reward is not None:
+        rewards = rewards + algorithm.shape_reward(rollout.mask.sum(-1).astype(rewards.dtype))
+    token_rewards = rewards_at_last_token(rewards, rollout.mask)
+    if algorithm.reward_kl is None:
+        return rewards, token_rewards
+    penalty = algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, rollout.ref_logp, rollout.mask)
+    return rewards + penalty.sum(-1), token_rewards + penalty
+
+
+def _credit(
+    algorithm: Algorithm, rollout: Rollout, rewards: Array, token_rewards: Array, progress: Array | None
+) -> Float[Array, "P G T"]:
+    """Credit of each token, from whichever source the record has."""
+    if algorithm.token_advantage is not None:
+        return algorithm.token_advantage(token_rewards, rollout.mask)
+    if algorithm.step_advantage is not None:
+        return algorithm.step_advantage(rollout.step_rewards, rollout.step_end.astype(bool) & rollout.mask)
+    group, critic = None, None
+    if algorithm.advantage is not None:
+        per_response = algorithm.advantage(rewards, **_when_given(valid=rollout.valid))
+        group = jnp.broadcast_to(per_response[..., None], rollout.mask.shape)
+    if algorithm.critic is not None:
+        after = _when_given(bootstrap=rollout.bootstrap)
+        critic = algorithm.critic.advantage(token_rewards, rollout.values, rollout.mask, **after)
+    if algorithm.mix is not None:
+        return algorithm.mix(critic, group, progress)
+    return group if critic is None else critic
+
+
+def _advantage(algorithm: Algorithm, rollout: Rollout, trained: Rollout, credit: Array) -> Float[Array, "P G T"]:
+    """Credit on the trained tokens, with its bonus, normalised."""
+    advantage = zero_outside(credit, trained.mask)
+    if algorithm.bonus is not None:
+        advantage = algorithm.bonus(advantage, rollout.behaviour_entropy, trained.mask)
+    if algorithm.normalize is not None:
+        advantage = algorithm.normalize(advantage, trained.mask)
+    return advantage
+
+
+def _for_each_minibatch(rollout: Rollout, count: int, weigh: Callable[[Rollout], Array]) -> Float[Array, "P G T"]:
+    """Weights of every mini-batch, each from its own prompts alone."""
+    prompts = rollout.mask.shape[0]
+    parts = jax.tree.map(lambda x: x.reshape(count, prompts // count, *x.shape[1:]), rollout)
+    return jax.vmap(weigh)(parts).reshape(rollout.mask.shape)
+
+
+def _weights(algorithm: Algorithm, rollout: Rollout, policy_logp: Array, minibatches: int) -> Float[Array, "P G T"]:
+    """The surrogate's weights, scaled and corrected."""
+
+    def weigh(part: Rollout) -> Array:
+        weights = algorithm.weights(part.mask)
+        if algorithm.scale is None:
+            return weights
+        return weights * algorithm.scale(part.rewards, **_when_given(valid=part.valid))
+
+    weights = _for_each_minibatch(rollout, minibatches, weigh)
+    if algorithm.correction is None:
+        return weights
+    return weights * algorithm.correction(policy_logp, rollout.behaviour_logp, rollout.mask)
+
+
+def _term_weights(algorithm: Algorithm, term: Term) -> Callable[[Rollout], Array]:
+    return (lambda part: algorithm.weights(part.mask)) if term.weights is None else term.weights
+
+
+def _critic_data(
+    algorithm: Algorithm, rollout: Rollout, trained: Rollout, token_rewards: Array, minibatches: int
+) -> dict[str, Float[Array, "P G T"]]:
+    """What the critic learns from, and how much each token counts for it."""
+    if algorithm.critic is None:
+        return {}
+    after = _when_given(bootstrap=rollout.bootstrap)
+    target = algorithm.critic.target(token_rewards, rollout.values, rollout.mask, **after)
+    return {
+        "old_values": zero_outside(rollout.values, trained.mask),
+        "value_target": zero_outside(target, trained.mask),
+        "value_weights": _for_each_minibatch(trained, minibatches, lambda part: algorithm.critic.weights(part.mask)),
+    }
+
+
+def prepare(
+    algorithm: Algorithm,
+    rollout: Rollout,
+    *,
+    minibatches: int = 1,
+    value_minibatches: int | None = None,
+    progress: Float[Array, ""] | float | None = None,
+) -> Batch:
+    """Compute once for a rollout all that needs whole groups or the whole batch.
+
+    Args:
+        algorithm: the record of functions.
+        rollout: P prompts with G responses each.
+        minibatches: optimiser updates that the rollout is cut into; P must be a multiple. Each is P / minibatches prompts in
+            their order, with weights of its own.
+        value_minibatches: the same for the critic's updates; None: as many as the policy's.
+        progress: share of the training that is done, in [0, 1]; for algorithms that mix two advantages.
+
+    Returns:
+        A `Batch` of B = P G rows; rows of one mini-batch stand together.
+
+    Raises:
+        ValueError: something the algorithm needs is missing, shapes disagree, or P is no multiple of `minibatches` or
+            `value_minibatches`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rljax.algorithms import BY_NAME, Rollout, prepare
+        >>> rollout = Rollout(
+        ...     mask=jnp.ones((1, 2, 3), bool), behaviour_logp=jnp.zeros((1, 2, 3)), rewards=jnp.array([[1.0, 0.0]])
+        ... )
+        >>> prepare(BY_NAME["dr_grpo"](max_length=4), rollout).advantage[:, 0].tolist()
+        [0.5, -0.5]
+    """
+    _check_rollout(algorithm, rollout)
+    _check_credit(algorithm, progress)
+    prompts, group, length = rollout.mask.shape
+    value_minibatches = minibatches if value_minibatches is None else value_minibatches
+    _check_minibatches(prompts, minibatches=minibatches, value_minibatches=value_minibatches)
+    rollout = _taking_part(rollout)
+    trained = rollout._replace(mask=_trained_tokens(algorithm, rollout))
+    policy_logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
+    policy_logp = zero_outside(policy_logp, rollout.mask)
+
+    progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
+    rewards, token_rewards = _rewards(algorithm, rollout, policy_logp)
+    credit = _credit(algorithm, rollout, rewards, token_rewards, progress)
+
+    def weigh(weights: Callable[[Rollout], Array]) -> Array:
+        return _for_each_minibatch(trained, minibatches, weights)
+
+    batch = Batch(
+        mask=trained.mask,
+        advantage=_advantage(algorithm, rollout, trained, credit),
+        weights=_weights(algorithm, trained, policy_logp, minibatches),
+        denominator_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
+        policy_logp=policy_logp,
+        ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
+        term_weights=tuple(weigh(_term_weights(algorithm, term)) for term in algorithm.terms),
+        token_share=weigh(lambda part: token_mean(part.mask)),
+        **_critic_data(algorithm, rollout, trained, token_rewards, value_minibatches),
+    )
+    return jax.lax.stop_gradient(jax.tree.map(lambda x: x.reshape(prompts * group, length), batch))

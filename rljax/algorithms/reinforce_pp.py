@@ -1,0 +1,62 @@
+"""REINFORCE++: advantages normalised over the whole batch (arXiv:2501.03262), without and with a group's baseline."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.terms import kl_penalty, kl_to_reference
+from rljax.ops.divergence import k2
+from rljax.ops.gae import monte_carlo_returns
+from rljax.ops.group import group_centered
+from rljax.ops.group_mixture import batch_normalized
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import token_mean
+
+
+def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddof: int = 0) -> Algorithm:
+    """REINFORCE++ (arXiv:2501.03262): neither critic nor group; one response a prompt is enough.
+
+    ::
+
+        J = E_t min(ρ_t A'_t, clip(ρ_t, 1-ε, 1+ε) A'_t)      A'_t = (A_t - mean A) / std A
+        A_t = r - β Σ_{k≥t} log(π/π_ref)_k      mean, std over all tokens of the rollout
+
+    Args:
+        clip: ε = 0.2, PPO's.
+        beta: β of the KL penalty in the reward; 0 leaves it and the reference model out.
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: the expectation over tokens is a token mean over the optimiser batch.
+    """
+    return Algorithm(
+        advantage=None,
+        token_advantage=monte_carlo_returns,
+        normalize=partial(batch_normalized, eps=eps, ddof=ddof),
+        reward_kl=kl_penalty(beta),
+        log_ratio=token_log_ratio,
+        surrogate=partial(clipped, low=clip, high=clip),
+        weights=token_mean,
+    )
+
+
+def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddof: int = 0) -> Algorithm:
+    """REINFORCE++ with a baseline (arXiv:2501.03262): less the group's mean, over the batch's standard deviation.
+
+    ::
+
+        J = E_t [min(ρ_t A'_t, clip(ρ_t, 1-ε, 1+ε) A'_t) - β k2_t]      A'_t = (A_t - mean A) / std A
+        A_t = r_i - (1/G) Σ_j r_j      mean, std over all tokens of the rollout
+
+    Args:
+        clip: ε = 0.2, PPO's.
+        beta: β of the KL penalty in the loss, k2 as in the paper; 0 leaves it and the reference model out.
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: the expectation over tokens is a token mean over the optimiser batch. Each response enters mean and std once
+    for every token, as in `reinforce_pp`; `rljax.ops.group_mixture.batch_normalized_rewards` counts it once.
+    """
+    return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(
+        advantage=group_centered, token_advantage=None, terms=kl_to_reference(beta, estimator=k2)
+    )

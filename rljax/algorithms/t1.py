@@ -1,0 +1,50 @@
+"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651)."""
+
+from functools import partial
+
+from jaxtyping import Array, Float
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.terms import entropy_bonus
+from rljax.ops.checks import check_between, check_nonnegative
+from rljax.ops.divergence import batch_normalized_kl
+from rljax.ops.group import leave_one_out
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import sequence_sum
+
+
+def _less_normalized_kl(rewards: Array, logp: Array, ref_logp: Array, mask: Array, *, beta: float) -> Float[Array, "P G T"]:
+    return rewards - beta * batch_normalized_kl(logp, ref_logp, mask)
+
+
+def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.01) -> Algorithm:
+    """T1 (arXiv:2501.11651): RLOO with an entropy bonus and a KL penalty, mean-subtracted, to a reference that moves.
+
+    ::
+
+        ∇J = (1/G) Σ_i (R_i - (1/(G-1)) Σ_{j≠i} R_j) ∇ log π(o_i | q) + c (1/G) Σ_i Σ_t ∇ H_it
+        R_i = r_i - β Σ_t (k1_it - mean k1)      θ_ref ← (1 - α) θ_ref + α θ      mean over all tokens of the rollout
+
+    Args:
+        beta: β = 2e-4.
+        entropy: c, weight of the token-entropy bonus; the paper's number was not found, 1e-3 is ours.
+        reference_rate: α of the moving reference, a rollout; the paper's number was not found, 0.01 is ours.
+
+    Deviations: the paper's equations were not found. From descriptions of it: leave-one-out baseline, token-entropy bonus,
+    KL to a moving average with the batch's mean subtracted. Where the KL enters, its estimator (k1), the set of the mean and
+    the sum over tokens are our reading. Rewards of -1 for repetition, overlong and garbled responses belong to the reward.
+    Other settings of the paper: 32 prompts of 64 responses, learning rate 1.5e-6, sampling temperature above 1.
+    """
+    check_nonnegative(beta=beta)
+    check_between(0, 1, reference_rate=reference_rate)
+    return Algorithm(
+        advantage=leave_one_out,
+        reward_kl=partial(_less_normalized_kl, beta=beta),
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=sequence_sum,
+        terms=entropy_bonus(entropy),
+        reference_rate=reference_rate,
+        group_size=64,
+    )

@@ -1,0 +1,297 @@
+"""Reading problems: the formats people have, and what is said when a row cannot be used."""
+
+import json
+import math
+import sys
+import types
+
+import pytest
+
+from rljax.data.dataset import load_problems
+from rljax.data.problem import Problem, reward_columns
+from rljax.errors import InputError
+
+CHAT = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write rows to a file and return its path; text is written as it is."""
+
+    def _write(rows, name="data.jsonl"):
+        path = tmp_path / name
+        if not isinstance(rows, str):
+            rows = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+        path.write_text(rows, encoding="utf-8")
+        return path
+
+    return _write
+
+
+@pytest.mark.parametrize("prompt", ["prompt", "question", "problem", "text"])
+@pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target"])
+def test_known_columns(write, prompt, answer):
+    (problem,) = load_problems(write([{prompt: "1+1?", answer: "2", "level": 3}]))
+    assert (problem.prompt, problem.answer) == ("1+1?", "2")
+    kept = {"level": 3} if answer == "answer" else {answer: "2", "level": 3}
+    assert problem.columns == kept
+    assert reward_columns([problem]) == {"answer": ["2"]} | {name: [value] for name, value in kept.items()}
+
+
+def test_the_first_known_column_wins(write):
+    row = {"text": "d", "problem": "c", "question": "b", "prompt": "a", "target": "4", "ground_truth": "3", "solution": "2"}
+    (problem,) = load_problems(write([row]))
+    assert (problem.prompt, problem.answer) == ("a", "2")
+    (problem,) = load_problems(write([row | {"answer": "1"}]))
+    assert problem.answer == "1"
+    assert set(problem.columns) == {"text", "problem", "question", "target", "ground_truth", "solution"}
+
+
+def test_named_columns(write):
+    rows = [{"question": "no", "q": "1+1?", "answer": "no", "meta": {"gold": 2}, "steps": "so 2"}]
+    (problem,) = load_problems(write(rows), prompt_column="q", answer_column="meta.gold", demonstration_column="steps")
+    columns = {"question": "no", "meta": {"gold": 2}, "steps": "so 2"}
+    assert problem == Problem("1+1?", "2", "so 2", columns)
+
+
+def test_a_column_with_a_dot_in_its_name_is_itself(write):
+    (problem,) = load_problems(write([{"prompt": "1+1?", "a.b": "2", "a": {"b": "3"}}]), answer_column="a.b")
+    assert problem.answer == "2"
+
+
+def test_demonstrations(write):
+    (problem,) = load_problems(write([{"prompt": "1+1=", "answer": "2", "demonstration": "1+1=2;#2"}]))
+    assert problem.demonstration == "1+1=2;#2"
+    (problem,) = load_problems(write([{"prompt": "1+1=", "answer": "so\n#### 2"}]), demonstration_column="answer")
+    assert problem.demonstration == problem.answer == "so\n#### 2"
+    path = write([{"prompt": "1+1=", "answer": "2", "demonstration": None}])
+    with pytest.raises(InputError, match="line 1, column 'demonstration': a demonstration must be text, not null"):
+        load_problems(path)
+
+
+def test_verl_rows(write):
+    row = {
+        "data_source": "sums",
+        "prompt": CHAT,
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+        "extra_info": {"index": 0},
+    }
+    (problem,) = load_problems(write([row]))
+    assert (problem.prompt, problem.answer, problem.messages) == ("Add.\n1+1?", "2", tuple(CHAT))
+    assert problem.columns == {name: row[name] for name in ("data_source", "reward_model", "extra_info")}
+
+
+def test_trl_rows(write):
+    plain, chat = load_problems(write([{"prompt": "1+1?", "solution": "2"}, {"prompt": CHAT[1:], "solution": "2"}]))
+    assert (plain.prompt, plain.messages) == ("1+1?", None)
+    assert (chat.prompt, chat.messages) == ("1+1?", (CHAT[1],))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (27.0, "27"),
+        (27, "27"),
+        (-3.0, "-3"),
+        (0.5, "0.5"),
+        (1e-7, "1e-07"),
+        (True, "True"),
+        ("27.0", "27.0"),
+        (" a ", " a "),
+    ],
+)
+def test_answers_become_text(write, value, text):
+    assert load_problems(write([{"prompt": "?", "answer": value}]))[0].answer == text
+
+
+def test_json_lists_blank_lines_and_a_byte_order_mark(write):
+    row = {"prompt": "a\u2028b", "answer": "1"}
+    assert load_problems(write([row, row], "data.json")) == [Problem("a\u2028b", "1")] * 2
+    text = json.dumps(row, ensure_ascii=False)
+    assert load_problems(write(f"\ufeff{text}\r\n\r\n{text}")) == [Problem("a\u2028b", "1")] * 2
+
+
+def test_a_folder_holds_a_file_for_each_split(write, tmp_path):
+    write([{"prompt": "a", "answer": "1"}], "train.jsonl")
+    write([{"prompt": "b", "answer": "1"}], "test.json")
+    assert load_problems(tmp_path)[0].prompt == "a"
+    assert load_problems(str(tmp_path), split="test")[0].prompt == "b"
+    with pytest.raises(InputError, match=r"holds none of dev\.jsonl, dev\.json, dev\.parquet; give the file"):
+        load_problems(tmp_path, split="dev")
+    write([{"prompt": "b", "answer": "1"}], "test.jsonl")
+    with pytest.raises(InputError, match=r"holds 2 of test\.jsonl"):
+        load_problems(tmp_path, split="test")
+
+
+GOOD = '{"prompt": "a", "answer": "1"}\n'
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("{", "line 2: this is not JSON"),
+        ("[1]", "line 2: a row must be an object with named columns, not a list"),
+        ("null", "line 2: a row must be .*, not null"),
+        ('{"prompt": "a"}', r"line 2: the column 'answer' is missing \(there are prompt\)"),
+        ("{}", r"line 2: the column 'prompt' is missing \(there are none\)"),
+        (
+            '{"prompt": 3, "answer": "1"}',
+            "line 2, column 'prompt': a prompt must be text or a list of chat messages, not 3",
+        ),
+        ('{"prompt": [], "answer": "1"}', "line 2, column 'prompt': a prompt must be text or .*, not a list"),
+        ('{"prompt": " ", "answer": "1"}', "line 2, column 'prompt': the prompt is empty"),
+        ('{"prompt": ["a"], "answer": "1"}', "line 2, column 'prompt': a chat message must be an object .*, not 'a'"),
+        ('{"prompt": [{"role": "user"}], "answer": "1"}', "line 2, column 'prompt': .*not {'role': 'user'}"),
+        ('{"prompt": [{"role": "user", "content": [1]}], "answer": "1"}', "line 2, column 'prompt': a chat message"),
+        (
+            '{"prompt": [{"role": "assistant", "content": "a"}], "answer": "1"}',
+            "line 2, .*the chat ends with the assistant",
+        ),
+        ('{"prompt": "a", "answer": null}', "line 2, column 'answer': an answer must be text or a number, not null"),
+        ('{"prompt": "a", "answer": ["1"]}', "line 2, column 'answer': an answer must be text or a number, not a list"),
+        ('{"prompt": "a", "answer": NaN}', "line 2, column 'answer': an answer must be text or a number, not nan"),
+        ('{"prompt": "a", "answer": ""}', "line 2, column 'answer': the answer is empty"),
+    ],
+)
+def test_a_bad_line_is_named(write, second, message):
+    path = write(GOOD + second + "\n" + GOOD)
+    with pytest.raises(InputError, match=r"data\.jsonl, " + message):
+        load_problems(path)
+
+
+def test_further_bad_rows_are_counted(write):
+    bad = {"prompt": "a", "answer": None}
+    with pytest.raises(
+        InputError, match=r"data\.json, entry 2, column 'answer'.* row\. 2 more rows cannot be used either\."
+    ):
+        load_problems(write([{"prompt": "a", "answer": "1"}, bad, bad, {"prompt": "a"}], "data.json"))
+
+
+@pytest.mark.parametrize(
+    ("row", "arguments", "message"),
+    [
+        (
+            {"q": "a", "answer": "1"},
+            {},
+            "none of the columns prompt, .*, text for the prompt .*q, answer.* as prompt_column",
+        ),
+        (
+            {"prompt": "a", "code": "1"},
+            {},
+            "none of the columns answer, .* for the answer .*prompt, code.* as answer_column",
+        ),
+        ({"prompt": "a", "answer": "1"}, {"answer_column": "code"}, "line 1: there is no column 'code' for the answer"),
+        ({"prompt": "a", "answer": "1"}, {"prompt_column": "code"}, "line 1: there is no column 'code' for the prompt"),
+        ({"prompt": "a", "answer": "1"}, {"demonstration_column": "code"}, "line 1: the column 'code' is missing"),
+    ],
+)
+def test_columns_that_cannot_be_found(write, row, arguments, message):
+    with pytest.raises(InputError, match=message):
+        load_problems(write([row, row]), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("", "data.jsonl", r"data\.jsonl holds no problem at all"),
+        ("[]", "data.json", r"data\.json holds no problem at all"),
+        ("{}", "data.json", r"data\.json must hold one list of objects, not an object"),
+        (GOOD + GOOD, "data.json", r"data\.json is not JSON .* call it \.jsonl"),
+        (GOOD, "data.csv", r"data\.csv' is no \.jsonl, \.json, \.parquet file; convert it"),
+    ],
+)
+def test_files_that_cannot_be_used(write, text, name, message):
+    with pytest.raises(InputError, match=message):
+        load_problems(write(text, name))
+
+
+def test_a_file_in_another_encoding(tmp_path):
+    (tmp_path / "data.jsonl").write_bytes('{"prompt": "é", "answer": "1"}'.encode("latin-1"))
+    with pytest.raises(InputError, match=r"data\.jsonl is not written in UTF-8"):
+        load_problems(tmp_path / "data.jsonl")
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "a/b/missing", "~/no-such-dataset"])
+def test_a_missing_file(name):
+    with pytest.raises(InputError, match=f"the dataset '{name}' does not exist"):
+        load_problems(name)
+
+
+def test_an_empty_name():
+    with pytest.raises(InputError, match="the name of the dataset is empty"):
+        load_problems("")
+
+
+def test_missing_packages_are_named(monkeypatch, write):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match="needs the package pyarrow; run `pip install pyarrow`"):
+        load_problems(write("", "data.parquet"))
+    with pytest.raises(
+        InputError, match=r"'some/set' is no file here.*needs the package datasets; .* `pip install datasets`"
+    ):
+        load_problems("some/set")
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [
+        {"prompt": CHAT, "reward_model": {"ground_truth": "2"}},
+        {"prompt": CHAT, "reward_model": {"ground_truth": None}},
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows[:1]), tmp_path / "data.parquet")
+    (problem,) = load_problems(tmp_path / "data.parquet")
+    assert (problem.answer, problem.messages) == ("2", tuple(CHAT))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data.parquet")
+    with pytest.raises(InputError, match=r"data\.parquet, row 2, column 'reward_model\.ground_truth': an answer must be"):
+        load_problems(tmp_path / "data.parquet")
+    (tmp_path / "data.parquet").write_text("no")
+    with pytest.raises(InputError, match=r"data\.parquet is not a parquet file"):
+        load_problems(tmp_path / "data.parquet")
+
+
+def test_the_hub_is_read_through_datasets(monkeypatch):
+    asked = []
+
+    def load_dataset(name, configuration, *, split):
+        asked.append((name, configuration, split))
+        if name == "no/set":
+            raise ConnectionError("no\nnetwork")
+        return [{"question": "1+1?", "answer": 2}, {"question": "1+1?", "answer": None}][: 1 + (name == "bad/set")]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert load_problems("good/set") == [Problem("1+1?", "2")]
+    assert load_problems("good/set:main", split="test") == [Problem("1+1?", "2")]
+    assert asked == [("good/set", None, "train"), ("good/set", "main", "test")]
+    with pytest.raises(InputError, match=r"bad/set \(train\), row 2, column 'answer'"):
+        load_problems("bad/set")
+    with pytest.raises(InputError, match=r"'no/set' with the split 'train' cannot .* \(ConnectionError: no network\)"):
+        load_problems("no/set")
+
+
+def test_real_files(shared_data, write):
+    gsm8k = load_problems(shared_data / "gsm8k_train.jsonl", demonstration_column="answer")
+    assert len(gsm8k) == 7473
+    assert gsm8k[0].prompt.startswith("Natalia sold clips")
+    assert gsm8k[0].demonstration.endswith("#### 72")
+
+    amc = load_problems(shared_data / "amc23.jsonl")
+    assert (len(amc), amc[0].answer) == (40, "27")
+    assert all(math.isfinite(float(problem.answer)) and "." not in problem.answer for problem in amc)
+    assert set(amc[0].columns) == {"id", "problem", "url"}
+
+    with pytest.raises(
+        InputError, match=r"mbpp\.jsonl, line 1: there is none of the columns answer, .*text, code, task_id"
+    ):
+        load_problems(shared_data / "mbpp.jsonl")
+    mbpp = load_problems(shared_data / "mbpp.jsonl", answer_column="code")
+    assert len(mbpp) == 974
+    assert mbpp[1].columns["test_list"][0].startswith("assert similar_elements")
+
+    path = shared_data / "math_train.json"
+    with pytest.raises(InputError, match=r"math_train\.json, entry 887, column 'answer': .*not null.* 3 more rows"):
+        load_problems(path)
+    usable = [row for row in json.loads(path.read_text()) if row["answer"] and row["answer"].strip()]
+    assert len(load_problems(write(usable, "math.json"))) == 7470

@@ -1,0 +1,162 @@
+"""Prompts as arrays, and the order in which they come."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljax.data.arithmetic import arithmetic
+from rljax.data.problem import Problem
+from rljax.data.prompts import PromptStream, encode_prompts, left_pad, right_pad, right_pad_demonstrations
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
+from rljax.errors import InputError
+
+PROBLEMS = [Problem("1+1=", "2", "#2"), Problem("10+10=", "20", "10+10=20;#20"), Problem("2+3=", "5", "2+3=5;#5")]
+token_rows = st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=5)
+
+
+class ChatTokenizer(ByteTokenizer):
+    """Writes a chat as text, `role:content|` for each message."""
+
+    def apply_chat_template(self, messages):
+        return self.encode("".join(f"{m['role']}:{m['content']}|" for m in messages))
+
+
+def test_prompts_are_encoded_in_order_and_long_ones_dropped():
+    tokenizer = CharacterTokenizer()
+    encoded = encode_prompts(PROBLEMS, tokenizer, max_length=4)
+    assert encoded.problems == (PROBLEMS[0], PROBLEMS[2])
+    assert encoded.tokens == (tokenizer.encode("1+1="), tokenizer.encode("2+3="))
+    assert encoded.dropped == 1
+    assert encode_prompts(PROBLEMS, tokenizer, max_length=6).dropped == 0
+
+
+def test_the_opening_token_comes_first_and_counts():
+    tokenizer = ByteTokenizer()
+    encoded = encode_prompts(PROBLEMS, tokenizer, max_length=6)
+    assert encoded.tokens[0] == [tokenizer.bos_token_id, *tokenizer.encode("1+1=")]
+    assert (len(encoded.tokens), encoded.dropped) == (2, 1)
+
+
+def test_a_chat_goes_through_the_template():
+    messages = ({"role": "system", "content": "add"}, {"role": "user", "content": "1+1="})
+    problems = [PROBLEMS[0], Problem("add\n1+1=", "2", messages=messages)]
+    encoded = encode_prompts(problems, ChatTokenizer(), max_length=99, chat=True)
+    assert [ChatTokenizer().decode(tokens) for tokens in encoded.tokens] == ["user:1+1=|", "system:add|user:1+1=|"]
+    assert ChatTokenizer.bos_token_id not in encoded.tokens[0]
+    assert encode_prompts(problems, ChatTokenizer(), max_length=99).tokens[0] == [1, *ByteTokenizer().encode("1+1=")]
+
+
+@pytest.mark.parametrize(
+    ("problems", "arguments", "message"),
+    [
+        (
+            PROBLEMS,
+            {"max_length": 3},
+            "longer than the limit of 3 tokens, the shortest has 4; raise the limit to at least 4",
+        ),
+        ([], {"max_length": 3}, "no problems to encode"),
+        (PROBLEMS, {"max_length": 9, "chat": True}, "a CharacterTokenizer has no chat template"),
+    ],
+)
+def test_refusals(problems, arguments, message):
+    with pytest.raises(InputError, match=message):
+        encode_prompts(problems, CharacterTokenizer(), **arguments)
+
+
+@given(token_rows)
+def test_padding(rows):
+    for pad, sides in ((left_pad, lambda row, fill: fill + row), (right_pad, lambda row, fill: row + fill)):
+        tokens, mask = pad(rows, 6, 7)
+        assert (tokens.dtype, mask.dtype) == (np.int32, np.bool_)
+        assert tokens.tolist() == [sides(row, [7] * (6 - len(row))) for row in rows]
+        assert mask.tolist() == [sides([True] * len(row), [False] * (6 - len(row))) for row in rows]
+
+
+@pytest.mark.parametrize("pad", [left_pad, right_pad])
+def test_padding_refuses_what_does_not_fit(pad):
+    with pytest.raises(ValueError, match="row 1 has 3 tokens, more than the length 2"):
+        pad([[1], [1, 2, 3]], 2, 0)
+
+
+def test_demonstrations_meet_in_the_middle_and_end_with_the_end_token():
+    tokenizer = CharacterTokenizer()
+    arrays = right_pad_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=9)
+    assert arrays.dropped == 1
+    for row, problem in enumerate((PROBLEMS[0], PROBLEMS[2])):
+        prompt = arrays.prompt_tokens[row][arrays.prompt_mask[row]]
+        response = arrays.response_tokens[row][arrays.response_mask[row]]
+        assert prompt.tolist() == tokenizer.encode(problem.prompt)
+        assert response.tolist() == [*tokenizer.encode(problem.demonstration), tokenizer.eos_token_id]
+    assert arrays.prompt_mask.tolist() == [[False] + [True] * 4] * 2
+    assert arrays.response_mask.sum(-1).tolist() == [3, 9]
+    assert arrays.response_mask[0].tolist() == [True] * 3 + [False] * 6
+    assert arrays.response_tokens.shape == (2, 9)
+
+
+def test_a_demonstration_must_fit_with_its_end_token():
+    assert right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 8).dropped == 2
+    assert right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 13).dropped == 0
+    assert right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 5, 13).dropped == 1
+    with pytest.raises(InputError, match="every demonstration is longer than the limit of 2 tokens, the shortest has 3"):
+        right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 2)
+    with pytest.raises(InputError, match="every prompt is longer than the limit of 2"):
+        right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 2, 9)
+    with pytest.raises(InputError, match="the problem 'a' has no demonstration"):
+        right_pad_demonstrations([*PROBLEMS, Problem("a", "1")], CharacterTokenizer(), 9, 99)
+
+
+def test_demonstrations_of_a_chat():
+    arrays = right_pad_demonstrations(PROBLEMS[:1], ChatTokenizer(), 20, 9, chat=True)
+    assert ChatTokenizer().decode(arrays.prompt_tokens[0]) == "user:1+1=|"
+
+
+def test_the_arithmetic_task_trains_without_loss():
+    problems = arithmetic("train", 50, seed=0)
+    arrays = right_pad_demonstrations(problems, CharacterTokenizer(), 12, 48)
+    assert (arrays.dropped, arrays.prompt_tokens.shape) == (0, (50, 12))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 300])
+def test_every_epoch_holds_every_record_once(size):
+    stream = PromptStream(range(size), seed=0)
+    for epoch in range(4):
+        assert sorted(stream.indices(epoch * size, size)) == list(range(size))
+    assert sorted(stream.indices(0, 3 * size)) == sorted([*range(size)] * 3)
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    stream = PromptStream(range(300), seed=0)
+    beginnings = {tuple(stream.indices(300 * epoch, 10)) for epoch in range(8)}
+    assert len(beginnings) == 8
+    assert tuple(range(10)) not in beginnings
+
+
+def test_neighbouring_seeds_do_not_share_their_epochs():
+    streams = [PromptStream(range(300), seed=seed) for seed in range(6)]
+    beginnings = {tuple(stream.indices(300 * epoch, 10)) for stream in streams for epoch in range(6)}
+    assert len(beginnings) == 36
+
+
+@given(st.integers(0, 1000), st.integers(0, 40), st.integers(0, 40))
+def test_resuming_at_a_position_goes_on_as_if_never_stopped(position, first, second):
+    whole = PromptStream(range(300), seed=3).indices(position, first + second)
+    resumed = PromptStream(range(300), seed=3).indices(position + first, second)
+    assert whole[first:] == resumed
+    assert len(whole) == first + second
+    assert all(0 <= i < 300 for i in whole)
+
+
+def test_records_are_served_by_their_indices():
+    stream = PromptStream("abcde", seed=1)
+    assert stream.take(3, 9) == ["abcde"[i] for i in stream.indices(3, 9)]
+
+
+def test_stream_refusals():
+    with pytest.raises(InputError, match="no records to serve"):
+        PromptStream([], seed=0)
+    with pytest.raises(InputError, match="seed of the data order is -1"):
+        PromptStream("a", seed=-1)
+    for position, count in ((-1, 2), (2, -1)):
+        with pytest.raises(ValueError, match=f"must not be negative, got {position} and {count}"):
+            PromptStream("a", seed=0).indices(position, count)

@@ -1,0 +1,144 @@
+"""Hugging Face folders: real weights, round trips, parity with transformers, and folders that cannot be read."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rljax.errors import InputError
+from rljax.models import Model, RopeScaling, TransformerConfig, init_params
+from rljax.models.huggingface import load_params, locate, read_config, save_pretrained
+from rljax.models.language_model import logits
+from rljax.rollout import Sampling, sample
+
+LLAMA = TransformerConfig(
+    vocab_size=20, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, rope_theta=500.0, norm_eps=1e-6
+)
+STRETCH = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, original_length=64)
+SHAPES = {
+    "llama": LLAMA,
+    "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=STRETCH),
+    "qwen2": replace(LLAMA, qkv_bias=True),
+    "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
+}
+
+
+def random_params(config):
+    """Every tensor different from its initial value, biases and norms too."""
+    leaves, tree = jax.tree.flatten(init_params(config, jax.random.key(0)))
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+
+
+@pytest.fixture(params=SHAPES)
+def saved(request, tmp_path):
+    config = SHAPES[request.param]
+    params = random_params(config)
+    save_pretrained(tmp_path / "model", config, params, bos=None, eos=1)
+    return tmp_path / "model", config, params
+
+
+def test_a_saved_model_is_read_back_exactly(saved):
+    folder, config, params = saved
+    assert read_config(folder) == config
+    jax.tree.map(np.testing.assert_array_equal, load_params(folder, config), params)
+
+
+def test_transformers_computes_the_same_logits(saved):
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install 'rljax[parity]'")
+    from transformers import AutoModelForCausalLM
+
+    folder, config, params = saved
+    tokens = np.array([[3, 5, 7, 11, 13, 17, 19, 2]])
+    with torch.no_grad():
+        theirs = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor(tokens)).logits.numpy()
+    ours = logits(Model(config), params, jnp.array(tokens), jnp.ones(tokens.shape, bool))
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+
+
+def test_weights_in_several_files_are_found_through_their_index(saved):
+    folder, config, params = saved
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, held in halves.items():
+        save_file({name: tensors[name] for name in held}, folder / file)
+    weight_map = {name: file for file, held in halves.items() for name in held}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors").unlink()
+    jax.tree.map(np.testing.assert_array_equal, load_params(folder, config), params)
+
+
+def test_pretrained_weights_tell_their_story(shared_data):
+    folder = shared_data / "stories260k"
+    config = read_config(folder)
+    greedy = Sampling(5, eos_id=2, pad_id=0, temperature=0.0)
+    start = jnp.array([[1]])
+    samples = sample(
+        Model(config), load_params(folder, config), start, start > 0, jax.random.key(0), sampling=greedy
+    )
+    assert samples.tokens.tolist() == [[403, 407, 261, 378, 432]]
+
+
+def edited(folder, **changes):
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**raw, **changes}))
+
+
+@pytest.fixture
+def llama(tmp_path):
+    save_pretrained(tmp_path / "model", LLAMA, random_params(LLAMA), bos=None, eos=1)
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "family 'mamba', which is not known here; known are llama"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"model_type": "mistral", "sliding_window": 8}, "sliding-window"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "scaling of type 'yarn'"),
+    ],
+)
+def test_unknown_features_are_refused(llama, changes, message):
+    edited(llama, **changes)
+    with pytest.raises(InputError, match=message):
+        read_config(llama)
+
+
+def test_the_older_spelling_of_rotary_scaling_is_read(llama):
+    older = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    edited(llama, rope_parameters=None, rope_scaling={**older, "original_max_position_embeddings": 64})
+    assert read_config(llama) == replace(LLAMA, rope_scaling=STRETCH)
+
+
+def test_a_folder_without_weights_is_refused(llama):
+    (llama / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has a config.json but no model.safetensors"):
+        load_params(llama, LLAMA)
+
+
+def test_a_missing_tensor_is_named(llama):
+    tensors = load_file(llama / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, llama / "model.safetensors")
+    with pytest.raises(InputError, match=r"lack the tensor 'model.norm.weight'"):
+        load_params(llama, LLAMA)
+
+
+def test_a_tensor_of_another_shape_is_named(llama):
+    with pytest.raises(InputError, match=r"'model.embed_tokens.weight' .* has shape \(20, 16\)"):
+        load_params(llama, replace(LLAMA, vocab_size=21))
+
+
+def test_folders_that_are_not_there_are_refused(tmp_path, llama):
+    with pytest.raises(InputError, match="does not exist"):
+        locate(str(tmp_path / "nothing"))
+    assert locate(str(llama)) == llama
+    (llama / "config.json").unlink()
+    with pytest.raises(InputError, match=r"has no config.json"):
+        read_config(llama)

@@ -1,0 +1,118 @@
+"""The transformer as pure functions: cache, padding, chunks, recomputation."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.errors import InputError
+from rljax.models import Model, RopeScaling, TransformerConfig, abstract_params, count_parameters, init_params, score_tokens
+from rljax.models.language_model import empty_cache, extend, logits
+from rljax.models.transformer import rope_frequencies
+
+CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
+TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
+VALID = jnp.ones_like(TOKENS, bool)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.tree.map(lambda x: x * 4, init_params(CONFIG, jax.random.key(0)))
+
+
+@pytest.fixture(scope="module")
+def whole(params):
+    return jax.jit(logits, static_argnums=0)(Model(CONFIG), params, TOKENS, VALID)
+
+
+def test_a_token_sees_only_what_came_before(params, whole):
+    changed = logits(Model(CONFIG), params, TOKENS.at[:, 3].set(11), VALID)
+    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-5)
+    assert float(jnp.abs(changed[:, 3:] - whole[:, 3:]).max()) > 0.1
+
+
+def test_cached_decode_is_the_whole_forward(params, whole):
+    model, slots = Model(CONFIG), 8
+    cache = empty_cache(model, 2, slots)
+    seen = jnp.arange(slots)[None, None, :] <= jnp.arange(3)[None, :, None]
+    positions = jnp.tile(jnp.arange(3), (2, 1))
+    out, cache = extend(model, params, TOKENS[:, :3], positions, jnp.tile(seen, (2, 1, 1)), cache, 0)
+    np.testing.assert_allclose(out, whole[:, 2], atol=1e-4)
+    for slot in range(3, 6):
+        seen = jnp.tile((jnp.arange(slots) <= slot)[None, None], (2, 1, 1))
+        out, cache = extend(model, params, TOKENS[:, slot : slot + 1], jnp.full((2, 1), slot), seen, cache, slot)
+        np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_changes_nothing(params, whole, side):
+    padding = (3, 0) if side == "left" else (0, 3)
+    tokens = jnp.pad(TOKENS, ((0, 0), padding), constant_values=11)
+    valid = jnp.pad(VALID, ((0, 0), padding))
+    padded = logits(Model(CONFIG), params, tokens, valid)
+    kept = padded[:, 3:] if side == "left" else padded[:, :6]
+    np.testing.assert_allclose(kept, whole, atol=1e-4)
+    assert jnp.isfinite(padded).all()
+
+
+def test_scores_are_the_log_softmax_of_the_logits(params, whole):
+    scores = score_tokens(Model(CONFIG), params, TOKENS, VALID, start=2, temperature=0.5)
+    reference = np.asarray(whole, np.float64)[:, 1:-1] / 0.5
+    reference -= np.log(np.exp(reference).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(reference, np.asarray(TOKENS)[:, 2:, None], axis=-1)[..., 0]
+    np.testing.assert_allclose(scores.logp, chosen, atol=1e-5)
+    np.testing.assert_allclose(scores.entropy, -(np.exp(reference) * reference).sum(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", [{"chunk": 3}, {"remat": True}])
+def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
+    def total(params, config, chunk):
+        scores = score_tokens(Model(config), params, TOKENS, VALID, start=1, chunk=chunk)
+        return (scores.logp + 0.3 * scores.entropy).sum()
+
+    config = replace(CONFIG, remat=variant.get("remat", False))
+    value, gradient = jax.value_and_grad(total)(params, config, variant.get("chunk", 256))
+    expected, expected_gradient = jax.value_and_grad(total)(params, CONFIG, 256)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, expected_gradient)
+
+
+def test_bfloat16_is_close_and_scores_stay_float32(params):
+    scores = score_tokens(Model(replace(CONFIG, compute_dtype="bfloat16")), params, TOKENS, VALID, start=1)
+    exact = score_tokens(Model(CONFIG), params, TOKENS, VALID, start=1)
+    assert scores.logp.dtype == jnp.float32
+    assert 0 < float(jnp.abs(scores.logp - exact.logp).max()) < 0.5
+
+
+def test_parameters_are_counted_without_making_them():
+    attention = 16 * 4 * 4 * 2 + 16 * 2 * 4 * 2
+    layer = attention + 3 * 16 * 24 + 2 * 16
+    assert count_parameters(abstract_params(CONFIG)) == 13 * 16 + 2 * layer + 16
+    assert count_parameters(abstract_params(replace(CONFIG, tied_head=False))) == 2 * 13 * 16 + 2 * layer + 16
+
+
+def test_stretched_rotary_frequencies_follow_the_definition():
+    scaling = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, original_length=64)
+    plain = rope_frequencies(replace(CONFIG, head_dim=16))
+    stretched = rope_frequencies(replace(CONFIG, head_dim=16, rope_scaling=scaling))
+    for before, after in zip(np.asarray(plain, np.float64), np.asarray(stretched), strict=True):
+        wavelength = 2 * np.pi / before
+        if wavelength < 64 / 4:
+            expected = before
+        elif wavelength > 64 / 1:
+            expected = before / 8
+        else:
+            smooth = (64 / wavelength - 1) / (4 - 1)
+            expected = (1 - smooth) * before / 8 + smooth * before
+        np.testing.assert_allclose(after, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"layers": 0}, "layers is 0"), ({"kv_heads": 3}, "heads \\(4\\) must be a multiple"), ({"head_dim": 3}, "head_dim is 3")],
+)
+def test_impossible_shapes_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        replace(CONFIG, **change)

@@ -1,0 +1,363 @@
+"""Group-relative advantages against loops written from the formulas, ragged groups, and the theorems said of them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import group
+
+P, G, T = 3, 4, 5
+tenths = st.integers(-30, 30).map(lambda k: k / 10)
+reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
+weight_arrays = hnp.arrays(np.float64, (P, G), elements=st.integers(0, 8).map(lambda k: k / 4))
+valid_arrays = hnp.arrays(bool, (P, G))
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
+
+
+def slow_std(numbers, ddof):
+    return (sum((x - mean(numbers)) ** 2 for x in numbers) / (len(numbers) - ddof)) ** 0.5
+
+
+def slow_centered(r):
+    return [x - mean(r) for x in r]
+
+
+def slow_normalized(r, eps=1e-6, ddof=1):
+    if len(set(r)) == 1:
+        return [0.0] * len(r)
+    return [(x - mean(r)) / (slow_std(r, ddof) + eps) for x in r]
+
+
+def slow_leave_one_out(r):
+    return [x - mean(r[:i] + r[i + 1 :]) for i, x in enumerate(r)]
+
+
+def slow_rank(r):
+    places = sorted(r)
+    rank = [mean([place for place, y in enumerate(places, start=1) if y == x]) for x in r]
+    return [(k - (len(r) + 1) / 2) / (len(r) / 2) for k in rank]
+
+
+def slow_weighted(r, w):
+    if sum(w) == 0:
+        return [0.0] * len(r)
+    return [x - sum(a * b for a, b in zip(w, r, strict=True)) / sum(w) for x in r]
+
+
+def ragged(slow, valid, *columns):
+    """`slow` of the valid members of each row; 0 for the others, and for a row with fewer than 2."""
+    result = np.zeros(valid.shape)
+    for p, keep in enumerate(valid):
+        if keep.sum() >= 2:
+            result[p, keep] = slow(*([float(x) for x in column[p, keep]] for column in columns))
+    return result
+
+
+CASES = {
+    "centered": (jax.jit(group.group_centered), slow_centered),
+    "normalized": (jax.jit(group.group_normalized), slow_normalized),
+    "normalized, eps and ddof given": (
+        jax.jit(lambda r, valid=None: group.group_normalized(r, eps=0.5, ddof=0, valid=valid)),
+        lambda r: slow_normalized(r, eps=0.5, ddof=0),
+    ),
+    "leave one out": (jax.jit(group.leave_one_out), slow_leave_one_out),
+    "rank": (jax.jit(group.rank_based), slow_rank),
+}
+each_case = pytest.mark.parametrize("case", CASES)
+weighted = jax.jit(group.weighted_centered)
+confidence_quality = jax.jit(group.confidence_quality)
+z_score = jax.jit(lambda r: group.group_normalized(r, eps=0.0))
+
+
+def numeric_gradient(function, x, step=1e-6):
+    """Central differences of a scalar function of one array."""
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[index], down[index] = x[index] + step, x[index] - step
+        gradient[index] = (function(jnp.array(up)) - function(jnp.array(down))) / (2 * step)
+    return gradient
+
+
+@each_case
+@given(reward_arrays)
+def test_matches_formula(case, rewards):
+    fast, slow = CASES[case]
+    everyone = np.ones(rewards.shape, bool)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(fast(jnp.array(rewards)), ragged(slow, everyone, rewards), rtol=1e-9, atol=1e-9)
+
+
+@each_case
+@given(reward_arrays, valid_arrays)
+def test_ragged_group_is_the_group_of_its_valid_members(case, rewards, valid):
+    fast, slow = CASES[case]
+    dirty = np.where(valid, rewards, np.nan)
+    with jax.enable_x64(True):
+        actual = np.array(fast(jnp.array(dirty), valid=jnp.array(valid)))
+    np.testing.assert_allclose(actual, ragged(slow, valid, rewards), rtol=1e-9, atol=1e-9)
+    assert not actual[~valid].any()
+    assert not actual[valid.sum(-1) < 2].any()
+
+
+@given(reward_arrays, weight_arrays, valid_arrays)
+def test_weighted_matches_formula_and_never_sees_what_is_not_valid(rewards, weights, valid):
+    expected = ragged(slow_weighted, valid, rewards, weights)
+    dirty_rewards, dirty_weights = np.where(valid, rewards, np.inf), np.where(valid, weights, np.nan)
+    with jax.enable_x64(True):
+        actual = weighted(jnp.array(dirty_rewards), jnp.array(dirty_weights), valid=jnp.array(valid))
+        np.testing.assert_allclose(actual, expected, atol=1e-12)
+        everyone = np.ones(valid.shape, bool)
+        actual = weighted(jnp.array(rewards), jnp.array(weights))
+        np.testing.assert_allclose(actual, ragged(slow_weighted, everyone, rewards, weights), atol=1e-12)
+
+
+@given(reward_arrays)
+def test_weighted_with_equal_weights_is_centered(rewards):
+    with jax.enable_x64(True):
+        equal = weighted(jnp.array(rewards), jnp.full(rewards.shape, 0.3))
+        np.testing.assert_allclose(equal, CASES["centered"][0](jnp.array(rewards)), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_identical_rewards_get_exactly_zero(dtype, x64):
+    rewards = jnp.full((1, 8), 0.1, dtype)
+    weights = jnp.arange(8.0, dtype=dtype)[None]
+    advantages = [fast(rewards) for fast, _ in CASES.values()] + [weighted(rewards, weights)]
+    for advantage in advantages:
+        assert advantage.dtype == dtype
+        assert not advantage.any()
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "rank"])
+def test_gradient_is_that_of_the_formula_and_stops_at_invalid_rewards(case, x64):
+    fast, _ = CASES[case]
+    rng = np.random.default_rng(1)
+    rewards, cotangent = rng.normal(size=(2, P, G))
+    valid = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0]], bool)
+
+    def total(r):
+        return (cotangent * fast(r, valid=jnp.array(valid))).sum()
+
+    gradient = jax.jit(jax.grad(total))(jnp.array(np.where(valid, rewards, np.nan)))
+    np.testing.assert_allclose(gradient, numeric_gradient(total, rewards), atol=1e-7)
+    assert np.abs(gradient[:2][valid[:2]]).min() > 1e-4
+    assert not gradient[~valid].any()
+
+
+def test_weighted_gradient_in_rewards_and_weights(x64):
+    rng = np.random.default_rng(2)
+    rewards, cotangent = rng.normal(size=(2, P, G))
+    weights = rng.uniform(0.5, 2.0, size=(P, G))
+    weights[2] = 0.0
+
+    def total(r, w):
+        return (cotangent * weighted(r, w)).sum()
+
+    by_reward, by_weight = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.array(rewards), jnp.array(weights))
+    np.testing.assert_allclose(by_reward, numeric_gradient(lambda r: total(r, jnp.array(weights)), rewards), atol=1e-7)
+    numeric = numeric_gradient(lambda w: total(jnp.array(rewards), w), weights)
+    np.testing.assert_allclose(by_weight[:2], numeric[:2], atol=1e-7)
+    assert not by_weight[2].any(), "a group without weight has no baseline to move"
+
+
+STEP_ENDS = hnp.arrays(bool, (2, 2, T))
+STEP_REWARDS = hnp.arrays(np.float64, (2, 2, T), elements=tenths)
+process = jax.jit(group.process_normalized, static_argnames="ddof")
+
+
+def slow_process(rewards, ends, eps, ddof):
+    result = np.zeros(rewards.shape)
+    for p in range(len(rewards)):
+        steps = [float(r) for r, end in zip(rewards[p].ravel(), ends[p].ravel(), strict=True) if end]
+        if len(steps) < 2 or len(set(steps)) == 1:
+            continue
+        for i, t in np.ndindex(rewards[p].shape):
+            for end in range(t, rewards.shape[-1]):
+                if ends[p, i, end]:
+                    result[p, i, t] += (rewards[p, i, end] - mean(steps)) / (slow_std(steps, ddof) + eps)
+    return result
+
+
+@given(STEP_REWARDS, STEP_ENDS, st.sampled_from([0, 1]))
+def test_process_normalized_matches_formula(rewards, ends, ddof):
+    dirty = np.where(ends, rewards, np.nan)
+    with jax.enable_x64(True):
+        actual = process(jnp.array(dirty), jnp.array(ends), eps=0.25, ddof=ddof)
+        np.testing.assert_allclose(actual, slow_process(rewards, ends, 0.25, ddof), atol=1e-9)
+        actual = process(jnp.array(dirty), jnp.array(ends))
+        np.testing.assert_allclose(actual, slow_process(rewards, ends, 1e-6, 1), rtol=1e-9, atol=1e-9)
+
+
+def test_process_with_one_step_a_response_is_outcome_supervision(x64):
+    rewards = np.array([[0.3, -1.0], [2.0, 0.5]])
+    steps, ends = np.full((2, 2, T), np.nan), np.zeros((2, 2, T), bool)
+    for p, i in np.ndindex(2, 2):
+        steps[p, i, 1 + p + i] = rewards[p, i]
+        ends[p, i, 1 + p + i] = True
+    outcome = np.array(CASES["normalized"][0](jnp.array(rewards)))
+    actual = np.array(process(jnp.array(steps), jnp.array(ends)))
+    for p, i, t in np.ndindex(2, 2, T):
+        np.testing.assert_allclose(actual[p, i, t], outcome[p, i] if t <= 1 + p + i else 0.0, atol=1e-12)
+
+
+def test_process_gradient_is_that_of_the_formula(x64):
+    rng = np.random.default_rng(3)
+    rewards, cotangent = rng.normal(size=(2, 2, 2, T))
+    ends = rng.random((2, 2, T)) < 0.6
+
+    def total(r):
+        return (cotangent * process(r, jnp.array(ends))).sum()
+
+    gradient = jax.jit(jax.grad(total))(jnp.array(np.where(ends, rewards, np.inf)))
+    np.testing.assert_allclose(gradient, numeric_gradient(total, rewards), atol=1e-7)
+
+
+def test_quality_weights_match_their_formulas(x64):
+    rng = np.random.default_rng(4)
+    lengths = jnp.array([[1, 4, 9], [0, 16, 2]])
+    expected = [[1 / n**0.5 if n else 0.0 for n in row] for row in lengths.tolist()]
+    for kind in (jnp.int32, jnp.float64):
+        np.testing.assert_allclose(jax.jit(group.length_quality)(lengths.astype(kind)), expected)
+
+    logp, mask = rng.normal(size=(3, T)), np.array([[1, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+    product = [np.prod([np.exp(x) for x, m in zip(*row, strict=True) if m]) for row in zip(logp, mask, strict=True)]
+    expected = [product[0] ** (1 / 3), product[1], 0.0]
+    dirty = jnp.array(np.where(mask, logp, np.inf))
+    np.testing.assert_allclose(confidence_quality(dirty, jnp.array(mask)), expected)
+    gradient = jax.jit(jax.grad(lambda x: (confidence_quality(x, jnp.array(mask)) * jnp.array([1.0, 2.0, 3.0])).sum()))
+    expected = [[c * q / n * m for m in row] for c, q, n, row in zip([1, 2, 3], expected, [3, 1, 1], mask, strict=True)]
+    np.testing.assert_allclose(gradient(dirty), expected)
+
+    scores = rng.normal(size=(P, G, 3))
+    expected = [[1 / (0.5 + slow_std([float(x) for x in raters], 1) ** 2) for raters in row] for row in scores]
+    np.testing.assert_allclose(jax.jit(group.reliability_quality)(jnp.array(scores), floor=0.5), expected)
+
+
+def test_raw_sequence_probability_underflows_where_confidence_does_not():
+    logp = jnp.log(jnp.array([0.9, 0.8]))[:, None] * jnp.ones((2, 1000))
+    assert not jnp.exp(logp.sum(-1)).all()
+    np.testing.assert_allclose(confidence_quality(logp, jnp.ones((2, 1000))), [0.9, 0.8], rtol=1e-4)
+
+
+@given(reward_arrays, st.integers(1, 40).map(lambda k: k / 8), tenths)
+def test_theorem_5_1_is_shift_invariance_and_scale_equivariance(rewards, scale, shift):
+    fast = CASES["centered"][0]
+    with jax.enable_x64(True):
+        moved = fast(jnp.array(scale * rewards + shift))
+        np.testing.assert_allclose(moved, scale * fast(jnp.array(rewards)), atol=1e-10)
+
+
+def test_theorem_5_1_is_not_the_scale_invariance_of_its_name():
+    rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
+    once, doubled = CASES["centered"][0](rewards), CASES["centered"][0](2 * rewards)
+    assert doubled.tolist() == [[1.5, -0.5, -0.5, -0.5]]
+    assert doubled.tolist() != once.tolist()
+
+
+@given(reward_arrays, st.integers(1, 40).map(lambda k: k / 8), tenths)
+def test_scale_invariance_is_what_the_standard_deviation_buys(rewards, scale, shift):
+    assume(all(np.ptp(row) > 0.05 for row in rewards))
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(z_score(jnp.array(scale * rewards + shift)), z_score(jnp.array(rewards)), atol=1e-9)
+        rank = CASES["rank"][0]
+        np.testing.assert_array_equal(rank(jnp.array(np.exp(rewards))), rank(jnp.array(rewards)))
+
+
+def centered_variance_of_coins(p):
+    """Var[A_1] in groups of K = 2 … 6 coins, exactly: all 64 outcomes of 6 coins, of which the first K count."""
+    outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=6)))
+    probability = np.array([np.prod([p if x else 1 - p for x in row]) for row in outcomes])
+    variances = []
+    for size in range(2, 7):
+        valid = np.broadcast_to(np.arange(6) < size, outcomes.shape)
+        first = np.array(CASES["centered"][0](jnp.array(outcomes), valid=jnp.array(valid)))[:, 0]
+        variances.append(sum(probability * first**2) - sum(probability * first) ** 2)
+    return np.array(variances)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.1])
+def test_theorem_5_2_holds_exactly_and_its_derivation_does_not(p, x64):
+    variance = p * (1 - p)
+    sizes = np.arange(2, 7)
+    exact = centered_variance_of_coins(p)
+    np.testing.assert_allclose(exact, variance * (1 - 1 / sizes), rtol=1e-12)
+    without_covariance = variance + variance / sizes  # its line 49, of which line 50 says that it is the result
+    assert (without_covariance > exact * 1.3).all()
+    assert (np.diff(exact) > 0).all(), "the variance rises with the size of the group"
+
+
+def test_theorem_5_2_holds_in_simulation_for_other_rewards():
+    rewards = np.random.default_rng(5).exponential(2.0, size=(20_000, G)).astype(np.float32)
+    advantage = np.array(CASES["centered"][0](jnp.array(rewards)))
+    np.testing.assert_allclose(advantage[:, 0].var(), 4.0 * (1 - 1 / G), rtol=0.05)
+
+
+def test_table_15_calls_what_is_left_of_the_variance_its_reduction():
+    table = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
+    for size, relabelled in table.items():
+        np.testing.assert_allclose(1 - 1 / size, relabelled, atol=0.006)
+    assert list(table.values()) == sorted(table.values())
+
+
+def test_peer_library_agrees(shared_data, x64):
+    path = shared_data.parent / "oracles" / "peer_values.npz"
+    if not path.is_file():
+        pytest.skip(f"the peer library's numbers {path.name} are not on this machine")
+    peer = np.load(path)
+    rewards = jnp.array(peer["in_scores"])  # the groups of `in_binary_rewards` are the ones that are not in these outputs
+    # The peer divides by std + 1e-6 with Bessel's correction; those are the defaults here too.
+    for case, output in {"normalized": "grpo_std", "centered": "grpo_center", "leave one out": "rloo"}.items():
+        np.testing.assert_allclose(CASES[case][0](rewards), peer[f"out_{output}"], rtol=0, atol=1e-9, err_msg=case)
+
+
+PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *[
+            (lambda op=op, bad=bad: op(bad), message)
+            for op in (group.group_centered, group.group_normalized, group.leave_one_out, group.rank_based)
+            for bad, message in [
+                (SINGLE, r"rewards must hold groups of at least 2 responses on its last axis, got \[2, 1\]"),
+                (jnp.ones((2, 2), int), r"rewards must be a floating-point array, got int32\[2, 2\]"),
+            ]
+        ],
+        (lambda: group.group_centered(PAIR, valid=jnp.ones(2)), "valid must have the shape of rewards"),
+        (lambda: group.group_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
+        (lambda: group.group_normalized(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
+        (lambda: group.weighted_centered(SINGLE, SINGLE), "rewards must hold groups of at least 2"),
+        (lambda: group.weighted_centered(PAIR, PAIR.astype(int)), "weights must be a floating-point array"),
+        (lambda: group.weighted_centered(PAIR, PAIR[0]), r"weights must have the shape of rewards \[2, 2\], got \[2\]"),
+        (lambda: group.weighted_centered(PAIR, -PAIR), "weights must not be negative"),
+        (lambda: group.length_quality(jnp.array([-1])), "lengths must not be negative"),
+        (lambda: group.length_quality(PAIR > 0), "lengths must be an integer or floating-point array, got bool"),
+        (lambda: group.confidence_quality(PAIR.astype(int), PAIR), "logp must be a floating-point array"),
+        (lambda: group.confidence_quality(PAIR, PAIR[0]), "mask must have the shape of logp"),
+        (lambda: group.reliability_quality(SINGLE, floor=1.0), r"scores must hold at least 2 scorings .* got \[2, 1\]"),
+        (lambda: group.reliability_quality(PAIR[0], floor=1.0), "scores must have at least 2 non-empty axes"),
+        (lambda: group.reliability_quality(PAIR.astype(int), floor=1.0), "scores must be a floating-point array"),
+        (lambda: group.reliability_quality(PAIR, floor=0.0), "floor must be positive, got 0.0"),
+        (lambda: group.process_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second last axis, got \[1, 2\]"),
+        (lambda: group.process_normalized(PAIR[0], PAIR[0]), "step_rewards must have at least 2 non-empty axes"),
+        (lambda: group.process_normalized(PAIR.astype(int), PAIR), "step_rewards must be a floating-point array"),
+        (lambda: group.process_normalized(PAIR, PAIR[0]), "step_end must have the shape of step_rewards"),
+        (lambda: group.process_normalized(PAIR, 2 * PAIR), "step_end must hold only 0 and 1"),
+        (lambda: group.process_normalized(PAIR, PAIR, ddof=3), "ddof must be one of 0, 1, got 3"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

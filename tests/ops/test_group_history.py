@@ -1,0 +1,123 @@
+"""Temporal groups against a dictionary of lists."""
+
+from collections import defaultdict, deque
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import group, group_history
+
+N, H, P, G = 4, 3, 2, 4  # more responses a step than are remembered
+tenths = st.integers(-30, 30).map(lambda k: k / 10)
+steps = st.lists(
+    st.tuples(
+        hnp.arrays(np.int32, (P,), elements=st.integers(0, N - 1)),
+        hnp.arrays(np.float64, (P, G), elements=tenths),
+        hnp.arrays(bool, (P, G)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+push = jax.jit(group_history.push_history)
+temporal = jax.jit(group_history.temporal_advantage, static_argnames="advantage")
+
+
+def slow_group(memory, prompt, rewards, valid):
+    return [r for r, v in zip(rewards, valid, strict=True) if v] + list(memory[prompt])
+
+
+def slow_advantage(memory, prompts, rewards, valid):
+    """Reward less the mean over this step's valid responses and the remembered ones."""
+    result = np.zeros(rewards.shape)
+    for p, i in zip(*np.nonzero(valid), strict=True):
+        members = slow_group(memory, int(prompts[p]), rewards[p], valid[p])
+        result[p, i] = rewards[p, i] - sum(members) / len(members) if len(members) > 1 else 0.0
+    return result
+
+
+@given(steps)
+def test_a_run_matches_a_dictionary_of_lists(run):
+    memory = defaultdict(lambda: deque(maxlen=H))
+    with jax.enable_x64(True):
+        history = group_history.empty_history(N, H)
+        for prompts, rewards, valid in run:
+            ids, dirty, counts = jnp.array(prompts), jnp.array(np.where(valid, rewards, np.nan)), jnp.array(valid)
+            advantage = temporal(history, ids, dirty, valid=counts)
+            np.testing.assert_allclose(advantage, slow_advantage(memory, prompts, rewards, valid), atol=1e-12)
+            history = push(history, ids, dirty, valid=counts)
+            for prompt, row, row_valid in zip(prompts, rewards, valid, strict=True):
+                memory[int(prompt)].extend(r for r, v in zip(row, row_valid, strict=True) if v)
+            for prompt in range(N):
+                kept = history.rewards[prompt][: history.size[prompt]]
+                assert sorted(kept.tolist()) == sorted(memory[prompt])
+
+
+def test_join_gives_this_steps_responses_first_then_the_past():
+    history = group_history.empty_history(2, 3)
+    history = push(history, jnp.array([1]), jnp.array([[5.0, 6.0]]))
+    rewards, valid = group_history.join_history(history, jnp.array([1, 0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert rewards.tolist() == [[1.0, 2.0, 5.0, 6.0, 0.0], [3.0, 4.0, 0.0, 0.0, 0.0]]
+    assert valid.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
+
+
+def test_without_a_past_it_is_the_plain_advantage_and_any_other_serves(x64):
+    rewards = jnp.array([[1.0, 0.5, -1.0, 0.0]])
+    history = group_history.empty_history(1, 2)
+    for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, group.rank_based):
+        actual = temporal(history, jnp.array([0]), rewards, advantage=advantage)
+        np.testing.assert_allclose(actual, jax.jit(advantage)(rewards), atol=1e-12)
+
+
+def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
+    history = push(group_history.empty_history(2, 2), jnp.array([0, 1]), jnp.array([[1.0], [2.0]]))
+    after = push(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
+    jax.tree.map(np.testing.assert_array_equal, after, history)
+    alone = temporal(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
+    assert alone.tolist() == [[0.0], [0.0]]
+
+
+def test_memory_is_a_pytree_of_plain_arrays():
+    history = group_history.empty_history(5, 3)
+    assert [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(history)] == [
+        ((5, 3), "float32"),
+        ((5,), "int32"),
+        ((5,), "int32"),
+    ]
+
+
+EMPTY = group_history.empty_history(2, 2)
+IDS, REWARDS = jnp.array([0, 1]), jnp.ones((2, 2))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    "function", [group_history.push_history, group_history.join_history, group_history.temporal_advantage]
+)
+@pytest.mark.parametrize(
+    ("arguments", "valid", "message"),
+    [
+        ((jnp.array([0, 2]), REWARDS), None, r"prompt_ids must lie in \[0, 1\], got \[0 2\]"),
+        ((jnp.array([-1, 0]), REWARDS), None, r"prompt_ids must lie in \[0, 1\], got \[-1  0\]"),
+        ((jnp.array([0.0, 1.0]), REWARDS), None, "prompt_ids must be an integer array, got float32"),
+        ((IDS[:1], REWARDS), None, r"prompt_ids must have one entry for each row of rewards \[2\], got \[1\]"),
+        ((IDS, REWARDS.astype(int)), None, "rewards must be a floating-point array"),
+        ((IDS, REWARDS.astype(jnp.float16)), None, "rewards must have the history's dtype float32, got float16"),
+        ((IDS, REWARDS[0]), None, "rewards must have at least 2 non-empty axes"),
+        ((IDS, REWARDS), jnp.ones(2), "valid must have the shape of rewards"),
+        ((IDS, REWARDS), 2 * REWARDS, "valid must hold only 0 and 1"),
+    ],
+)
+def test_refusals(function, arguments, valid, message):
+    with pytest.raises(ValueError, match=message):
+        function(EMPTY, *arguments, valid=valid)
+
+
+@pytest.mark.parametrize(("prompts", "capacity"), [(0, 1), (1, 0)])
+def test_memory_needs_room(prompts, capacity):
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
+        group_history.empty_history(prompts, capacity)

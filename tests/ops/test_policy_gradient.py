@@ -1,0 +1,283 @@
+"""The policy gradient, exactly: every response of a tiny language is enumerated, no sample is drawn.
+
+Three tokens, token 0 ends a response, three tokens at most: 15 responses. The policy is a table of logits, one row for each
+prefix that is not ended. Expectations are sums over the 15 responses (or over all their groups), in float64.
+"""
+
+from functools import cache
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.ops import divergence, group, ratio, surrogate
+from rljax.ops.masked import masked_sum
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+VOCABULARY, LONGEST, EOS = 3, 3, 0
+PREFIXES = [()] + [p for n in (1, 2) for p in product(range(1, VOCABULARY), repeat=n)]
+RESPONSES = [
+    r
+    for n in range(1, LONGEST + 1)
+    for r in product(range(VOCABULARY), repeat=n)
+    if EOS not in r[:-1] and (n == LONGEST or r[-1] == EOS)
+]
+rng = np.random.default_rng(4)
+REWARDS = rng.normal(size=len(RESPONSES))
+THETA, REFERENCE = rng.normal(size=(2, len(PREFIXES), VOCABULARY))
+MASK = np.zeros((len(RESPONSES), LONGEST), bool)
+STATE, TOKEN = np.zeros((2, len(RESPONSES), LONGEST), int)
+for i, response in enumerate(RESPONSES):
+    for t, token in enumerate(response):
+        MASK[i, t], STATE[i, t], TOKEN[i, t] = True, PREFIXES.index(response[:t]), token
+
+stop = jax.lax.stop_gradient
+
+
+def token_logp(theta):
+    return jnp.where(MASK, jax.nn.log_softmax(theta)[STATE, TOKEN], 0.0)
+
+
+def probability(theta):
+    return jnp.exp(masked_sum(token_logp(theta), jnp.array(MASK)))
+
+
+def expected_reward(theta):
+    return (probability(theta) * REWARDS).sum()
+
+
+def response_kl(theta, ref):
+    gap = masked_sum(token_logp(theta), jnp.array(MASK)) - masked_sum(token_logp(ref), jnp.array(MASK))
+    return (probability(theta) * gap).sum()
+
+
+def expected_gradient(objective):
+    """Gradient of `objective(theta)` `[15, T]`, summed over tokens, in expectation over responses of the policy at THETA."""
+    weights = probabilities()[:, None] * MASK
+    return np.asarray(jax.jit(jax.grad(lambda theta: (weights * objective(theta)).sum()))(jnp.array(THETA)))
+
+
+def per_token(advantage):
+    return jnp.array(np.broadcast_to(np.reshape(advantage, (len(RESPONSES), -1)), MASK.shape))
+
+
+@cache
+def true_gradient():
+    return np.asarray(jax.jit(jax.grad(expected_reward))(jnp.array(THETA)))
+
+
+@cache
+def response_kl_gradient():
+    return np.asarray(jax.jit(jax.grad(response_kl))(jnp.array(THETA), jnp.array(REFERENCE)))
+
+
+@cache
+def probabilities():
+    return np.asarray(jax.jit(probability)(jnp.array(THETA)))
+
+
+@cache
+def score():
+    """∇ log π of every response, `[15, prefix, token]`."""
+    logp = jax.jit(jax.jacobian(lambda theta: masked_sum(token_logp(theta), jnp.array(MASK))))
+    return np.asarray(logp(jnp.array(THETA)))
+
+
+def test_the_language_is_complete():
+    assert len(RESPONSES) == 15
+    assert probabilities().sum() == pytest.approx(1)
+
+
+def test_reinforce_is_the_policy_gradient():
+    actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS)))
+    np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
+
+
+def test_a_constant_baseline_leaves_the_gradient():
+    actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS - 7.3)))
+    np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
+
+
+def test_a_baseline_of_the_prefix_leaves_the_gradient():
+    baseline = rng.normal(size=len(PREFIXES))[STATE]
+    actual = expected_gradient(
+        lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS) - jnp.array(baseline))
+    )
+    np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
+
+
+def test_a_baseline_of_the_token_does_not():
+    baseline = rng.normal(size=VOCABULARY)[TOKEN]
+    actual = expected_gradient(
+        lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS) - jnp.array(baseline))
+    )
+    assert abs(actual - true_gradient()).max() > 0.01
+
+
+def group_gradient(advantage, size):
+    """Expected gradient over every group of `size` independent responses, averaged within the group."""
+    members = np.array(list(product(range(len(RESPONSES)), repeat=size)))
+    p = probabilities()[members].prod(-1)
+    a = np.asarray(advantage(jnp.array(REWARDS[members])))
+    coefficient = np.zeros(len(RESPONSES))
+    np.add.at(coefficient, members, p[:, None] * a / size)
+    return np.tensordot(coefficient, score(), axes=1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_leave_one_out_is_unbiased(size):
+    np.testing.assert_allclose(group_gradient(group.leave_one_out, size), true_gradient(), atol=1e-14)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_baseline_that_includes_the_response_shrinks_the_gradient(size):
+    shrunk = (size - 1) / size * true_gradient()
+    np.testing.assert_allclose(group_gradient(group.group_centered, size), shrunk, atol=1e-14)
+
+
+def test_division_by_the_spread_turns_the_gradient():
+    turned, straight = group_gradient(group.group_normalized, 3).ravel(), true_gradient().ravel()
+    cosine = turned @ straight / np.linalg.norm(turned) / np.linalg.norm(straight)
+    assert 0.5 < cosine < 0.999
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        surrogate.clipped,
+        surrogate.dual_clipped,
+        lambda x, a: surrogate.cispo(x, a, low=1.0, high=0.3),
+        surrogate.sapo,
+    ],
+)
+def test_on_policy_every_token_surrogate_is_the_policy_gradient(objective):
+    def tokens(theta):
+        logp = token_logp(theta)
+        return objective(ratio.token_log_ratio(logp, stop(logp), jnp.array(MASK)), per_token(REWARDS))
+
+    np.testing.assert_allclose(expected_gradient(tokens), true_gradient(), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "log_ratio",
+    [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio],
+)
+def test_on_policy_sequence_ratios_average_the_score_over_tokens(log_ratio):
+    lengths = MASK.sum(-1, keepdims=True)
+
+    def tokens(theta):
+        logp = token_logp(theta)
+        return surrogate.clipped(log_ratio(logp, stop(logp), jnp.array(MASK)), per_token(REWARDS)) / lengths
+
+    averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS / lengths[:, 0])))
+    np.testing.assert_allclose(expected_gradient(tokens), averaged, atol=1e-14)
+
+
+def test_on_policy_geometric_mean_averages_the_score_over_tokens():
+    lengths = MASK.sum(-1, keepdims=True)
+
+    def tokens(theta):
+        logp = token_logp(theta)
+        log_ratio = ratio.token_log_ratio(logp, stop(logp), jnp.array(MASK))
+        return surrogate.gmpo(log_ratio, per_token(REWARDS), jnp.array(MASK)) / lengths
+
+    averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS / lengths[:, 0])))
+    np.testing.assert_allclose(expected_gradient(tokens), averaged, atol=1e-14)
+
+
+def test_the_whole_response_ratio_is_exact_off_policy():
+    """Sampled from another policy, only the ratio of whole responses gives back the objective; token by token it would not be."""
+    behaviour = np.asarray(probability(jnp.array(REFERENCE)))
+
+    def objective(theta):
+        log_rho = masked_sum(
+            ratio.token_log_ratio(token_logp(theta), token_logp(jnp.array(REFERENCE)), jnp.array(MASK)), jnp.array(MASK)
+        )
+        unclipped = surrogate.clipped(log_rho, jnp.array(REWARDS), low=1.0, high=1e9)
+        return (behaviour * unclipped).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(objective))(jnp.array(THETA))
+    assert value == pytest.approx(probabilities() @ REWARDS)
+    np.testing.assert_allclose(gradient, true_gradient(), atol=1e-14)
+
+
+ESTIMATORS = [divergence.k1, divergence.k2, divergence.k3]
+
+
+def at_one_context(estimator):
+    """Expectation of an estimator and of its gradient over the next token, at the empty prefix."""
+    logits, ref = jnp.array(THETA[0]), jax.nn.log_softmax(jnp.array(REFERENCE[0]))
+    p = stop(jax.nn.softmax(logits))
+    return jax.jit(jax.value_and_grad(lambda x: (p * estimator(jax.nn.log_softmax(x), ref)).sum()))(logits)
+
+
+def test_expectations_of_the_estimators():
+    kl = divergence.exact_kl(jnp.array(THETA[0]), jnp.array(REFERENCE[0]))
+    first, second, third = (at_one_context(estimator)[0] for estimator in ESTIMATORS)
+    assert first == pytest.approx(kl)
+    assert third == pytest.approx(kl)
+    assert abs(second - kl) > 0.01
+
+
+def test_k2_agrees_with_the_divergence_to_second_order():
+    logits, direction = jnp.array(THETA[0]), jnp.array([1.0, -2.0, 0.5])
+
+    def gap(step):
+        ref = logits + step * direction
+        k2 = (jax.nn.softmax(logits) * divergence.k2(jax.nn.log_softmax(logits), jax.nn.log_softmax(ref))).sum()
+        return abs(k2 - divergence.exact_kl(logits, ref))
+
+    assert gap(1e-2) / gap(1e-3) == pytest.approx(1e3, rel=0.05)
+
+
+def test_expected_gradients_of_the_estimators():
+    logits, ref = jnp.array(THETA[0]), jnp.array(REFERENCE[0])
+    first, second, third = (at_one_context(estimator)[1] for estimator in ESTIMATORS)
+    np.testing.assert_allclose(first, 0.0, atol=1e-15)
+    np.testing.assert_allclose(second, jax.grad(divergence.exact_kl)(logits, ref), atol=1e-14)
+    np.testing.assert_allclose(third, jax.grad(divergence.exact_kl, argnums=1)(ref, logits), atol=1e-14)
+
+
+def test_a_loss_of_token_k2_holds_the_contexts_fixed():
+    """Summed over a response it descends the KL of each next token, not the KL of whole responses."""
+    ref = token_logp(jnp.array(REFERENCE))
+    actual = expected_gradient(lambda theta: divergence.k2(token_logp(theta), ref))
+    at_contexts = expected_gradient(lambda theta: divergence.exact_kl(theta[STATE], jnp.array(REFERENCE)[STATE]))
+    np.testing.assert_allclose(actual, at_contexts, atol=1e-14)
+    assert abs(actual - response_kl_gradient()).max() > 0.01
+
+
+def test_k2_of_whole_responses_has_the_gradient_of_their_divergence():
+    def whole(theta):
+        logp, ref = (masked_sum(token_logp(x), jnp.array(MASK)) for x in (theta, jnp.array(REFERENCE)))
+        first_token = jnp.arange(LONGEST) == 0
+        return jnp.where(first_token[None, :], divergence.k2(logp, ref)[:, None], 0.0)
+
+    np.testing.assert_allclose(expected_gradient(whole), response_kl_gradient(), atol=1e-14)
+
+
+@pytest.mark.parametrize("total", [True, False])
+def test_kl_in_the_reward_is_the_regularised_policy_gradient(total):
+    """With the return of the whole response or from each token on: MF Eqs. 4 and 5."""
+    beta, logp = 0.3, token_logp(jnp.array(THETA))
+    last = np.arange(LONGEST) == MASK.sum(-1, keepdims=True) - 1
+    rewards = divergence.kl_in_reward(
+        jnp.array(np.where(last, REWARDS[:, None], 0.0)), logp, token_logp(jnp.array(REFERENCE)), jnp.array(MASK), beta=beta
+    )
+    to_go = np.cumsum(np.asarray(rewards)[:, ::-1], -1)[:, ::-1]
+    returns = np.tile(to_go[:, :1], LONGEST) if total else to_go
+    actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), jnp.array(returns)))
+
+    regularised = true_gradient() - beta * response_kl_gradient()
+    np.testing.assert_allclose(actual, regularised, atol=1e-14)
+
+
+def test_entropy_is_the_expected_surprise():
+    logp = jax.nn.log_softmax(jnp.array(THETA))
+    np.testing.assert_allclose(divergence.entropy(jnp.array(THETA)), -(jnp.exp(logp) * logp).sum(-1), atol=1e-14)
+    uniform = jnp.zeros((1, VOCABULARY))
+    from_uniform = np.log(VOCABULARY) - divergence.exact_kl(jnp.array(THETA[:1]), uniform)
+    np.testing.assert_allclose(divergence.entropy(jnp.array(THETA[:1])), from_uniform, atol=1e-14)

@@ -1,0 +1,280 @@
+"""Regularising terms against sums written from the formula."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import regularise
+
+ROWS, TOKENS = 3, 4
+
+unit = st.floats(0, 1, allow_subnormal=False)  # XLA takes a subnormal number for 0
+jit_mixture = jax.jit(regularise.neural_symbolic_mixture)
+jit_weights = jax.jit(regularise.positive_example_weights)
+jit_likelihood = jax.jit(regularise.negative_log_likelihood)
+
+
+def arrays(*shape, elements):
+    return hnp.arrays(np.float64, shape, elements=elements)
+
+
+log_probabilities = arrays(ROWS, TOKENS, elements=st.floats(-400, 0) | st.just(-math.inf))
+masks = hnp.arrays(bool, (ROWS, TOKENS))
+
+
+# Positive examples
+
+
+@given(hnp.arrays(bool, ROWS), masks)
+def test_positive_example_weights_match_formula(correct, mask):
+    with jax.enable_x64(True):
+        total = sum(mask[i].sum() for i in range(ROWS) if correct[i])
+        expected = [[1 / total if m and c else 0.0 for m in row] for c, row in zip(correct, mask, strict=True)]
+        np.testing.assert_allclose(jit_weights(jnp.array(correct), jnp.array(mask)), expected, rtol=1e-12)
+        np.testing.assert_allclose(jit_weights(jnp.array(correct), jnp.array(mask.astype(float))), expected, rtol=1e-12)
+
+
+@given(arrays(ROWS, TOKENS, elements=st.floats(-9, 0)), masks)
+def test_negative_log_likelihood_matches_formula(logp, mask):
+    with jax.enable_x64(True):
+        actual = jit_likelihood(jnp.array(np.where(mask, logp, np.nan)), jnp.array(mask))
+        np.testing.assert_array_equal(
+            actual, [[-x if m else 0.0 for x, m in zip(*row, strict=True)] for row in zip(logp, mask, strict=True)]
+        )
+
+
+def test_positive_example_loss_is_the_mean_over_all_correct_tokens():
+    # Responses of 1 and 3 tokens: every token counts the same, so this is no mean of means.
+    logp = jnp.array([[-8.0, jnp.nan, jnp.nan], [-1.0, -2.0, -3.0], [-5.0, -5.0, jnp.inf]])
+    mask, correct = jnp.array([[1, 0, 0], [1, 1, 1], [1, 1, 0]]), jnp.array([True, True, False])
+
+    def loss(logp):
+        weights = regularise.positive_example_weights(correct, mask)
+        return (weights * regularise.negative_log_likelihood(logp, mask)).sum()
+
+    out, slope = jax.jit(jax.value_and_grad(loss))(logp)
+    assert out == pytest.approx((8 + 1 + 2 + 3) / 4)
+    np.testing.assert_array_equal(slope, [[-0.25, 0, 0], [-0.25] * 3, [0, 0, 0]])
+
+
+def test_no_correct_response_weighs_nothing():
+    assert not regularise.positive_example_weights(jnp.array([False, False]), jnp.ones((2, 3))).any()
+
+
+def test_positive_example_weights_take_any_leading_axes():
+    correct, mask = jnp.array([[True, False], [True, True]]), jnp.ones((2, 2, 3))
+    expected = np.full((2, 2, 3), 1 / 9)
+    expected[0, 1] = 0
+    np.testing.assert_allclose(regularise.positive_example_weights(correct, mask), expected, rtol=1e-6)
+
+
+# Elastic weights
+
+
+def random_trees(seed=0):
+    rng = np.random.default_rng(seed)
+    tree = lambda: {"w": rng.normal(size=(2, 3)), "layer": [rng.normal(size=2), rng.normal()]}  # noqa: E731
+    params, anchor, fisher = tree(), tree(), jax.tree.map(np.abs, tree())
+    return [jax.tree.map(jnp.array, t) for t in (params, anchor, fisher)]
+
+
+@pytest.mark.usefixtures("x64")
+def test_fisher_anchor_matches_formula_and_its_gradient():
+    params, anchor, fisher = random_trees()
+    expected, slopes = 0.0, []
+    for theta, star, stiff in zip(*map(jax.tree.leaves, (params, anchor, fisher)), strict=True):
+        for t, s, f in zip(np.ravel(theta), np.ravel(star), np.ravel(stiff), strict=True):
+            expected += 1.7 / 2 * f * (t - s) ** 2
+            slopes.append(1.7 * f * (t - s))
+    value, slope = jax.jit(jax.value_and_grad(lambda p: regularise.fisher_anchor(p, anchor, fisher, coefficient=1.7)))(
+        params
+    )
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(np.concatenate([np.ravel(x) for x in jax.tree.leaves(slope)]), slopes, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_fisher_anchor_gradient_matches_central_differences():
+    params, anchor, fisher = random_trees()
+
+    @jax.jit
+    def pull(w):
+        return regularise.fisher_anchor({**params, "w": w}, anchor, fisher, coefficient=0.6)
+
+    slope, x = np.zeros((2, 3)), np.asarray(params["w"])
+    for at in np.ndindex(2, 3):
+        shift = np.zeros((2, 3))
+        shift[at] = 1e-6
+        slope[at] = (pull(jnp.array(x + shift)) - pull(jnp.array(x - shift))) / 2e-6
+    np.testing.assert_allclose(jax.jit(jax.grad(pull))(params["w"]), slope, rtol=1e-6)
+
+
+def test_fisher_anchor_at_the_anchor_is_zero_and_sums_half_precision_in_single():
+    _, anchor, fisher = random_trees()
+    assert regularise.fisher_anchor(anchor, anchor, fisher, coefficient=3.0) == 0
+    many = {"w": jnp.ones(4096, jnp.bfloat16)}
+    origin = {"w": jnp.zeros(4096, jnp.bfloat16)}
+    pull = regularise.fisher_anchor(many, origin, {"w": jnp.full(4096, 1.0078125, jnp.bfloat16)}, coefficient=2.0)
+    assert pull.dtype == jnp.float32
+    assert pull == 4096 * 1.0078125
+
+
+@given(arrays(5, 2, 3, elements=st.floats(-3, 3)))
+def test_diagonal_fisher_matches_formula(gradients):
+    with jax.enable_x64(True):
+        expected = np.zeros((2, 3))
+        for gradient in gradients:
+            expected += gradient**2 / 5
+        actual = regularise.diagonal_fisher({"a": jnp.array(gradients), "b": [jnp.array(gradients[:, 0, 0])]})
+        np.testing.assert_allclose(actual["a"], expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(actual["b"][0], expected[0, 0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.usefixtures("x64")
+def test_diagonal_fisher_of_a_logistic_model_is_its_curvature():
+    # For p(y=1) = σ(θ x) the Fisher information is E_y[(d log p / dθ)²] = x² p (1 - p), the Hessian of -log p.
+    theta, x = 0.7, 1.3
+    p = 1 / (1 + math.exp(-theta * x))
+    outcomes = jnp.array([1.0] * 10_000 + [0.0] * round(10_000 * (1 - p) / p))  # in the model's own proportions
+
+    def log_likelihood(theta, y):
+        return y * jax.nn.log_sigmoid(theta * x) + (1 - y) * jax.nn.log_sigmoid(-theta * x)
+
+    gradients = jax.jit(jax.vmap(jax.grad(log_likelihood), (None, 0)))(jnp.array(theta), outcomes)
+    assert regularise.diagonal_fisher([gradients])[0] == pytest.approx(x**2 * p * (1 - p), rel=1e-3)
+
+
+# Neural and symbolic
+
+
+@given(log_probabilities, log_probabilities, unit)
+def test_mixture_matches_formula(logp, symbolic, alpha):
+    with jax.enable_x64(True):
+        expected = np.logaddexp(
+            np.log(alpha) + logp if alpha > 0 else np.full_like(logp, -np.inf),
+            np.log1p(-alpha) + symbolic if alpha < 1 else np.full_like(logp, -np.inf),
+        )
+        actual = jit_mixture(jnp.array(logp), jnp.array(symbolic), alpha=jnp.array(alpha))
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mixture_is_exact_at_both_ends(dtype, traced):
+    with jax.enable_x64(True):
+        logp = jnp.array([-0.3, -500.0, -jnp.inf, -0.1, -jnp.inf], dtype)
+        symbolic = jnp.array([-0.7, -1.0 / 3, -0.2, -jnp.inf, -jnp.inf], dtype)
+        for alpha, only in ((1, logp), (0, symbolic)):
+            share = jnp.array(alpha, dtype) if traced else alpha
+            mix = jit_mixture if traced else regularise.neural_symbolic_mixture
+            np.testing.assert_array_equal(mix(logp, symbolic, alpha=share), only)
+
+
+@jax.jit
+def mixture_slopes(logp, symbolic, alpha, counted):
+    def total(logp, symbolic, alpha):
+        return regularise.neural_symbolic_mixture(logp, symbolic, alpha=alpha).sum(where=counted)
+
+    return jax.grad(total, (0, 1, 2))(logp, symbolic, alpha)
+
+
+@jax.jit
+def mixture_probability_slopes(logp, symbolic, alpha):
+    def total(logp, symbolic, alpha):
+        return jnp.exp(regularise.neural_symbolic_mixture(logp, symbolic, alpha=alpha)).sum()
+
+    return jax.grad(total, (0, 1, 2))(logp, symbolic, alpha)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("alpha", [0.0, 1e-30, 0.3, 1.0])
+def test_mixture_gradients_match_the_formula(alpha):
+    # d log π / d log π_n = α π_n / π, the same for π_s with 1 - α, and d log π / dα = (π_n - π_s) / π.
+    logp, symbolic = np.array([-0.3, -2.0, -math.inf, -0.1]), np.array([-0.7, -0.2, -0.2, -3.0])
+    neural, rules = np.exp(logp), np.exp(symbolic)
+    mixed = alpha * neural + (1 - alpha) * rules
+    possible = mixed > 0
+    mixed = np.where(possible, mixed, 1)
+    slopes = mixture_slopes(jnp.array(logp), jnp.array(symbolic), jnp.array(alpha), jnp.array(possible))
+    np.testing.assert_allclose(slopes[0], np.where(possible, alpha * neural / mixed, 0), rtol=1e-9)
+    np.testing.assert_allclose(slopes[1], np.where(possible, (1 - alpha) * rules / mixed, 0), rtol=1e-9)
+    np.testing.assert_allclose(slopes[2], np.where(possible, (neural - rules) / mixed, 0).sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-30, 0.5, 1.0])
+def test_mixture_gradient_is_finite_where_probability_vanishes(alpha):
+    logp, symbolic = jnp.array([-jnp.inf, -jnp.inf, 0.0, -300.0, -300.0]), jnp.array([-jnp.inf, 0.0, -jnp.inf, 0.0, -800.0])
+    slopes = mixture_probability_slopes(logp, symbolic, jnp.array(alpha))
+    assert all(np.isfinite(slope).all() for slope in slopes)
+    assert slopes[0][0] == slopes[1][0] == 0
+
+
+X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
+W = {"w": X}
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: regularise.positive_example_weights(jnp.ones(2), M), "correct must be a boolean array"),
+        (
+            lambda: regularise.positive_example_weights([True, False], M),
+            r"correct must be a boolean array .* got \[True, False\]",
+        ),
+        (
+            lambda: regularise.positive_example_weights(jnp.ones(3, bool), M),
+            r"correct must hold one value a row \[2\], got shape \[3\]",
+        ),
+        (lambda: regularise.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must hold only 0 and 1"),
+        (
+            lambda: regularise.negative_log_likelihood(X.astype(int), M),
+            r"logp must be a floating-point array, got int32\[2, 3\]",
+        ),
+        (lambda: regularise.negative_log_likelihood(X, M[:1]), "mask must have the shape of x"),
+        (lambda: regularise.fisher_anchor({}, {}, {}, coefficient=1.0), "params must hold at least one array, got {}"),
+        (
+            lambda: regularise.fisher_anchor(W, {"v": X}, W, coefficient=1.0),
+            "anchor_params must have the structure of params",
+        ),
+        (lambda: regularise.fisher_anchor(W, W, [X], coefficient=1.0), "fisher must have the structure of params"),
+        (
+            lambda: regularise.fisher_anchor(W, {"w": X[:1]}, W, coefficient=1.0),
+            r"anchor_params\['w'\] must have the shape of",
+        ),
+        (
+            lambda: regularise.fisher_anchor({"w": X.astype(int)}, W, W, coefficient=1.0),
+            r"params\['w'\] must be a floating",
+        ),
+        (
+            lambda: regularise.fisher_anchor(W, W, {"w": X.astype(int)}, coefficient=1.0),
+            r"fisher\['w'\] must be a floating",
+        ),
+        (lambda: regularise.fisher_anchor(W, W, {"w": -X}, coefficient=1.0), r"fisher\['w'\] must not be negative"),
+        (lambda: regularise.fisher_anchor(W, W, W, coefficient=-1.0), "coefficient must not be negative, got -1.0"),
+        (lambda: regularise.diagonal_fisher([]), "per_example_gradients must hold at least one array"),
+        (
+            lambda: regularise.diagonal_fisher([X, X[:1]]),
+            r"must have one number of examples first, at least 1, got \[\(1,\), \(2,\)\]",
+        ),
+        (lambda: regularise.diagonal_fisher([X[:0]]), "must have one number of examples first"),
+        (lambda: regularise.diagonal_fisher([X[0, 0]]), "must have one number of examples first"),
+        (lambda: regularise.diagonal_fisher([X.astype(int)]), r"per_example_gradients\[0\] must be a floating"),
+        (lambda: regularise.neural_symbolic_mixture(X.astype(int), X, alpha=0.5), "logp must be a floating-point array"),
+        (
+            lambda: regularise.neural_symbolic_mixture(X, X.astype(int), alpha=0.5),
+            "symbolic_logp must be a floating-point array",
+        ),
+        (lambda: regularise.neural_symbolic_mixture(X, X[:1], alpha=0.5), "symbolic_logp must have the shape of logp"),
+        (lambda: regularise.neural_symbolic_mixture(X, X, alpha=1.5), r"alpha must lie in \[0, 1\], got 1.5"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,205 @@
+"""Selection against loops written from the formulas, and what is wrong with one of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import group, selection
+
+P, G = 3, 4
+verdicts = hnp.arrays(np.float64, (P, G), elements=st.sampled_from([1.0, -1.0]))
+grades = hnp.arrays(np.float64, (P, G), elements=st.sampled_from([0.0, 0.1, 0.3]))
+valid_arrays = hnp.arrays(bool, (P, G))
+length_arrays = hnp.arrays(np.int32, (6,), elements=st.integers(1, 5000))
+
+has_mixed_outcomes = jax.jit(selection.has_mixed_outcomes)
+pass_rate = jax.jit(selection.pass_rate)
+in_difficulty_window = jax.jit(selection.in_difficulty_window)
+adaptive_group_size = jax.jit(selection.adaptive_group_size, static_argnames=("base", "reference", "floor"))
+rl_kl = jax.jit(selection.rl_kl_from_pass_rate)
+
+
+@given(verdicts)
+def test_has_mixed_outcomes_is_dynamic_sampling_for_verdicts(rewards):
+    expected = [0 < sum(1 for r in row if r > 0) < G for row in rewards]
+    assert has_mixed_outcomes(jnp.array(rewards)).tolist() == expected
+
+
+@given(grades, valid_arrays)
+def test_has_mixed_outcomes_compares_graded_and_ragged_rewards(rewards, valid):
+    expected = [len({r for r, v in zip(*row, strict=True) if v}) > 1 for row in zip(rewards, valid, strict=True)]
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(valid, rewards, np.nan))
+        assert has_mixed_outcomes(dirty, valid=jnp.array(valid)).tolist() == expected
+
+
+@given(grades)
+def test_kept_groups_are_the_ones_with_an_advantage(rewards):
+    advantage = jax.jit(group.group_normalized)(jnp.array(rewards, jnp.float32))
+    assert has_mixed_outcomes(jnp.array(rewards, jnp.float32)).tolist() == advantage.any(-1).tolist()
+
+
+def test_a_nan_reward_is_kept_for_the_loss_to_show():
+    assert selection.has_mixed_outcomes(jnp.array([[jnp.nan, 1.0], [1.0, 1.0]])).tolist() == [True, False]
+
+
+@given(grades, valid_arrays, st.sampled_from([-1.0, 0.0, 0.1, 0.2]))
+def test_pass_rate_matches_formula(rewards, valid, threshold):
+    expected = [
+        sum(1 for r, v in zip(*row, strict=True) if v and r > threshold) / max(sum(row[1]), 1)
+        for row in zip(rewards, valid, strict=True)
+    ]
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(valid, rewards, np.inf))
+        np.testing.assert_allclose(pass_rate(dirty, threshold=threshold, valid=jnp.array(valid)), expected)
+        everyone = pass_rate(jnp.array(rewards))
+    np.testing.assert_allclose(everyone, [sum(1 for r in row if r > 0) / G for row in rewards])
+
+
+@given(verdicts, valid_arrays, st.sampled_from([(0.0, 1.0), (0.25, 0.75), (0.5, 0.5), (0.3, 0.7)]))
+def test_difficulty_window_includes_its_ends_and_refuses_to_judge_by_one(rewards, valid, window):
+    low, high = window
+    expected = []
+    for row, row_valid in zip(rewards, valid, strict=True):
+        members = [r for r, v in zip(row, row_valid, strict=True) if v]
+        expected.append(len(members) > 1 and low <= sum(1 for r in members if r > 0) / len(members) <= high)
+    with jax.enable_x64(True):
+        kept = in_difficulty_window(jnp.array(rewards), low=low, high=high, valid=jnp.array(valid))
+    assert kept.tolist() == expected
+
+
+def test_difficulty_window_reads_the_threshold():
+    rewards = jnp.array([[0.2, 0.4, 0.6, 0.8]])
+    assert selection.in_difficulty_window(rewards, low=0.25, high=0.25, threshold=0.7).tolist() == [True]
+    assert selection.in_difficulty_window(rewards, low=0.25, high=0.25).tolist() == [False]
+
+
+def divergence_by_enumeration(p, beta):
+    """KL(π_init ‖ π*) of a policy over two answers, the correct one of mass p, from π* ∝ π_init e^{r/β}."""
+    p = np.longdouble(p)
+    start = np.array([1 - p, p])
+    tilted = start * np.exp(np.array([0.0, 1.0], np.longdouble) / beta)
+    best = tilted / tilted.sum()
+    return float((start * np.log(start / best)).sum())
+
+
+@pytest.mark.parametrize("beta", [0.02, 1 / 32, 0.05, 0.5, 1.0, 3.0, 40.0])
+def test_kl_of_the_optimum_matches_enumeration(beta, x64):
+    p = np.array([1e-9, 0.01, 0.3, 0.5, 0.8, 0.999])
+    expected = [divergence_by_enumeration(q, beta) for q in p]
+    np.testing.assert_allclose(rl_kl(jnp.array(p), beta=beta), expected, rtol=1e-8, atol=1e-17)
+
+
+def test_kl_keeps_its_digits_and_its_range_in_single_precision():
+    p = jnp.array([0.0, 1e-6, 0.5, 1.0])
+    np.testing.assert_allclose(rl_kl(p, beta=1e-3), [0.0, 1000 + np.log(1e-6) - 1e-3, 500 + np.log(0.5), 0.0], rtol=1e-6)
+    np.testing.assert_allclose(rl_kl(p, beta=50.0)[2], divergence_by_enumeration(0.5, 50.0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("beta", [0.02, 2.0])
+def test_kl_gradient_is_that_of_the_formula(beta, x64):
+    p = np.array([0.0, 0.2, 0.7, 1.0])
+    total = jax.jit(lambda p: selection.rl_kl_from_pass_rate(p, beta=beta).sum())
+    gradient = jax.grad(total)(jnp.array(p))
+    steps = [divergence_by_enumeration(q + 1e-6, beta) - divergence_by_enumeration(q - 1e-6, beta) for q in p[1:3]]
+    np.testing.assert_allclose(gradient, [0.0, *(np.array(steps) / 2e-6), 0.0], rtol=1e-6)
+
+
+def test_the_best_pass_rate_is_one_half_only_for_a_large_beta(x64):
+    p = np.linspace(0.001, 0.999, 999)
+    peaks = []
+    for beta in (0.05, 0.5, 20.0):
+        peaks.append(p[np.argmax(rl_kl(jnp.array(p), beta=beta))])
+        np.testing.assert_allclose(peaks[-1], beta - 1 / np.expm1(1 / beta), atol=0.001)
+    np.testing.assert_allclose(peaks, [0.05, 0.343, 0.496], atol=0.0011)
+    second_order = p * (1 - p) / (2 * 20.0**2)
+    np.testing.assert_allclose(rl_kl(jnp.array(p), beta=20.0), second_order, rtol=0.03)
+    exact = rl_kl(jnp.array([0.1, 0.9]), beta=1.0)
+    assert exact[0] > 0.1 * 0.9 / 2 > exact[1], "to second order it bounds the divergence from below only for p < 1/2"
+
+
+@given(length_arrays, st.integers(1, 9), st.integers(1, 600), st.integers(2, 5))
+def test_adaptive_group_size_matches_formula(lengths, base, reference, floor):
+    expected = [max(floor, int(np.floor(base * reference / int(n)))) for n in lengths]
+    for kind in (jnp.int32, jnp.float32):
+        size = selection.adaptive_group_size(jnp.array(lengths, kind), base=base, reference=reference, floor=floor)
+        assert size.tolist() == expected
+        assert size.dtype == jnp.int32
+
+
+def test_adaptive_group_size_uses_the_documents_values_by_default():
+    assert adaptive_group_size(jnp.array([100, 512, 2048, 2049, 9000])).tolist() == [40, 8, 2, 2, 2]
+
+
+def test_equation_27_as_printed_makes_groups_of_one_beyond_2048_tokens():
+    lengths = [512, 2048, 2049, 4096, 20480]
+    printed = [max(1, (8 * 512) // length) for length in lengths]
+    assert printed == [8, 2, 1, 1, 1]
+    alone = jnp.array([[0.7]])
+    assert (alone - alone.mean(-1, keepdims=True)).tolist() == [[0.0]], "and a group of one has no relative advantage"
+    assert adaptive_group_size(jnp.array(lengths)).tolist() == [8, 2, 2, 2, 2]
+
+
+@given(length_arrays)
+def test_length_percentiles_match_formula(lengths):
+    ordered = sorted(int(n) for n in lengths)
+    expected = []
+    for q in (25, 50, 75, 95):
+        place = (len(ordered) - 1) * q / 100
+        below, part = int(place), place - int(place)
+        above = ordered[min(below + 1, len(ordered) - 1)]
+        expected.append(ordered[below] + part * (above - ordered[below]))
+    np.testing.assert_allclose(selection.length_percentiles(jnp.array(lengths.reshape(2, 3))), expected, rtol=1e-6)
+
+
+def test_length_percentiles_can_be_chosen():
+    assert selection.length_percentiles(jnp.array([1.0, 2.0, 5.0]), percentiles=(0, 100)).tolist() == [1.0, 5.0]
+
+
+@given(length_arrays, hnp.arrays(np.float32, (3,), elements=st.integers(0, 5000)))
+def test_length_bins_match_formula(lengths, edges):
+    edges = np.sort(edges)
+    expected = [sum(1 for edge in edges if edge < n) for n in lengths]
+    bins = selection.length_bins(jnp.array(lengths), jnp.array(edges))
+    assert bins.tolist() == expected
+    assert bins.dtype == jnp.int32
+
+
+PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: selection.has_mixed_outcomes(PAIR[:, :1]), "rewards must hold groups of at least 2"),
+        (lambda: selection.has_mixed_outcomes(PAIR > 0), "rewards must be a floating-point array, got bool"),
+        (lambda: selection.has_mixed_outcomes(PAIR, valid=PAIR[0]), "valid must have the shape of rewards"),
+        (lambda: selection.pass_rate(PAIR.astype(int)), "rewards must be a floating-point array"),
+        (lambda: selection.in_difficulty_window(PAIR, low=-0.1, high=1.0), r"low must lie in \[0, 1\], got -0.1"),
+        (lambda: selection.in_difficulty_window(PAIR, low=0.1, high=1.1), r"high must lie in \[0, 1\], got 1.1"),
+        (lambda: selection.in_difficulty_window(PAIR, low=0.6, high=0.4), r"high must lie in \[0.6, 1\], got 0.4"),
+        (lambda: selection.rl_kl_from_pass_rate(LENGTHS, beta=1.0), "pass_rate must be a floating-point array"),
+        (lambda: selection.rl_kl_from_pass_rate(2 * PAIR, beta=1.0), r"pass_rate must lie in \[0, 1\]"),
+        (lambda: selection.rl_kl_from_pass_rate(PAIR, beta=0.0), "beta must be positive, got 0.0"),
+        (lambda: selection.adaptive_group_size(jnp.array([0, 4])), "lengths must be positive"),
+        (lambda: selection.adaptive_group_size(PAIR > 0), "lengths must be an integer or floating-point array"),
+        (lambda: selection.adaptive_group_size(LENGTHS, floor=1), "floor must be at least 2, got 1"),
+        (lambda: selection.adaptive_group_size(LENGTHS, base=0), "base must be at least 1, got 0"),
+        (lambda: selection.adaptive_group_size(LENGTHS, reference=0), "reference must be at least 1, got 0"),
+        (lambda: selection.length_percentiles(LENGTHS[:0]), r"lengths must hold at least one length, got shape \[0\]"),
+        (lambda: selection.length_percentiles(-LENGTHS), "lengths must not be negative"),
+        (lambda: selection.length_percentiles(LENGTHS, percentiles=(101,)), r"percentiles must lie in \[0, 100\]"),
+        (lambda: selection.length_bins(-LENGTHS, PAIR[0]), "lengths must not be negative"),
+        (lambda: selection.length_bins(LENGTHS, LENGTHS), "edges must be a floating-point array"),
+        (lambda: selection.length_bins(LENGTHS, PAIR[0, :0]), "edges must have at least 1 non-empty axes"),
+        (lambda: selection.length_bins(LENGTHS, jnp.array([2.0, 1.0])), "edges must be ascending"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,52 @@
+"""Meshes of fake devices."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec
+
+from rljax.errors import InputError
+from rljax.parallel import check_rows, make_mesh, put_rows, shardings
+
+
+def test_all_devices_are_used_by_default():
+    assert dict(make_mesh(None, 1).shape) == {"data": 8, "fsdp": 1}
+    assert dict(make_mesh(None, 4).shape) == {"data": 2, "fsdp": 4}
+
+
+def test_a_smaller_mesh_takes_the_first_devices():
+    assert list(make_mesh(1, 2).devices.flat) == jax.devices()[:2]
+
+
+@pytest.mark.parametrize(
+    ("data", "fsdp", "message"),
+    [
+        (3, 4, "data=3 x fsdp=4 needs 12 devices and 8 are here"),
+        (None, 3, "fsdp=3 does not divide the 8 devices"),
+        (0, 1, "has an axis below 1"),
+        (1, 0, "has an axis below 1"),
+    ],
+)
+def test_meshes_that_do_not_fit_are_refused(data, fsdp, message):
+    with pytest.raises(InputError, match=message):
+        make_mesh(data, fsdp)
+
+
+def test_rows_that_cannot_be_shared_are_refused():
+    check_rows(make_mesh(None, 1), rows=16)
+    with pytest.raises(InputError, match="rows is 12 rows, which 8 devices cannot share equally"):
+        check_rows(make_mesh(None, 1), rows=12)
+
+
+def test_parameters_are_spread_over_fsdp_and_repeated_over_data():
+    mesh = make_mesh(2, 4)
+    tree = {"matrix": jnp.zeros((3, 8, 16)), "odd": jnp.zeros((3, 5)), "number": jnp.zeros(())}
+    specs = jax.tree.map(lambda sharding: sharding.spec, shardings(mesh, tree))
+    assert specs == {"matrix": PartitionSpec(None, None, "fsdp"), "odd": PartitionSpec(None, None), "number": PartitionSpec()}
+
+
+def test_rows_are_spread_over_every_device():
+    rows = put_rows(make_mesh(2, 4), jnp.zeros((16, 3)))
+    assert {shard.data.shape for shard in rows.addressable_shards} == {(2, 3)}
+    parts = put_rows(make_mesh(2, 4), jnp.zeros((5, 16, 3)), leading=1)
+    assert {shard.data.shape for shard in parts.addressable_shards} == {(5, 2, 3)}

@@ -1,0 +1,130 @@
+"""The rewards that come with the library, and how a person names one."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rljax.rewards
+from rljax.errors import InputError
+from rljax.rewards import BY_NAME, resolve
+from rljax.rewards.exact import exact, same_answer
+from rljax.rewards.format import has_final_answer
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "reward"),
+    [
+        ("7+5=12;#12", "12", 1.0),
+        ("#12", "2", 0.0),
+        ("#2", "12", 0.0),
+        ("12", "12", 0.0),
+        ("", "12", 0.0),
+        ("#", "12", 0.0),
+        ("#12;7+5", "12", 0.0),
+        ("#1 #2", "1", 0.0),
+        ("#1080", "Betty has 1080.\n#### 1,080", 1.0),
+        ("so 5\n#### 5", "he has 3\n#### 3", 0.0),
+        (r"\boxed{1,080}", "1080", 1.0),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{0.5}", r"$\boxed{\frac{1}{2}}$", 0.0),
+        ("#18", "$18.00", 1.0),
+        ("#+5.", "5", 1.0),
+        ("#x", " $x$. ", 1.0),
+        ("#X", "x", 0.0),
+        ("#1e3", "1000", 0.0),
+    ],
+)
+def test_exact(completion, reference, reward):
+    assert exact(prompts=["?"], completions=[completion], answer=[reference], level=[3]) == [reward]
+
+
+@given(st.integers(-200, 200), st.integers(-200, 200))
+def test_numbers_are_the_same_only_if_they_are_equal(left, right):
+    assert same_answer(str(left), str(right)) == (left == right)
+    assert same_answer(f"{left}.0", str(right)) == (left == right)
+    assert exact(["?"], [f"#{left}"], [str(right)]) == [float(left == right)]
+
+
+def test_exact_judges_each_completion_by_its_own_reference():
+    assert exact(["a", "b", "c"], ["#1", "#2", "#3"], ["1", "3", "3"]) == [1.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match="zip"):
+        exact(["a", "b"], ["#1", "#2"], ["1"])
+
+
+def test_format():
+    assert has_final_answer(completions=["#1", "1", "#"], answer=["2"] * 3) == [1.0, 0.0, 0.0]
+
+
+def test_resolve_by_name():
+    assert set(BY_NAME) == {"exact", "format"}
+    assert resolve("exact") is exact
+    assert resolve("format") is has_final_answer
+    assert resolve(len) is len
+    with pytest.raises(TypeError):
+        BY_NAME["mine"] = len
+
+
+def test_resolve_from_a_module():
+    assert resolve("rljax.rewards.exact:exact") is exact
+
+
+def test_resolve_from_a_file(tmp_path):
+    source = """
+from __future__ import annotations
+import dataclasses
+
+@dataclasses.dataclass
+class Config:
+    bonus: float = 2.0
+
+def mine(completions):
+    return [Config().bonus for _ in completions]
+"""
+    for folder, bonus in (("a", "2.0"), ("b", "3.0")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(source.replace("2.0", bonus))
+    first, second = (resolve(f"{tmp_path}/{folder}/mine.py:mine") for folder in "ab")
+    assert (first(["x"]), second(["x", "y"])) == ([2.0], [3.0, 3.0])
+    assert first.__module__ != second.__module__
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (
+            "exakt",
+            "there is no reward 'exakt'; take 'exact' or 'format', or name your own as `module:function` or `path.py",
+        ),
+        ("", "there is no reward ''"),
+        (":f", "there is no reward ':f'"),
+        ("math:", "there is no reward 'math:'"),
+        (3, "the reward 3 is neither a function nor the name of one; take 'exact'"),
+        ("no_such_module:f", r"module 'no_such_module' cannot be imported \(ModuleNotFoundError: .*`path\.py:function`"),
+        ("rljax.rewards.format:nope", "rljax.rewards.format has no 'nope'; it has .*has_final_answer"),
+        ("math:pi", "math holds no function 'pi'"),
+        ("./nope.py:f", "there is no file 'nope.py'"),
+    ],
+)
+def test_resolve_refusals(reward, message):
+    with pytest.raises(InputError, match=message):
+        resolve(reward)
+
+
+def test_a_file_that_fails_leaves_nothing_behind(tmp_path):
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(
+        InputError, match=r"running '.*broken\.py' failed \(ZeroDivisionError: division by zero\)"
+    ) as caught:
+        resolve(f"{tmp_path}/broken.py:f")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert not any(name.startswith("broken_") for name in sys.modules)
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(InputError, match=r"empty\.py has no 'f'; it has none"):
+        resolve(f"{tmp_path}/empty.py:f")
+
+
+def test_modules_keep_their_names():
+    assert rljax.rewards.exact.exact is exact
+    assert rljax.rewards.format.has_final_answer is has_final_answer

@@ -1,0 +1,125 @@
+"""The decode against the training forward, and the distribution it says it drew from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.models import Model, TransformerConfig, init_params, score_tokens
+from rljax.rollout.sampling import Sampling, draw, keep_top_k, keep_top_p, sample, shift_right
+
+CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
+MODEL = Model(CONFIG)
+EOS, PAD, BUDGET = 1, 0, 10
+SAMPLING = Sampling(BUDGET, EOS, PAD, temperature=0.7)
+PROMPTS = jnp.array([[0, 0, 5, 6], [7, 8, 9, 10], [0, 3, 4, 5]] * 8)
+PROMPT_MASK = PROMPTS != PAD
+
+
+@pytest.fixture(scope="module")
+def params():
+    # Random weights of unit size: a distribution that is neither flat nor certain.
+    return jax.tree.map(lambda x: x * 4, init_params(CONFIG, jax.random.key(0)))
+
+
+@pytest.fixture(scope="module")
+def samples(params):
+    return sample(MODEL, params, PROMPTS, PROMPT_MASK, jax.random.key(1), sampling=SAMPLING)
+
+
+def rescore(params, samples, temperature):
+    tokens = jnp.concatenate([PROMPTS, samples.tokens], axis=1)
+    valid = jnp.concatenate([PROMPT_MASK, samples.mask], axis=1)
+    return score_tokens(MODEL, params, tokens, valid, start=PROMPTS.shape[1], temperature=temperature, chunk=4)
+
+
+def test_rescoring_with_the_training_forward_agrees(params, samples):
+    logp = rescore(params, samples, SAMPLING.temperature).logp
+    np.testing.assert_allclose(jnp.where(samples.mask, logp, 0.0), samples.behaviour_logp, atol=1e-4)
+    np.testing.assert_allclose(samples.behaviour_logp, samples.policy_logp, atol=1e-6)
+
+
+def test_rescoring_at_another_temperature_disagrees(params, samples):
+    logp = rescore(params, samples, 1.0).logp
+    assert float(jnp.abs(jnp.where(samples.mask, logp, 0.0) - samples.behaviour_logp).max()) > 0.1
+
+
+def test_mask_ends_with_eos_or_budget(samples):
+    for tokens, mask, truncated in zip(*map(np.asarray, (samples.tokens, samples.mask, samples.truncated)), strict=True):
+        length = int(mask.sum())
+        assert mask[:length].all()
+        assert not (tokens[: length - 1] == EOS).any()
+        assert truncated == (tokens[length - 1] != EOS)
+        assert not truncated or length == BUDGET
+        assert (tokens[length:] == PAD).all()
+    assert 0 < int(np.sum(samples.truncated)) < len(PROMPTS), "the case must hold both kinds of rows"
+
+
+def test_two_keys_never_repeat_and_one_key_always_does(params, samples):
+    again = sample(MODEL, params, PROMPTS, PROMPT_MASK, jax.random.key(1), sampling=SAMPLING)
+    other = sample(MODEL, params, PROMPTS, PROMPT_MASK, jax.random.key(2), sampling=SAMPLING)
+    np.testing.assert_array_equal(again.tokens, samples.tokens)
+    assert (np.asarray(other.tokens) != np.asarray(samples.tokens)).any(axis=1).mean() > 0.5
+
+
+def test_rows_of_one_prompt_differ(samples):
+    copies = np.asarray(samples.tokens).reshape(8, 3, -1)[:, 0]
+    assert len(np.unique(copies, axis=0)) > 4
+
+
+def test_right_padding_gives_what_left_padding_gives(params, samples):
+    order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
+    right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
+    shifted = sample(MODEL, params, *right, jax.random.key(1), sampling=SAMPLING)
+    np.testing.assert_array_equal(shifted.tokens, samples.tokens)
+
+
+def test_padding_does_not_change_the_likeliest_tokens(params):
+    greedy = SAMPLING._replace(temperature=0.0)
+    alone = sample(MODEL, params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], jax.random.key(0), sampling=greedy)
+    padded = sample(MODEL, params, PROMPTS[:1], PROMPT_MASK[:1], jax.random.key(0), sampling=greedy)
+    np.testing.assert_array_equal(alone.tokens, padded.tokens)
+
+
+def test_shift_right_keeps_order():
+    tokens, valid = shift_right(jnp.array([[1, 2, 0, 3]]), jnp.array([[True, True, False, True]]))
+    assert tokens.tolist() == [[0, 1, 2, 3]]
+    assert valid.tolist() == [[False, True, True, True]]
+
+
+LOGITS = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
+
+
+@pytest.mark.parametrize(("k", "kept"), [(1, [0]), (2, [0, 1]), (4, [0, 1, 2, 3]), (9, [0, 1, 2, 3])])
+def test_top_k_keeps_the_k_likeliest(k, kept):
+    assert np.flatnonzero(np.isfinite(keep_top_k(jnp.array(LOGITS), k)[0])).tolist() == kept
+
+
+@pytest.mark.parametrize(("p", "kept"), [(0.1, [0]), (0.39, [0]), (0.5, [0, 1]), (0.71, [0, 1, 2]), (1.0, [0, 1, 2, 3])])
+def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
+    assert np.flatnonzero(np.isfinite(keep_top_p(jnp.array(LOGITS), p)[0])).tolist() == kept
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SAMPLING._replace(temperature=1.0),
+        SAMPLING._replace(temperature=0.5),
+        SAMPLING._replace(temperature=1.0, top_k=2),
+        SAMPLING._replace(temperature=2.0, top_p=0.6),
+        SAMPLING._replace(temperature=1.0, top_k=3, top_p=0.5),
+    ],
+)
+def test_drawn_frequencies_are_the_reported_probabilities(sampling):
+    """Frequencies of 20,000 draws lie within five standard errors of exp(behaviour_logp)."""
+    count = 20_000
+    token, behaviour, policy = draw(jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.key(3), sampling)
+    scaled = np.exp(LOGITS[0] / sampling.temperature)
+    whole = scaled / scaled.sum()
+    for index in np.unique(token):
+        reported = float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0]))
+        share = float((np.asarray(token) == index).mean())
+        assert abs(share - reported) <= 5 * np.sqrt(reported * (1 - reported) / count)
+        np.testing.assert_allclose(np.exp(np.asarray(policy)[np.asarray(token) == index]), whole[index], rtol=1e-5)
+    present = {int(index): float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0])) for index in np.unique(token)}
+    np.testing.assert_allclose(sum(present.values()), 1.0, rtol=1e-5)

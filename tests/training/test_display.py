@@ -1,0 +1,331 @@
+"""Displays: what is told is seen, nothing a model writes is obeyed, and the terminal is given back."""
+
+import io
+import re
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rljax.training.display import PlainDisplay, RichDisplay, make_display
+from rljax.training.display_text import METRICS, Progress, clock_time, finite_mean, shortened, sparkline
+
+METRIC_VALUES = {
+    "loss": -0.01234,
+    "reward": 0.8234,
+    "accuracy": 0.756,
+    "entropy": 0.4321,
+    "kl": 0.00567,
+    "clip_fraction": 0.0123,
+    "response_length": 34.25,
+    "truncated_share": 0.052,
+    "grad_norm": 1.2345,
+    "tokens_per_second": 12345.6,
+    "filtered_ratio": 0.25,
+    "learning_rate": 3e-5,
+    "seconds": 77.77,
+    "unheard_of": 88.88,
+}
+WRITTEN = [
+    ("reward", "0.823", ""),
+    ("accuracy", "75.6", "%"),
+    ("entropy", "0.432", "nats/token"),
+    ("KL", "0.0057", "nats/token"),
+    ("clip fraction", "1.23", "%"),
+    ("response length", "34.2", "tokens"),
+    ("truncated", "5.2", "%"),
+    ("gradient norm", "1.234", ""),
+    ("speed", "12,346", "tokens/s"),
+    ("filtered groups", "25.0", "%"),
+    ("learning rate", "3.00e-05", ""),
+    ("loss", "-0.0123", ""),
+]
+SAMPLES = [
+    {"prompt": "3+4=", "completion": "[red]7[/red] [/] \x1b[31mred", "answer": "7", "reward": 1.0},
+    {"prompt": "first\nsecond", "completion": "a" * 300 + "= 19", "answer": None, "reward": -0.5},
+]
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    return Terminal()
+
+
+def rich_display(stream, clock):
+    return RichDisplay(Console(file=stream, force_terminal=True, width=100, height=60), clock=clock)
+
+
+def last_screen(stream):
+    """Everything after the last time the live region was drawn anew, without control codes."""
+    return ESCAPE.sub("", stream.getvalue().rsplit("\x1b[2K", 1)[-1])
+
+
+def seen(stream):
+    return ESCAPE.sub("", stream.getvalue())
+
+
+def test_plain_line_holds_every_known_number(clock):
+    stream = io.StringIO()
+    with PlainDisplay(stream, clock=clock) as display:
+        display.header(["one", "two"])
+        display.phase("warm_start", 2)
+        clock.now += 61
+        display.update(1, METRIC_VALUES)
+        display.phase("rl", 4)
+        clock.now += 10
+        display.update(1, {"reward": 0.5, "kl": float("nan")})
+        clock.now += 2.5
+        display.update(2, {"reward": np.float32(0.25)})
+        display.message("evaluated")
+        display.warning("careful")
+        display.finish(["done"])
+    numbers = "  ".join(f"{label} {value} {unit}".strip() for label, value, unit in WRITTEN)
+    assert stream.getvalue().splitlines() == [
+        "one",
+        "two",
+        "warm start: 2 steps",
+        f"warm start 1/2 (0:01:01)  {numbers}",
+        "RL: 4 steps",
+        "RL 1/4 (0:00:10)  reward 0.500  KL nan nats/token",
+        "RL 2/4 (0:00:12, 0:00:05 left)  reward 0.250",
+        "evaluated",
+        "warning: careful",
+        "done",
+    ]
+
+
+def test_plain_samples_are_one_safe_line_each():
+    stream = io.StringIO()
+    PlainDisplay(stream).samples(5, SAMPLES * 3)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4
+    assert lines[0] == (
+        r"sample at step 5: reward 1 | prompt '3+4=' | completion '[red]7[/red] [/] \x1b[31mred' | answer '7'"
+    )
+    assert lines[1] == (
+        r"sample at step 5: reward -0.5 | prompt 'first\nsecond' | "
+        f"completion '{'a' * 100} … {'a' * 96}= 19' | answer 'None'"
+    )
+
+
+def test_plain_writes_no_control_codes_and_fits_the_encoding():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="\n")
+    display = PlainDisplay(stream)
+    display.message("a\x1b[31mb\r\u202ec é")
+    stream.seek(0)
+    assert stream.read() == "a\\x1b[31mb\\r\\u202ec \\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("total", "first", "written"),
+    [
+        (100, 1, [*range(10, 101, 10)]),
+        (25, 1, [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]),
+        (4, 1, [1, 2, 3, 4]),
+        (100, 86, [86, 90, 100]),
+    ],
+)
+def test_quiet_writes_phases_tenths_warnings_and_last_lines(clock, total, first, written):
+    stream = io.StringIO()
+    display = PlainDisplay(stream, quiet=True, clock=clock)
+    display.header(["header"])
+    display.phase("rl", total)
+    for step in range(first, total + 1):
+        display.update(step, {})
+    display.samples(1, SAMPLES)
+    display.message("message")
+    display.warning("careful")
+    display.finish(["done"])
+    lines = stream.getvalue().splitlines()
+    assert (lines[0], lines[-2:]) == (f"RL: {total} steps", ["warning: careful", "done"])
+    assert [int(line.split()[1].split("/")[0]) for line in lines[1:-2]] == written
+
+
+def test_quiet_survives_a_phase_without_steps():
+    stream = io.StringIO()
+    display = PlainDisplay(stream, quiet=True)
+    display.phase("other", 0)
+    display.update(0, {})
+    assert stream.getvalue().splitlines() == ["other: 0 steps", "other 0/0 (0:00:00)"]
+
+
+def test_rich_shows_every_known_number(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.header(["DAPO [bold]on sums"])
+        display.phase("rl", 400)
+        for step in range(101, 120):
+            clock.now += 2
+            display.update(step, {"reward": float(step)})
+        clock.now += 2
+        display.update(120, METRIC_VALUES)
+    table = last_screen(terminal)
+    rows = {line[:17].strip(): line[17:].split() for line in table.splitlines()}
+    for label, value, unit in WRITTEN[1:]:
+        assert rows[label][: 2 + bool(unit)] == [value, *([unit] if unit else []), value]
+    # The last ten: 111 to 119 and the present one.
+    assert rows["reward"][:2] == ["0.823", f"{(sum(range(111, 120)) + 0.8234) / 10:.3f}"]
+    assert rows["reward"][2] == "▇" * 10 + "█" * 9 + "▁"
+    assert "120/400 0:00:40 · 0:09:20 left" in table
+    assert "step 120" in table
+    assert "DAPO [bold]on sums" in seen(terminal)
+    assert "77.77" not in seen(terminal)
+    assert "88.88" not in seen(terminal)
+
+
+def test_rich_marks_what_is_not_finite(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.phase("rl", 3)
+        display.update(1, {"grad_norm": 1.0})
+        display.update(2, {"grad_norm": float("inf")})
+    (line,) = (line for line in last_screen(terminal).splitlines() if line.startswith("gradient norm"))
+    assert line.split()[2:] == ["inf", "1.000", "▁×"]
+
+
+def test_rich_starts_each_phase_afresh(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.phase("resumed", 3)
+        display.phase("warm_start", 5)
+        clock.now += 3
+        display.update(4, {"loss": 2.5})
+        display.phase("rl", 9)
+        display.update(1, {"reward": 0.5})
+        assert "–:––:–– left" in seen(terminal)
+        display.finish(["[i]last words"])
+    text = seen(terminal)
+    assert "✓ warm start: step 4 of 5, 0:00:03" in text
+    # A phase that made no step ends without a word.
+    assert text.count("✓") == 2
+    assert text.endswith("✓ RL: step 1 of 9, 0:00:00\n[i]last words\n")
+    assert "2.5000" not in last_screen(terminal)
+
+
+def test_rich_samples_escape_markup_and_control_codes(terminal, clock):
+    display = rich_display(terminal, clock)
+    display.samples(7, SAMPLES)
+    text = seen(terminal)
+    assert text.startswith("\nsamples at step 7 ")
+    assert r"[red]7[/red] [/] \x1b[31mred" in text
+    assert "\x1b[31mred" not in terminal.getvalue()
+    assert re.search(r"-0.50 +first ", text)
+    assert re.search(r"\n +second ", text)
+    assert re.search(r"1\.00 +3\+4= .* 7 *\n", text)
+    assert f"{'a' * 100}…{'a' * 96}=19" in re.sub(r"\s|None|second", "", text)
+    display.samples(8, SAMPLES * 3)
+    assert "4 of 6 samples at step 8" in seen(terminal)
+
+
+def test_rich_messages_are_text(terminal, clock):
+    display = rich_display(terminal, clock)
+    display.message("[bold]kept[/bold] \x07")
+    display.warning("[/] too")
+    assert seen(terminal) == "[bold]kept[/bold] \\x07\nwarning: [/] too\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_rich_gives_the_terminal_back(terminal, clock, error):
+    stdout = sys.stdout
+
+    def fails():
+        with rich_display(terminal, clock) as display:
+            display.phase("rl", 3)
+            display.update(1, {"reward": 0.5})
+            assert "\x1b[?25l" in terminal.getvalue()
+            assert "\x1b[?25h" not in terminal.getvalue()
+            raise error
+
+    with pytest.raises(error):
+        fails()
+    assert terminal.getvalue().endswith("\x1b[?25h")
+    assert "0.500" in last_screen(terminal)
+    assert sys.stdout is stdout
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, RichDisplay])
+def test_update_needs_a_phase(kind):
+    display = kind(io.StringIO() if kind is PlainDisplay else Console(file=io.StringIO()))
+    with pytest.raises(ValueError, match="update was called before phase"):
+        display.update(1, {})
+
+
+def test_make_display_chooses_rich_only_for_a_capable_terminal(terminal, monkeypatch):
+    assert isinstance(make_display(False, terminal), RichDisplay)
+    assert isinstance(make_display(True, terminal), PlainDisplay)
+    terminal.encoding = "latin-1"
+    assert isinstance(make_display(False, terminal), PlainDisplay)
+    terminal.encoding = "utf-8"
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_display(False, terminal), PlainDisplay)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(make_display(False, io.StringIO()), PlainDisplay)
+
+
+def test_make_display_hands_quiet_on(terminal):
+    make_display(True, terminal).message("left out")
+    assert terminal.getvalue() == ""
+    make_display(False, stream := io.StringIO()).message("kept")
+    assert stream.getvalue() == "kept\n"
+
+
+def test_sparkline():
+    assert sparkline([], 5) == ""
+    assert sparkline([1.0], 5) == "▁"
+    assert sparkline(list(range(8)), 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0.0, 2.0, 7.0, 7.0, 0.0], 2) == "▁█"
+    assert sparkline([float("nan"), float("inf")], 2) == "××"
+    # The mean of three times 0.1 is not 0.1: a constant stays flat all the same.
+    assert sparkline([0.1] * 7, 3) == "▁▁▁"
+    assert sparkline([1e12, 1e12 + 1.0], 2) == "▁▁"
+    assert sparkline([1e-12, 3e-12], 2) == "▁█"
+    assert sparkline([0.0, 0.0], 2) == "▁▁"
+    assert sparkline([-1.0, -2.0], 2) == "█▁"
+
+
+def test_progress_counts_down_between_steps():
+    resumed = Progress("rl", total=60, started=0.0).advanced(51, 30.0)
+    assert resumed.remaining(31.0) is None
+    later = resumed.advanced(53, 40.0)
+    # Two steps in 10 s, seven steps to go; the first 30 s, spent compiling, do not count.
+    assert [later.remaining(now) for now in (40.0, 50.0, 75.0, 76.0, 90.0)] == [
+        "0:00:35", "0:00:25", "0:00:00", "0:00:00", "0:00:00",
+    ]  # fmt: skip
+    assert later.elapsed(90.0) == "0:01:30"
+
+
+def test_texts():
+    assert clock_time(59.999) == "0:00:59"
+    assert clock_time(100 * 3600 + 61) == "100:01:01"
+    assert np.isnan(finite_mean([float("inf")]))
+    assert finite_mean([1.0, float("nan"), 4.0]) == 2.5
+    assert shortened("\nabcdef\n", 6) == "abcdef"
+    assert shortened("abcdefg", 4) == "ab … fg"
+    assert [metric.label for metric in METRICS] == [label for label, _, _ in WRITTEN]

@@ -1,0 +1,251 @@
+"""Whole runs, small: what they leave behind, exact resume, Ctrl-C, and refusals that overwrite nothing."""
+
+import json
+import signal
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.algorithms import BY_NAME
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.training import checkpoint as checkpoints
+from rljax.training.config import TrainConfig
+from rljax.training.interrupt import Interrupted
+from rljax.training.loop import initial_state
+from rljax.training.setup import make_setup
+
+TINY = TrainConfig(
+    name="tiny",
+    layers=1,
+    width=16,
+    heads=2,
+    kv_heads=1,
+    hidden=32,
+    operands=(2, 2),
+    train_problems=40,
+    heldout_problems=6,
+    max_prompt_tokens=6,
+    max_response_tokens=12,
+    algorithm_options={"max_length": 12, "cache": 2},
+    warm_start_steps=4,
+    warm_start_batch=8,
+    warm_start_accuracy=1.0,
+    warm_start_eval_every=2,
+    steps=4,
+    prompts=4,
+    group_size=4,
+    oversample=1.5,
+    minibatches=2,
+    microbatch_rows=4,
+    learning_rate=1e-2,
+    eval_every=2,
+    checkpoint_every=2,
+    sample_every=2,
+    data=1,
+    quiet=True,
+)
+
+
+def even_length(completions):
+    """A reward that a random model gets both ways."""
+    return [float(len(completion) % 2 == 0) for completion in completions]
+
+
+def stopping_after(calls):
+    """The same reward, with a Ctrl-C during its n-th call."""
+    seen = []
+
+    def reward(completions):
+        seen.append(None)
+        if len(seen) == calls:
+            signal.raise_signal(signal.SIGINT)
+        return even_length(completions)
+
+    return reward
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    return rljax.train(replace(TINY, run=str(path)), even_length)
+
+
+def last_checkpoint(path):
+    setup, first_params = make_setup(replace(TINY, run=str(path)), reward=even_length)
+    return checkpoints.restore(path / "checkpoints" / "last", initial_state(setup, first_params()))
+
+
+def rows(path, *, without=("seconds", "tokens_per_second")):
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in without} for line in lines]
+
+
+def test_a_run_leaves_everything_behind(finished):
+    path = finished.run
+    assert json.loads((path / "config.json").read_text())["prompts"] == TINY.prompts
+    phases = [row["phase"] for row in rows(path)]
+    assert [phases.count(phase) for phase in ("warm_start", "rl", "eval")] == [4, 4, 3]
+    samples = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    assert {sample["step"] for sample in samples} == {1, 2, 4}
+    assert {"prompt", "completion", "answer", "reward"} <= set(samples[0])
+    assert (path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((path / "tensorboard").iterdir())
+    assert {folder.name for folder in (path / "checkpoints").iterdir()} == {"last", "best"}
+
+
+def test_metrics_are_in_their_units(finished):
+    for row in rows(finished.run, without=()):
+        if row["phase"] == "rl":
+            assert 0 <= row["filtered_ratio"] <= 1
+            assert 0 <= row["truncated_share"] <= 1
+            assert 1 <= row["response_length"] <= TINY.max_response_tokens
+            assert row["reward"] == row["accuracy"], "this reward is 0 or 1"
+            sampled = row["tries"] * TINY.sampled_prompts * TINY.group_size * row["response_length"]
+            np.testing.assert_allclose(row["tokens_per_second"] * row["seconds"], sampled, rtol=1e-6)
+
+
+def test_the_policy_moved_and_the_best_is_kept(finished):
+    setup, first_params = make_setup(TINY, reward=even_length)
+    moved = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), finished.params, first_params())
+    assert min(jax.tree.leaves(moved)) > 0
+    evaluations = {row["step"]: row["accuracy"] for row in rows(finished.run) if row["phase"] == "eval"}
+    best = checkpoints.restore(finished.run / "checkpoints" / "best", initial_state(setup, first_params()))
+    assert best.notes["best_accuracy"] == max(evaluations.values())
+    assert int(best.state.step) == min(step for step, value in evaluations.items() if value == max(evaluations.values()))
+    assert (finished.accuracy_before, finished.accuracy_after) == (evaluations[0], evaluations[4])
+
+
+@pytest.mark.parametrize("calls", [1, 5], ids=["in the warm start", "in reinforcement learning"])
+def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls, capsys):
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(replace(TINY, run=str(path)), stopping_after(calls))
+    assert f"rljax train --resume {path}" in capsys.readouterr().out.replace("\n", "")
+    stopped = last_checkpoint(path)
+    assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start_steps + TINY.steps
+    rljax.train(None, even_length, resume=path)
+    ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
+    jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
+    assert ours.carried is not None, "the case must carry groups over"
+    jax.tree.map(np.testing.assert_array_equal, ours.carried, theirs.carried)
+    assert ours.notes == theirs.notes
+    assert rows(path) == rows(finished.run)
+
+
+def test_resume_without_the_reward_that_was_passed_is_refused(finished):
+    with pytest.raises(InputError, match="reward passed to train"):
+        rljax.train(resume=finished.run)
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(finished):
+    before = {file: file.read_bytes() for file in finished.run.glob("*.json*")}
+    with pytest.raises(InputError, match="already holds a run"):
+        rljax.train(replace(TINY, run=str(finished.run)), even_length)
+    assert {file: file.read_bytes() for file in finished.run.glob("*.json*")} == before
+
+
+def test_own_problems_and_own_algorithm(tmp_path):
+    """The reward sees the prompts and every extra column, one entry a completion."""
+    problems = [Problem(f"{n}+1=", str(n + 1), columns={"level": n % 3}) for n in range(8)]
+    calls = []
+
+    def reward(prompts, completions, level, **columns):
+        calls.append((prompts, level, columns))
+        return [float(len(completion) > 3) for completion in completions]
+
+    config = replace(TINY, run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1)
+    own = BY_NAME["dr_grpo"](max_length=8)._replace(keep_group=None)
+    result = rljax.train(config, reward, algorithm=own, problems=(problems[:6], problems[6:]))
+    assert np.isfinite(jax.tree.leaves(result.params)[0]).all()
+    prompts, level, columns = calls[1]
+    assert len(prompts) == TINY.prompts * TINY.group_size
+    assert all(level[i] == int(prompts[i].split("+")[0]) % 3 for i in range(len(prompts)))
+    assert set(columns) == {"answer"}
+
+
+def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):
+    config = replace(TINY, run=str(tmp_path / "flat"), warm_start_steps=0, steps=1, max_tries=2)
+    result = rljax.train(config, lambda completions: [0.0] * len(completions))
+    _, first_params = make_setup(config)
+    jax.tree.map(np.testing.assert_array_equal, result.params, first_params())
+    assert "0 of 4 groups after 2 tries" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_opinionless_responses_take_no_part(tmp_path):
+    config = replace(TINY, run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
+    silent_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
+    result = rljax.train(config, silent_on_short)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"algorithm": "dado"}, "algorithm 'dado' is unknown; choose one of .*dapo"),
+        ({"algorithm_options": {"clip": 1}}, "dapo has no option 'clip'; it has cache, clip_high"),
+        ({"algorithm_options": {"clip_low": -1}}, "options .*-1.* cannot train .* low must"),
+        ({"group_size": 1, "microbatch_rows": None}, "group_size=1 responses: rewards must hold groups of at least 2"),
+        ({"data": 3, "fsdp": 3}, "needs 9 devices and 8 are here"),
+        ({"data": 8, "microbatch_rows": None, "minibatches": 4}, "microbatch_rows is 4 rows, which 8 devices cannot share"),
+        ({"dataset": "nothing.jsonl"}, "nothing.jsonl"),
+        ({"reward": "excat"}, "excat"),
+        ({"max_response_tokens": 8}, "every demonstration is longer than the limit of 8 tokens, the shortest has 9"),
+        ({"max_prompt_tokens": 2}, "every prompt is longer than the limit of 2 tokens"),
+        ({"model": "./nowhere"}, "model folder './nowhere' does not exist"),
+        ({"tokenizer": "./nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
+    path = tmp_path / "refused"
+    with pytest.raises(InputError, match=message):
+        rljax.train(replace(TINY, run=str(path), **change))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"minibatches": 3}, "minibatches=3 does not divide prompts=4"),
+        ({"microbatch_rows": 3}, "microbatch_rows=3 does not divide the 8 responses"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must be positive"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"prompts": 0}, "prompts is 0; it must be at least 1"),
+        ({"steps": -1}, "steps is -1; it must not be negative"),
+        ({"operands": (4, 3)}, r"operands is \(4, 3\)"),
+        ({"dtype": "float16"}, "dtype is 'float16'"),
+        ({"oversample": 0.5}, "oversample is 0.5"),
+        ({"heads": 3}, "width=16 over heads=3"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        replace(TINY, **change)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (lambda completions: 1 / 0, "ZeroDivisionError"),
+        (lambda completions: [1.0], "1"),
+        (lambda completions: [float("nan")] * len(completions), "nan"),
+    ],
+)
+def test_rewards_that_fail_are_named(tmp_path, reward, message):
+    with pytest.raises(InputError, match=message):
+        rljax.train(replace(TINY, run=str(tmp_path / "bad"), warm_start_steps=0), reward)
+
+
+def test_configuration_survives_json():
+    assert TrainConfig.from_json(json.loads(json.dumps(TINY.to_json()))) == TINY
+    with pytest.raises(InputError, match="unknown to this version of rljax: colour"):
+        TrainConfig.from_json({**TINY.to_json(), "colour": 1})
+
+
+@pytest.mark.parametrize("given", [{}, {"config": TINY, "resume": "somewhere"}])
+def test_either_a_configuration_or_a_run_to_resume(given):
+    with pytest.raises(InputError, match="either a configuration or resume"):
+        rljax.train(**given)

@@ -1,0 +1,200 @@
+"""Plots: the curves hold the file's numbers, and a picture is written from any run that has begun."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from matplotlib import image
+from matplotlib.figure import Figure
+
+from rljax.errors import InputError
+from rljax.training import plots
+
+RL_NUMBERS = {"reward": 0.5, "response_length": 34.0, "truncated_share": 0.01, "filtered_ratio": 0.3, "entropy": 0.4,
+              "kl": 0.01, "grad_norm": 1.0, "clip_fraction": 0.02, "accuracy": 0.4, "loss": 0.0}  # fmt: skip
+
+
+def warm(step, **numbers):
+    return {"phase": "warm_start", "step": step, "loss": 2.0, "grad_norm": 1.0, **numbers}
+
+
+def rl(step, **numbers):
+    return {"phase": "rl", "step": step, **RL_NUMBERS, **numbers}
+
+
+def held_out(step, accuracy):
+    return {"phase": "eval", "step": step, "accuracy": accuracy}
+
+
+WHOLE_RUN = [
+    held_out(0, 0.0),
+    *(warm(step) for step in range(1, 5)),
+    held_out(0, 0.1),
+    *(warm(step) for step in range(5, 9)),
+    held_out(0, 0.2),
+    rl(1), rl(2, grad_norm=None), rl(3, reward=None),
+    held_out(3, 0.5),
+    *(rl(step) for step in range(4, 7)),
+    held_out(6, 0.7),
+]  # fmt: skip
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved, kept to be looked at."""
+    figures = []
+    save = Figure.savefig
+
+    def keep(figure, path):
+        figures.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def write(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def labels(figure):
+    return [axes.get_title(loc="left") for axes in figure.axes[1:]]
+
+
+def test_whole_run_is_drawn(tmp_path, drawn):
+    out = tmp_path / "pictures" / "curves.png"
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN), out, title="cost $5 to $6 a_b")
+    assert out.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    pixels = image.imread(out)
+    assert pixels.shape == (1290, 1950, 4)
+    assert 0.01 < (pixels[..., :3] < 0.95).any(-1).mean() < 0.5
+    assert "matplotlib.pyplot" not in sys.modules
+    (figure,) = drawn
+    assert figure.get_suptitle() == "cost $5 to $6 a_b"
+    assert labels(figure) == ["reward", "response length (tokens)", "truncated (%)", "filtered groups (%)",
+                              "entropy (nats/token)", "KL (nats/token)", "gradient norm", "clip fraction (%)"]  # fmt: skip
+    assert [axes.get_xlabel() for axes in figure.axes] == ["RL step", *[""] * 4, *["RL step"] * 4]
+    # Eight warm-start steps in a third of the six RL steps' room: 2 units.
+    top = figure.axes[0]
+    *_, curve = top.get_lines()
+    assert curve.get_xdata().tolist() == [-2.0, -1.0, 0.0, 3.0, 6.0]
+    assert curve.get_ydata().tolist() == [0.0, 0.1, 0.2, 0.5, 0.7]
+    assert top.get_xlim() == (-2.0, 6.0)
+    assert top.get_xticks().tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert [text.get_text() for text in top.get_legend().get_texts()] == ["training, sampled (smoothed)", "held-out"]
+    assert [text.get_text() for text in top.texts] == [" 70.0%", "warm start\n8 supervised steps"]
+    reward, filtered = figure.axes[1].get_lines()[0], figure.axes[4].get_lines()[0]
+    np.testing.assert_array_equal(reward.get_ydata(), [0.5, 0.5, np.nan, 0.5, 0.5, 0.5])
+    np.testing.assert_array_equal(filtered.get_ydata(), [30.0] * 6)
+
+
+def test_run_without_warm_start_and_with_few_numbers(tmp_path, drawn):
+    rows = [{"phase": "rl", "step": step, "reward": 0.1 * step} for step in (1, 2)]
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.svg", title="t")
+    assert labels(drawn[0]) == ["reward"]
+    assert drawn[0].axes[0].get_xlim() == (0.0, 2.0)
+    assert drawn[0].axes[0].get_legend() is None
+
+
+def test_run_in_its_warm_start(tmp_path, drawn):
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN[:6]), tmp_path / "c.png", title="t")
+    top = drawn[0].axes[0]
+    assert labels(drawn[0]) == ["loss", "gradient norm"]
+    assert [axes.get_xlabel() for axes in drawn[0].axes] == ["warm-start step"] * 3
+    assert top.get_xlim() == (-4.0, 0.0)
+    assert (top.get_xticks().tolist(), [text.get_text() for text in top.get_xticklabels()]) == (
+        [-4.0, -3.0, -2.0, -1.0, 0.0],
+        ["0", "1", "2", "3", "4"],
+    )
+    assert top.get_lines()[-1].get_xdata().tolist() == [-4.0, 0.0]
+
+
+def test_run_with_one_evaluation_only(tmp_path, drawn):
+    rows = [{"phase": "eval", "step": 0, "accuracy": None}, {"phase": "eval", "step": 0, "accuracy": None}]
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
+    assert len(drawn[0].axes) == 1
+    assert not drawn[0].axes[0].texts
+
+
+@pytest.mark.parametrize(
+    ("values", "bottom"),
+    [([1.0, 4.0], 0.0), ([0.6, 1.0], 0.0), ([0.7, 1.0], None), ([-1.0, 1.0], None), ([None, None], None)],
+)
+def test_panels_start_at_zero_when_that_flattens_nothing(tmp_path, drawn, values, bottom):
+    rows = [{"phase": "rl", "step": step, "reward": value} for step, value in enumerate(values)]
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
+    assert (drawn[0].axes[1].get_ylim()[0] == 0.0) == (bottom == 0.0)
+
+
+def test_long_warm_start_takes_a_quarter_and_a_short_one_its_own_steps(tmp_path, drawn):
+    for warm_steps in (6000, 10):
+        rows = [warm(warm_steps), held_out(0, 0.3), *(rl(step) for step in range(1, 61))]
+        plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
+    assert [figure.axes[0].get_xlim() for figure in drawn] == [(-20.0, 60.0), (-10.0, 60.0)]
+
+
+def test_overlay_draws_each_run(tmp_path, drawn):
+    other = [
+        rl(1),
+        held_out(1, 0.4),
+        rl(2),
+        held_out(2, 0.6),
+        rl(3),
+        held_out(3, 0.3),
+        rl(4),
+        held_out(4, 0.8),
+        held_out(9, 0.9),
+    ]
+    runs = {"_seed $0$": write(tmp_path / "a.jsonl", WHOLE_RUN), "seed 1": write(tmp_path / "b.jsonl", other)}
+    plots.overlay(runs, tmp_path / "o.png", title="seeds")
+    (axes,) = drawn[0].axes
+    assert [line.get_xdata().tolist() for line in axes.get_lines()] == [[0.0, 3.0, 6.0], [1.0, 2.0, 3.0, 4.0, 9.0]]
+    assert [line.get_ydata().tolist() for line in axes.get_lines()] == [[0.2, 0.5, 0.7], [0.4, 0.6, 0.3, 0.8, 0.9]]
+    assert axes.get_xlim() == (0.0, 9.0)
+    assert axes.get_ylabel() == "held-out accuracy"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["_seed $0$", "seed 1"]
+    assert len({line.get_color() for line in axes.get_lines()}) == 2
+    assert (tmp_path / "o.png").stat().st_size > 10_000
+
+
+def test_later_row_of_a_step_wins():
+    rows = [rl(2, reward=0.1), rl(1, reward=0.2), {"phase": "rl", "step": 3}, rl(2, reward=0.3)]
+    curve = plots.curve_of(rows, "reward")
+    assert (curve.steps.tolist(), curve.values.tolist()) == ([1.0, 2.0], [0.2, 0.3])
+    rows = [rl(1), held_out(1, 0.1), held_out(1, 0.2), {"phase": "eval", "step": 2, "seconds": 1.0}]
+    curve = plots.held_out_accuracy(rows, warm_scale=1.0)
+    assert (curve.steps.tolist(), curve.values.tolist()) == ([1.0], [0.2])
+
+
+def test_smoothed_matches_formula():
+    values, span = [3.0, float("nan"), 1.0, 8.0], 4.0
+    beta = 1 - 2 / (span + 1)
+    expected = []
+    for t in range(4):
+        weights = [beta ** (t - s) for s in range(t + 1) if np.isfinite(values[s])]
+        terms = [beta ** (t - s) * values[s] for s in range(t + 1) if np.isfinite(values[s])]
+        expected.append(sum(terms) / sum(weights))
+    np.testing.assert_allclose(plots.smoothed(np.array(values), span=span), expected, rtol=1e-12)
+    np.testing.assert_array_equal(plots.smoothed(np.array([np.nan, 2.0, 5.0]), span=1.0), [np.nan, 2.0, 5.0])
+
+
+@pytest.mark.parametrize("content", ["", '{"phase": "rl", "step": "one"}\n'])
+def test_unusable_metrics_are_named(tmp_path, content):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(content)
+    for draw in (plots.plot_curves, lambda path, *rest, title: plots.overlay({"a": path}, *rest, title=title)):
+        with pytest.raises(InputError, match=r"metrics\.jsonl line 1"):
+            draw(path, tmp_path / "c.png", title="t")
+    assert not (tmp_path / "c.png").exists()
+
+
+def test_refusals(tmp_path):
+    path = write(tmp_path / "metrics.jsonl", [rl(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
+    with pytest.raises(InputError, match=r"c\.jpeg must end in \.png, \.pdf, \.svg"):
+        plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
+    with pytest.raises(InputError, match=r"metrics\.jsonl has no eval row of RL with an accuracy"):
+        plots.overlay({"a": path}, tmp_path / "c.png", title="t")
+    with pytest.raises(InputError, match="there is no run to draw"):
+        plots.overlay({}, tmp_path / "c.png", title="t")

@@ -1,0 +1,116 @@
+"""One optimiser update: micro-batches and meshes change nothing, empty batches are 0, and it really climbs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rljax.algorithms import BY_NAME, Rollout, prepare
+from rljax.models import Model, TransformerConfig, init_params
+from rljax.parallel import make_mesh, put_rows
+from rljax.training.rollouts import micro_batches
+from rljax.training.state import begin_rl, create, place
+from rljax.training.update import Scorer, Sequences, make_policy_step, make_supervised_step
+
+CONFIG = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+PROMPTS, GROUP, START, LENGTH = 4, 4, 3, 5
+ROWS = PROMPTS * GROUP
+SCORER = Scorer(Model(CONFIG), START, 1.0, 256)
+OPTIMIZER = optax.adamw(1e-2)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(2, 16, (ROWS, START + LENGTH)).astype(np.int32)
+    lengths = rng.integers(1, LENGTH + 1, ROWS)
+    valid = np.concatenate([np.ones((ROWS, START), bool), np.arange(LENGTH) < lengths[:, None]], axis=1)
+    sequences = Sequences(tokens, valid)
+    scores = SCORER(init_params(CONFIG, jax.random.key(0)), sequences)
+    rollout = Rollout(
+        mask=valid[:, START:].reshape(PROMPTS, GROUP, LENGTH),
+        behaviour_logp=np.asarray(scores.logp).reshape(PROMPTS, GROUP, LENGTH),
+        rewards=rng.integers(0, 2, (PROMPTS, GROUP)).astype(np.float32),
+    )
+    return sequences, jax.device_get(prepare(BY_NAME["grpo"](beta=0.0), jax.tree.map(jnp.asarray, rollout)))
+
+
+def updated(data, *, microbatch, mesh, steps=1):
+    """Parameters and metrics after updates on the same data."""
+    state = begin_rl(create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=False), OPTIMIZER)
+    state = place(state, mesh)
+    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORER, OPTIMIZER, state, mesh)
+    (part,) = micro_batches(data, 1, microbatch)
+    history = []
+    for _ in range(steps):
+        state, metrics = step(state, *put_rows(mesh, part, leading=1))
+        history.append(jax.device_get(metrics))
+    return jax.device_get(state.params), history
+
+
+@pytest.fixture(scope="module")
+def single(data):
+    return updated(data, microbatch=ROWS, mesh=make_mesh(1, 1), steps=3)
+
+
+def assert_same(ours, theirs):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours[0], theirs[0])
+    for mine, other in zip(ours[1], theirs[1], strict=True):
+        for name, value in mine.items():
+            np.testing.assert_allclose(value, other[name], atol=2e-5, err_msg=name)
+
+
+def test_micro_batches_add_up_to_the_whole(data, single):
+    assert_same(updated(data, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
+
+
+@pytest.mark.parametrize(("axes", "rows"), [((8, 1), 16), ((2, 4), 8), ((1, 8), 16)])
+def test_eight_devices_give_the_losses_of_one(data, single, axes, rows):
+    assert_same(updated(data, microbatch=rows, mesh=make_mesh(*axes), steps=3), single)
+
+
+def test_the_objective_rises(data, single):
+    losses = [metrics["loss"] for metrics in single[1]]
+    assert losses[2] < losses[1] < losses[0]
+    np.testing.assert_allclose(single[1][0]["ratio"], 1.0, atol=1e-5)
+    assert single[1][0]["grad_norm"] > 0
+
+
+def test_the_state_lives_where_the_mesh_wants_it(data):
+    mesh = make_mesh(2, 4)
+    state = place(create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=True), mesh)
+    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORER, OPTIMIZER, state, mesh)
+    (part,) = micro_batches(data, 1, 16)
+    after, _ = step(state, *put_rows(mesh, part, leading=1))
+    matrix = after.params["layers"][0]["feed_forward"]["gate"]
+    assert {shard.data.shape for shard in matrix.addressable_shards} == {(16, 8)}
+    assert after.reference["embedding"].sharding == after.params["embedding"].sharding
+
+
+def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
+    sequences, _ = data
+    mesh = make_mesh(1, 1)
+    state = place(create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=False), mesh)
+    logp = np.asarray(SCORER(state.params, sequences).logp)
+    counted = sequences.valid[:, START:]
+    step = make_supervised_step(SCORER, OPTIMIZER, state, mesh)
+    losses = []
+    for _ in range(5):
+        state, metrics = step(state, put_rows(mesh, sequences))
+        losses.append(float(metrics["loss"]))
+    np.testing.assert_allclose(losses[0], -logp[counted].mean(), rtol=1e-5)
+    assert losses == sorted(losses, reverse=True)
+    assert int(state.warm_step) == 5
+
+
+def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):
+    sequences, _ = data
+    rollout = Rollout(
+        mask=jnp.asarray(sequences.valid[:, START:].reshape(PROMPTS, GROUP, LENGTH)),
+        behaviour_logp=jnp.zeros((PROMPTS, GROUP, LENGTH)),
+        rewards=jnp.ones((PROMPTS, GROUP)),
+    )
+    batch = prepare(BY_NAME["dapo"](max_length=5, cache=1), rollout)
+    assert not np.asarray(batch.weights).any()
+    assert not np.asarray(batch.advantage).any()
