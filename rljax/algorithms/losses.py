@@ -38,7 +38,7 @@ def loss(
         `entropy` when it is given.
 
     Raises:
-        ValueError: the shapes differ, or a term needs what is not given.
+        ValueError: the shapes differ, a term needs what is not given, or another algorithm prepared the batch.
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,6 +52,11 @@ def loss(
         (0.0, 1.0)
     """
     _check_rows(batch, logp=logp, entropy=entropy)
+    if len(batch.term_weights) != len(algorithm.terms):
+        raise ValueError(
+            f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
+            "it was prepared by another algorithm"
+        )
     log_ratio = algorithm.log_ratio(logp, batch.denominator_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
     total = -(batch.weights * zero_outside(surrogate, batch.mask)).sum()
@@ -95,7 +100,7 @@ def value_loss(
         explained variance once they are added up.
 
     Raises:
-        ValueError: the shapes differ, or the algorithm has no critic.
+        ValueError: the shapes differ, the algorithm has no critic, or one without a critic prepared the batch.
 
     Example:
         >>> import jax.numpy as jnp
@@ -109,6 +114,8 @@ def value_loss(
     """
     if algorithm.critic is None:
         raise ValueError("algorithm must have a critic to have a value loss, got critic=None")
+    if batch.value_target is None:
+        raise ValueError("batch must hold value targets, got None: it was prepared by an algorithm without a critic")
     _check_rows(batch, values=values)
     per_token = algorithm.critic.loss(values, batch.old_values, batch.value_target, batch.mask)
     total = (batch.value_weights * per_token).sum()

@@ -60,13 +60,10 @@ def _check_minibatches(prompts: int, **counts: int) -> None:
 
 
 def _taking_part(rollout: Rollout) -> Rollout:
-    """Leave out every token and the reward of a response on which the reward had no opinion."""
+    """Leave out every token of a response on which the reward had no opinion; host arrays become JAX's."""
+    rollout = jax.tree.map(jnp.asarray, rollout)
     mask = rollout.mask.astype(bool)
-    if rollout.valid is None:
-        return rollout._replace(mask=mask)
-    valid = rollout.valid.astype(bool)
-    rewards = jnp.where(valid, rollout.rewards, jnp.zeros_like(rollout.rewards))
-    return rollout._replace(mask=mask & valid[..., None], rewards=rewards, valid=valid)
+    return rollout._replace(mask=mask if rollout.valid is None else mask & rollout.valid.astype(bool)[..., None])
 
 
 def _when_given(**arrays: Array | None) -> dict[str, Array]:

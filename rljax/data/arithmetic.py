@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -43,8 +43,11 @@ def is_heldout(prompt: str) -> bool:
         >>> [prompt for prompt in (f"{a}+1=" for a in range(20)) if is_heldout(prompt)]
         ['1+1=', '11+1=', '14+1=']
     """
-    digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % HELDOUT_PERIOD == 0
+    return _hash(prompt) % HELDOUT_PERIOD == 0
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass(frozen=True)
@@ -241,3 +244,34 @@ def arithmetic(
         for problem in (difficulty.draw(split, n, share, rng) if share else ())
     ]
     return [problems[i] for i in rng.permutation(count)]
+
+
+def unfinished(problems: Sequence[Problem], *, share: float, operands: int) -> list[Problem]:
+    """Let a share of the demonstrations of longer problems stop after their steps, before the answer is stated.
+
+    A model that imitates them knows how to calculate and often does not finish; that finishing pays is left for it to find.
+
+    Args:
+        problems: with whole demonstrations.
+        share: how many of the problems concerned lose their last line, in [0, 1].
+        operands: least number of operands of a problem concerned.
+
+    Returns:
+        The problems in their order; which are changed is decided by a hash of the prompt alone.
+
+    Raises:
+        InputError: a share outside [0, 1].
+
+    Example:
+        >>> [problem] = unfinished([Problem("7+5+9=", "21", "7+5=12;12+9=21;#21", {"operands": 3})], share=1.0, operands=3)
+        >>> problem.demonstration
+        '7+5=12;12+9=21'
+    """
+    if not 0 <= share <= 1:
+        raise InputError(f"the share of unfinished demonstrations is {share}; it must lie between 0 and 1.")
+
+    def finish(problem: Problem) -> Problem:
+        concerned = problem.columns["operands"] >= operands and _hash(f"unfinished {problem.prompt}") < share * 2**64
+        return replace(problem, demonstration=problem.demonstration.rpartition(";")[0]) if concerned else problem
+
+    return [finish(problem) for problem in problems]

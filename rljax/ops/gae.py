@@ -384,7 +384,7 @@ def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[A
     if rewards.shape != mask.shape[:-1]:
         raise ValueError(f"rewards must hold one number a row {list(mask.shape[:-1])}, got shape {list(rewards.shape)}")
     keep = mask.astype(bool)
-    tokens_left = jnp.flip(jnp.cumsum(jnp.flip(keep, -1), -1), -1)
+    tokens_left = jnp.cumsum(keep[..., ::-1], -1)[..., ::-1]
     return jnp.where(keep & (tokens_left == 1), rewards[..., None], 0.0)
 
 

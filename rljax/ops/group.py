@@ -156,8 +156,7 @@ def weighted_centered(
     total = used.sum(-1, keepdims=True)
     has_baseline = total > 0
     drift = (used * centered).sum(-1, keepdims=True) / jnp.where(has_baseline, total, 1.0)
-    comparable = member & (member.sum(-1, keepdims=True) > 1) & has_baseline
-    return jnp.where(comparable, centered - drift, 0.0)
+    return jnp.where(member & has_baseline, centered - drift, 0.0)
 
 
 def length_quality(lengths: Lengths) -> Float[Array, "..."]:

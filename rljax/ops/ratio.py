@@ -210,7 +210,6 @@ def group_expectation_log_ratio(
     Source:
         GEPO, arXiv:2508.17850, Section 3, with its authors' length-normalised probabilities.
     """
-    check_floating(logp=logp)
     return sequence_log_ratio(logp, group_expectation_log_denominator(behaviour_logp, mask), mask)
 
 
@@ -385,6 +384,8 @@ def truncated_importance_weight(
         Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework Secretly
         Brings You Off-Policy RL Training" (2025), C = 2.
     """
+    check_floating(learner_logp=learner_logp, sampler_logp=sampler_logp)
+    check_same_shape(learner_logp=learner_logp, sampler_logp=sampler_logp, mask=mask)
     check_positive(cap=cap)
     ratio = jnp.exp(token_log_ratio(learner_logp, sampler_logp, mask))
     return zero_outside(jnp.minimum(ratio, cap), mask)

@@ -135,7 +135,7 @@ def fisher_anchor(
 
     def pull(theta, anchor, stiffness):
         dtype = jnp.promote_types(jnp.result_type(theta, anchor, stiffness), jnp.float32)
-        return (stiffness.astype(dtype) * jnp.square(theta.astype(dtype) - anchor.astype(dtype))).sum()
+        return (stiffness * jnp.square(theta.astype(dtype) - anchor)).sum()
 
     return 0.5 * coefficient * sum(jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher)))
 
@@ -214,7 +214,6 @@ def neural_symbolic_mixture(
     # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
     # small that its term could reach the bound.
     bound = jnp.log(jnp.finfo(share.dtype).max) - 1
-    neural = jnp.exp(jnp.where(impossible, -jnp.inf, jnp.minimum(logp - shift, bound)))
-    symbolic = jnp.exp(jnp.where(impossible, -jnp.inf, jnp.minimum(symbolic_logp - shift, bound)))
+    neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
     total = share * neural + (1 - share) * symbolic
     return jnp.where(impossible, -jnp.inf, shift + jnp.log(jnp.where(impossible, 1.0, total)))

@@ -14,7 +14,7 @@ class Collected(NamedTuple):
     groups: Groups
     """The groups to train on: the wanted number, or fewer when the tries ran out."""
     surplus: Groups | None
-    """Kept groups beyond the wanted number, for the next rollout."""
+    """Kept groups of this rollout beyond the wanted number, for the next one."""
     sampled: Groups
     """Everything that was sampled now, kept or not: what averages are taken over."""
     tries: int
@@ -34,34 +34,36 @@ def collect(
 ) -> Collected:
     """Sample until `wanted` groups are kept.
 
+    Fresh groups come first and carried ones fill up, so what is trained on is as new as can be. A carried group that is not
+    needed is let go: nothing is ever older than one rollout.
+
     Args:
         sample: draws a fresh set of groups at every call.
         keep: says which groups carry a signal, `[P]`; None keeps all.
         wanted: number of groups to return.
-        carried: kept groups left over by the rollout before; they are used first.
-        max_tries: at most so many calls of `sample`. At least one is made, so that no rollout is wholly stale.
+        carried: the surplus of the rollout before.
+        max_tries: at most so many calls of `sample`.
 
     Returns:
         `Collected`; with `complete` False when the tries ran out first.
     """
-    kept = [] if carried is None else [carried]
+    spare = 0 if carried is None else carried.count
+    kept: list[Groups] = []
     sampled: list[Groups] = []
-    dropped = 0
     while len(sampled) < max_tries:
-        fresh = sample()
-        sampled.append(fresh)
-        chosen = np.ones(fresh.count, bool) if keep is None else np.asarray(keep(fresh))
-        dropped += int((~chosen).sum())
-        kept.append(take(fresh, chosen))
-        if sum(part.count for part in kept) >= wanted:
+        drawn = sample()
+        sampled.append(drawn)
+        kept.append(drawn if keep is None else take(drawn, np.asarray(keep(drawn))))
+        if sum(part.count for part in kept) + spare >= wanted:
             break
-    pool = concatenate(kept)
+    fresh = concatenate(kept)
+    pool = fresh if carried is None else concatenate([fresh, carried])
     everything = concatenate(sampled)
     return Collected(
         groups=take(pool, slice(0, wanted)),
-        surplus=take(pool, slice(wanted, None)) if pool.count > wanted else None,
+        surplus=take(fresh, slice(wanted, None)) if fresh.count > wanted else None,
         sampled=everything,
         tries=len(sampled),
-        filtered_ratio=dropped / everything.count,
+        filtered_ratio=1 - fresh.count / everything.count,
         complete=pool.count >= wanted,
     )

@@ -79,6 +79,10 @@ class TrainConfig:
     """Arithmetic: which of + - * occur."""
     nesting: int = 0
     """Arithmetic: depth of parentheses."""
+    unfinished_share: float = 0.0
+    """Arithmetic: share of the longer problems whose demonstration stops before it states the answer."""
+    unfinished_operands: int = 4
+    """Arithmetic: from how many numbers on a problem counts as longer."""
     train_problems: int = 8192
     """Arithmetic: how many problems are generated to train on."""
     heldout_problems: int = 256
@@ -245,6 +249,8 @@ def _check_shares(config: TrainConfig) -> None:
     for name in ("temperature", "learning_rate", "warm_start_learning_rate", "max_grad_norm"):
         if not getattr(config, name) > 0:
             raise InputError(f"{name} is {getattr(config, name)}; it must be positive.")
+    if not 0 <= config.unfinished_share <= 1:
+        raise InputError(f"unfinished_share is {config.unfinished_share}; it must lie between 0 and 1.")
     if config.oversample < 1:
         raise InputError(f"oversample is {config.oversample}; it must be at least 1.")
     for name in ("top_p", "warm_start_accuracy"):

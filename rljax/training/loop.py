@@ -25,7 +25,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.display import Display, make_display
 from rljax.training.evaluation import evaluate
 from rljax.training.interrupt import Interrupted, StopRequest
-from rljax.training.optimizer import make_optimizer, make_schedule
+from rljax.training.optimizer import constant_schedule, cosine_schedule, make_optimizer
 from rljax.training.plots import plot_curves
 from rljax.training.rollouts import (
     as_sequences,
@@ -92,9 +92,9 @@ class Run:
 def optimizer_of(config: TrainConfig, phase: str):
     """Optimiser and learning-rate schedule of "warm_start" or "rl"."""
     if phase == "warm_start":
-        schedule = make_schedule(config.warm_start_learning_rate, config.learning_rate_warmup)
+        schedule = cosine_schedule(config.warm_start_learning_rate, config.learning_rate_warmup, config.warm_start_steps)
     else:
-        schedule = make_schedule(config.learning_rate, config.learning_rate_warmup)
+        schedule = constant_schedule(config.learning_rate, config.learning_rate_warmup)
     return make_optimizer(config, schedule), schedule
 
 

@@ -5,9 +5,15 @@ import optax
 from rljax.training.config import TrainConfig
 
 
-def make_schedule(peak: float, warmup: int) -> optax.Schedule:
+def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay."""
     return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
+
+
+def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
+    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total` on a cosine."""
+    fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
+    return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare
-from rljax.data.arithmetic import arithmetic
+from rljax.data.arithmetic import arithmetic, unfinished
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
 from rljax.data.prompts import Demonstrations, EncodedPrompts, encode_prompts, right_pad_demonstrations
@@ -115,10 +115,9 @@ def make_problems(config: TrainConfig) -> tuple[list[Problem], list[Problem]]:
             "operators": config.operators,
             "nesting": config.nesting,
         }
-        return (
-            arithmetic("train", config.train_problems, seed=config.seed, **difficulty),
-            arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty),
-        )
+        train = arithmetic("train", config.train_problems, seed=config.seed, **difficulty)
+        train = unfinished(train, share=config.unfinished_share, operands=config.unfinished_operands)
+        return train, arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty)
     columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
     problems = load_problems(config.dataset, **columns)
     if config.heldout_dataset is not None:

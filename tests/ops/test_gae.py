@@ -258,6 +258,15 @@ def test_mixed_precision_computes_in_the_wider_dtype():
     assert jax.eval_shape(ops.lambda_returns, wide, narrow, mask).dtype == jnp.float32
 
 
+def test_complexity_does_not_widen_the_advantage():
+    td, complexity, mask = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3)), jnp.ones((2, 3), bool)
+
+    def weigh(td, complexity):
+        return ops.complexity_weighted_gae(td, complexity, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0)
+
+    assert jax.eval_shape(weigh, td, complexity).dtype == jnp.bfloat16
+
+
 def every_estimate(rewards, values, mask):
     """Each estimate of a whole batch by its name, with settings that make every argument matter."""
     decay = {"gamma": 0.9, "lambda_base": 0.9, "alpha": 0.5, "max_length": 4}
@@ -360,6 +369,12 @@ def test_rewards_at_last_token_match_formula(rewards, mask):
         given_rewards = poisoned(rewards, mask.any(-1))
         np.testing.assert_array_equal(jit_last(given_rewards, jnp.array(mask)), expected)
         np.testing.assert_array_equal(jit_last_slope(given_rewards, jnp.array(mask)), mask.any(-1))
+
+
+def test_rewards_at_last_token_of_groups():
+    mask = jnp.array([[[1, 1, 0, 0], [1, 1, 1, 1]], [[0, 0, 0, 0], [1, 0, 1, 0]]])
+    expected = [[[0, 1, 0, 0], [0, 0, 0, 2]], [[0, 0, 0, 0], [0, 0, 4, 0]]]
+    np.testing.assert_array_equal(jit_last(jnp.array([[1.0, 2.0], [3.0, 4.0]]), mask), expected)
 
 
 # λ that falls with the offset

@@ -139,6 +139,10 @@ def test_gpg_scale_matches_formula(rewards, valid):
     np.testing.assert_allclose(scale, expected)
 
 
+def test_gpg_scale_of_a_batch_without_a_signal_is_zero():
+    assert gpg_scale(jnp.array([[1.0, 1.0], [0.0, 0.0]])).item() == 0.0
+
+
 def test_gpg_scale_restores_the_gradient_that_dead_groups_dilute(x64):
     live = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     batch = jnp.concatenate([live, jnp.ones((1, 3)), jnp.zeros((1, 3))])

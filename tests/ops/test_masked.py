@@ -102,6 +102,12 @@ def test_identical_entries_give_exactly_zero_although_their_mean_rounds(dtype, x
         assert not y.any()
 
 
+def test_an_entry_alone_has_nothing_to_be_compared_with_even_when_it_is_infinite():
+    x, mask = jnp.array([jnp.inf, 1.0, 2.0]), jnp.array([True, False, False])
+    assert CASES["centered"][0](x, mask).tolist() == [0.0, 0.0, 0.0]
+    assert masked_normalized(x, mask, eps=0.0, ddof=1).tolist() == [0.0, 0.0, 0.0]
+
+
 def test_ddof_and_eps_enter_where_the_formula_has_them(x64):
     x, mask = jnp.array([0.0, 2.0, 4.0]), jnp.ones(3, bool)
     np.testing.assert_allclose(masked_normalized(x, mask, eps=0.0, ddof=1)[2], 1.0)

@@ -291,8 +291,9 @@ ROW_WISE = [
     [
         ((X.astype(int), X, M), r"logp must be a floating-point array, got int32\[2, 3\]"),
         ((X, X.astype(int), M), r"behaviour_logp must be a floating-point array, got int32\[2, 3\]"),
-        ((X, X[:, :2], M), r"must have the shape of \w+ \[2, \d\], got \[2, \d\]"),
-        ((X, X, M[:, :2]), r"mask must have the shape of \w+ \[2, 3\], got \[2, 2\]"),
+        ((X, X[:, :2], M), r"(behaviour_logp must have the shape of logp|mask must have the shape of behaviour_logp) \["),
+        ((X[:, :2], X, M), r"behaviour_logp must have the shape of logp \[2, 2\], got \[2, 3\]"),
+        ((X, X, M[:, :2]), r"mask must have the shape of (behaviour_)?logp \[2, 3\], got \[2, 2\]"),
         ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
         ((X[:, :0], X[:, :0], M[:, :0]), "at least (one|2)"),
     ],
@@ -323,6 +324,14 @@ def test_refusals(op, arguments, message):
         (lambda: ratio.bounded_ratio(X, bound=0.5), "bound must be at least 1, got 0.5"),
         (lambda: ratio.bounded_ratio(X.astype(int), bound=2.0), "log_ratio must be a floating-point array"),
         (lambda: ratio.truncated_importance_weight(X, X, M, cap=0.0), "cap must be positive, got 0.0"),
+        (
+            lambda: ratio.truncated_importance_weight(X, X[:1], M),
+            r"sampler_logp must have the shape of learner_logp \[2, 3\], got \[1, 3\]",
+        ),
+        (
+            lambda: ratio.truncated_importance_weight(X, X.astype(int), M),
+            "sampler_logp must be a floating-point array",
+        ),
     ],
 )
 def test_refusals_of_hyper_parameters(call, message):

@@ -245,6 +245,15 @@ def test_on_policy_gradient_is_the_advantage(x64, name):
     np.testing.assert_allclose(gradient, advantage, rtol=1e-12)
 
 
+def test_on_policy_gradient_of_gmpo_is_the_advantage_shared_by_its_tokens(x64):
+    advantage, mask = jnp.array([[2.0] * 3, [-0.5] * 3]), jnp.array([[1, 1, 0], [1, 0, 0]])
+    for clip in (0.4, 0.0):
+        gradient = jax.grad(lambda x, clip=clip: surrogate.gmpo(x, advantage, mask, clip=clip)[:, 0].sum())(
+            jnp.zeros((2, 3))
+        )
+        np.testing.assert_allclose(gradient, [[1.0, 1.0, 0.0], [-0.5, 0.0, 0.0]], rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_far_ratios_stay_finite_where_the_objective_is_bounded(name, dtype):

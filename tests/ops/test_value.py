@@ -236,6 +236,11 @@ def test_two_hot_matches_formula_and_keeps_the_mean(support, target):
         np.testing.assert_allclose(jit_mean(actual, jnp.array(support)), target, rtol=1e-10, atol=1e-10)
 
 
+def test_two_hot_takes_the_ends_of_a_support_below_zero():
+    ends, support = jnp.array([-3.0, -1.0]), jnp.array([-3.0, -2.0, -1.0])
+    np.testing.assert_array_equal(ops.two_hot(ends, support), np.eye(3)[[0, 2]])
+
+
 @pytest.mark.usefixtures("x64")
 def test_two_hot_at_a_support_point_is_one_hot():
     np.testing.assert_array_equal(jit_two_hot(jnp.array(UNEVEN), jnp.array(UNEVEN)), np.eye(POINTS))

@@ -102,7 +102,10 @@ def mine(completions):
         ("math:", "there is no reward 'math:'"),
         (3, "the reward 3 is neither a function nor the name of one; take 'exact'"),
         ("no_such_module:f", r"module 'no_such_module' cannot be imported \(ModuleNotFoundError: .*`path\.py:function`"),
-        ("rljax.rewards.format:nope", "rljax.rewards.format has no 'nope'; it has .*has_final_answer"),
+        (
+            "rljax.rewards.format:nope",
+            r"rljax\.rewards\.format has no .nope.; it has Sequence, final_answer, has_final_answer\.",
+        ),
         ("math:pi", "math holds no function 'pi'"),
         ("./nope.py:f", "there is no file 'nope.py'"),
     ],

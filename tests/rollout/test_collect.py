@@ -1,6 +1,7 @@
 """Dynamic sampling: refill, drop, carry over, give up."""
 
 import numpy as np
+import pytest
 
 from rljax.rollout.collect import collect
 from rljax.rollout.groups import Groups, concatenate, pad, take
@@ -38,15 +39,25 @@ def test_refills_until_enough_are_kept_and_carries_the_surplus():
     collected = collect(serve([1, 2, 4], [3, 5, 7]), mixed, wanted=3, carried=None, max_tries=5)
     assert collected.groups.problem.tolist() == [1, 3, 5]
     assert collected.surplus.problem.tolist() == [7]
-    assert (collected.tries, collected.filtered_ratio, collected.complete) == (2, 2 / 6, True)
+    assert (collected.tries, collected.filtered_ratio, collected.complete) == (2, pytest.approx(2 / 6), True)
     assert collected.sampled.problem.tolist() == [1, 2, 4, 3, 5, 7]
 
 
-def test_what_was_carried_over_is_used_first_beside_fresh_samples():
+def test_carried_groups_fill_up_behind_fresh_ones():
     collected = collect(serve([1, 3]), mixed, wanted=3, carried=groups(11, 13), max_tries=5)
-    assert collected.groups.problem.tolist() == [11, 13, 1]
-    assert collected.surplus.problem.tolist() == [3]
+    assert collected.groups.problem.tolist() == [1, 3, 11]
+    assert collected.surplus is None, "what was carried over and not needed is let go"
     assert collected.sampled.problem.tolist() == [1, 3]
+
+
+def test_the_surplus_never_grows_and_is_never_older_than_one_rollout():
+    carried = None
+    for step in range(10):
+        drawn = range(10 * step + 1, 10 * step + 9, 2)
+        collected = collect(serve(drawn), mixed, wanted=3, carried=carried, max_tries=1)
+        assert set(collected.groups.problem) <= set(drawn)
+        assert collected.surplus.problem.tolist() == [10 * step + 7]
+        carried = collected.surplus
 
 
 def test_gives_up_after_the_stated_tries():

@@ -1,0 +1,139 @@
+"""The numbers of the papers: what a factory does when nothing is asked of it."""
+
+import inspect
+import math
+
+import pytest
+
+from rljax.algorithms import BY_NAME
+
+ZSCORE = {"eps": 1e-6, "ddof": 1}
+OVER_BATCH = {"eps": 1e-8, "ddof": 0}
+VAPO = {
+    "clip_low": 0.2,
+    "clip_high": 0.28,
+    "gamma": 1.0,
+    "alpha": 0.05,
+    "value_lambda": 1.0,
+    "positive": 0.1,
+    "pretraining_steps": 50,
+}
+DEFAULTS = {
+    "cispo": {"clip_low": 1.0, "clip_high": 0.28, **ZSCORE},
+    "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
+    "dapo_grpo": {"clip_low": 0.2, "clip_high": 0.28, "beta": 0.01, **ZSCORE},
+    "dr_grpo": {"max_length": 3000, "clip": 0.2},
+    "gepo": {"clip": 0.2},
+    "gmpo": {"clip": 0.4, **ZSCORE},
+    "gpg": {"norm": 1.0},
+    "grpo": {"clip": 0.2, "beta": 0.04, **ZSCORE},
+    "grpo_process": {"clip": 0.2, "beta": 0.04, **ZSCORE},
+    "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
+    "gspo_token": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
+    "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, **OVER_BATCH},
+    "ppo": {
+        "clip": 0.2,
+        "gamma": 1.0,
+        "lambda_": 0.95,
+        "value_clip": 0.2,
+        "beta": 0.0,
+        "entropy": 0.0,
+        "dual_clip": math.inf,
+    },
+    "reinforce_pp": {"clip": 0.2, "beta": 0.0, **OVER_BATCH},
+    "reinforce_pp_baseline": {"clip": 0.2, "beta": 0.0, **OVER_BATCH},
+    "rloo": {"beta": 0.0},
+    "sapo": {"tau_positive": 1.0, "tau_negative": 1.05, **ZSCORE},
+    "t1": {"beta": 2e-4, "entropy": 1e-3, "reference_rate": 0.01},
+    "vapo": VAPO,
+    "vapo_grpo": {"initial": 1.0, "decay": 3.0, **VAPO, **ZSCORE},
+    "vc_ppo": {"clip": 0.2, "gamma": 1.0, "policy_lambda": 0.95, "value_lambda": 1.0, "pretraining_steps": 50},
+}
+
+
+def test_the_names_are_in_order():
+    assert list(BY_NAME) == sorted(BY_NAME) == list(DEFAULTS)
+    assert all(name == factory.__name__ for name, factory in BY_NAME.items())
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_defaults_are_the_papers(name):
+    assert BY_NAME[name].__kwdefaults__ == DEFAULTS[name]
+    assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(BY_NAME[name]).parameters.values())
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_default_has_its_source_and_every_deviation_is_named(name):
+    text = inspect.getdoc(BY_NAME[name])
+    assert "::" in text
+    assert "Deviations:" in text
+    described = text[text.index("Args:") : text.index("Deviations:")]
+    for argument in BY_NAME[name].__kwdefaults__:
+        assert f"\n    {argument}: " in described, argument
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_argument_reaches_a_slot(name):
+    def parts(algorithm):
+        """Every number and function of a record, partial functions taken apart."""
+
+        def flat(x):
+            if isinstance(x, tuple):
+                return [flat(item) for item in x]
+            return (x.func, x.keywords) if hasattr(x, "keywords") else x
+
+        return repr(flat(algorithm))
+
+    plain = parts(BY_NAME[name]())
+    for argument, default in BY_NAME[name].__kwdefaults__.items():
+        other = 1 - default if argument == "ddof" else (2.5 if default == math.inf else default * 0.5 + 0.125)
+        assert parts(BY_NAME[name](**{argument: other})) != plain, argument
+
+
+NUMBERS = {
+    "open_reasoner_zero": (5.0, 12, 0),
+    "ppo": (1.0, 1, 0),
+    "vapo": (2.0, 1, 50),
+    "vapo_grpo": (2.0, 1, 50),
+    "vc_ppo": (2.0, 1, 50),
+}
+GROUP_SIZES = {
+    "dapo": 16,
+    "dr_grpo": 8,
+    "gepo": 8,
+    "grpo": 64,
+    "grpo_process": 64,
+    "open_reasoner_zero": 64,
+    "t1": 64,
+    "vapo": 16,
+    "vapo_grpo": 16,
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_numbers_for_whoever_runs_the_optimisers(name):
+    algorithm = BY_NAME[name]()
+    assert algorithm.group_size == GROUP_SIZES.get(name)
+    assert algorithm.reference_rate == (0.01 if name == "t1" else 0.0)
+    if name in NUMBERS:
+        critic = algorithm.critic
+        assert (critic.learning_rate_ratio, critic.updates, critic.pretraining_steps) == NUMBERS[name]
+    else:
+        assert algorithm.critic is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gpg", {"norm": 0.0}, r"norm must be positive, got 0\.0"),
+        ("grpo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
+        ("rloo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
+        ("ppo", {"entropy": -1.0}, r"coefficient must not be negative, got -1\.0"),
+        ("t1", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
+        ("t1", {"reference_rate": 2.0}, r"reference_rate must lie in \[0, 1\], got 2\.0"),
+        ("vapo", {"positive": -1.0}, r"coefficient must not be negative, got -1\.0"),
+    ],
+)
+def test_refusals(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        BY_NAME[name](**options)

@@ -1,0 +1,157 @@
+"""`loss` and `value_loss`: refusals, metrics, and the sums of which the explained variance is made."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import BY_NAME, Rollout, explained_variance_of, loss, value_loss
+from rljax.algorithms import prepare as prepare_eagerly
+from rljax.algorithms.terms import entropy_bonus, kl_penalty, kl_to_reference, positive_examples
+from rljax.ops.value import explained_variance
+
+P, G, T = 2, 2, 3
+MASK = jnp.asarray([[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]], bool)
+
+
+def draw(seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(P, G, T)))
+
+
+@pytest.fixture
+def rollout(x64):
+    return Rollout(mask=MASK, behaviour_logp=draw(1), rewards=jnp.asarray([[1.0, 0.0], [0.0, 1.0]]), values=draw(3))
+
+
+def rows(x):
+    return x.reshape(-1, T)
+
+
+def prepare(algorithm, rollout):
+    fast = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # to compile, not to run
+    return jax.jit(partial(prepare_eagerly, algorithm), compiler_options=fast)(rollout)
+
+
+def test_refusals(rollout):
+    logp, batch = rows(draw()), prepare(BY_NAME["ppo"](), rollout)
+    with pytest.raises(ValueError, match=r"logp must have the batch's shape \[4, 3\], got \[3, 3\]"):
+        loss(BY_NAME["ppo"](), logp[1:], batch)
+    with pytest.raises(ValueError, match=r"entropy must have the batch's shape \[4, 3\], got \[4, 2\]"):
+        loss(BY_NAME["ppo"](), logp, batch, entropy=logp[:, 1:])
+    with pytest.raises(ValueError, match=r"values must have the batch's shape \[4, 3\], got \[4, 1\]"):
+        value_loss(BY_NAME["ppo"](), logp[:, :1], batch)
+    with pytest.raises(ValueError, match="algorithm must have a critic to have a value loss, got critic=None"):
+        value_loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))
+    curious = BY_NAME["ppo"](entropy=0.1)
+    with pytest.raises(
+        ValueError, match="batch must have weights for the algorithm's 0 terms, got 1: it was prepared by another"
+    ):
+        loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["vapo"](), rollout))
+    with pytest.raises(
+        ValueError, match=r"batch must hold value targets, got None: it was prepared by .* without a critic"
+    ):
+        value_loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["rloo"](), rollout))
+    with pytest.raises(ValueError, match=r"entropy must be given: the algorithm's term 'entropy_bonus' reads it; got None"):
+        loss(curious, logp, prepare(curious, rollout))
+
+
+@pytest.mark.parametrize("make", [kl_to_reference, kl_penalty, entropy_bonus, positive_examples])
+def test_coefficients_are_not_negative_and_zero_leaves_nothing(make):
+    assert not make(0.0)
+    assert make(0.5)
+    with pytest.raises(ValueError, match=r"must not be negative, got -0\.5"):
+        make(-0.5)
+
+
+def test_metrics(rollout):
+    algorithm = BY_NAME["vapo"]()._replace(terms=positive_examples(0.1) + entropy_bonus(0.5))
+    batch = prepare(algorithm, rollout)
+    logp, entropy = rows(rollout.behaviour_logp) + jnp.log(jnp.asarray([[2.0, 0.5, 1.0]])), jnp.abs(rows(draw()))
+    total, metrics = loss(algorithm, logp, batch, entropy=entropy)
+    flat, a = rows(np.asarray(MASK)), np.asarray(batch.advantage)
+    ratio = np.broadcast_to([2.0, 0.5, 1.0], flat.shape)
+    assert np.sign(a[flat]).min() == -np.sign(a[flat]).max() == -1
+    np.testing.assert_allclose(metrics["loss"], total)
+    np.testing.assert_allclose(metrics["ratio"], ratio[flat].mean())
+    np.testing.assert_allclose(metrics["kl"], (ratio - 1 - np.log(ratio))[flat].mean(), rtol=1e-9)
+    clipped = ((ratio > 1.28) & (a > 0)) | ((ratio < 0.8) & (a < 0))
+    assert clipped[flat].mean() not in (0.0, 0.5, 1.0), "so that neither none, all nor the opposite would do"
+    np.testing.assert_allclose(metrics["clip_fraction"], clipped[flat].mean())
+    np.testing.assert_allclose(metrics["entropy"], entropy[flat].mean())
+    np.testing.assert_allclose(metrics["entropy_bonus"], entropy[flat].mean())
+    right = flat & np.array([1, 0, 0, 1], bool)[:, None]
+    np.testing.assert_allclose(metrics["positive_examples"], -logp[right].mean())
+    assert set(metrics) == {"loss", "clip_fraction", "kl", "ratio", "entropy", "entropy_bonus", "positive_examples"}
+    assert "entropy" not in loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))[1]
+
+
+def test_a_response_of_advantage_zero_is_not_counted_as_clipped(rollout):
+    uniform = rollout._replace(rewards=jnp.ones((P, G)))
+    algorithm = BY_NAME["grpo"](beta=0.0)
+    batch = prepare(algorithm, uniform)
+    assert loss(algorithm, rows(rollout.behaviour_logp) + 1.0, batch)[1]["clip_fraction"] == 0
+
+
+def test_terms_keep_their_weights_and_their_sign(rollout):
+    algorithm = BY_NAME["ppo"](entropy=0.5)._replace(critic=BY_NAME["ppo"]().critic)
+    batch = prepare(algorithm, rollout)
+    slope = jax.grad(lambda h: loss(algorithm, rows(rollout.behaviour_logp), batch, entropy=h)[0])(jnp.abs(rows(draw())))
+    np.testing.assert_allclose(slope, -0.5 * rows(MASK) / MASK.sum())
+
+
+@pytest.mark.parametrize("name", ["ppo", "vapo"])
+def test_value_metrics_add_up_to_the_explained_variance(rollout, name):
+    algorithm = BY_NAME[name]()
+    batch, values = prepare(algorithm, rollout), rows(draw())
+    total, metrics = value_loss(algorithm, values, batch)
+    np.testing.assert_allclose(metrics["value_loss"], total)
+    np.testing.assert_allclose(metrics["value_weight"], 1.0)
+    parts = [
+        value_loss(algorithm, *jax.tree.map(lambda x, part=part: x[part], (values, batch)))[1]
+        for part in (slice(1), slice(1, None))
+    ]
+    summed = jax.tree.map(jnp.add, *parts)
+    expected = explained_variance(values, batch.value_target, batch.mask)
+    for sums in (metrics, summed):
+        np.testing.assert_allclose(explained_variance_of(sums), expected, rtol=1e-9)
+    assert abs(expected) > 0.01
+
+
+@pytest.mark.parametrize("factor", [5.0, 0.2])
+def test_the_explained_variance_does_not_depend_on_the_scale_of_the_weights(rollout, factor):
+    algorithm = BY_NAME["vapo"]()
+    batch, values = prepare(algorithm, rollout), rows(draw())
+    heavier = batch._replace(value_weights=factor * batch.value_weights)
+    whole, scaled = (explained_variance_of(value_loss(algorithm, values, x)[1]) for x in (batch, heavier))
+    np.testing.assert_allclose(whole, scaled, rtol=1e-9)
+
+
+@pytest.mark.parametrize("factor", [1.0, 100.0, 0.01])
+@pytest.mark.parametrize("reward", [0.0, 0.1, 10.1])
+@pytest.mark.usefixtures("x64")
+def test_targets_that_are_all_the_same_leave_nothing_to_explain(reward, factor):
+    algorithm = BY_NAME["vapo"]()
+    rollout = Rollout(mask=MASK, behaviour_logp=-jnp.ones((P, G, T)), rewards=jnp.full((P, G), reward), values=0.1 * MASK)
+    batch = prepare(algorithm, rollout)
+    batch = batch._replace(value_weights=factor * batch.value_weights)
+    assert explained_variance_of(value_loss(algorithm, rows(jnp.arange(12.0)), batch)[1]) == 0
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_batch_without_tokens_costs_nothing():
+    rollout = Rollout(
+        mask=jnp.zeros((P, G, T), bool),
+        behaviour_logp=jnp.full((P, G, T), jnp.nan),
+        rewards=jnp.ones((P, G)),
+        values=jnp.full((P, G, T), jnp.nan),
+    )
+    algorithm = BY_NAME["vapo"]()
+    batch, nothing = prepare(algorithm, rollout), jnp.full((P * G, T), jnp.inf)
+    total, slope = jax.value_and_grad(lambda x: loss(algorithm, x, batch)[0])(nothing)
+    assert total == 0
+    assert not slope.any()
+    total, metrics = value_loss(algorithm, nothing, batch)
+    assert total == 0
+    assert explained_variance_of(metrics) == 0

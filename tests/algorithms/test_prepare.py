@@ -1,0 +1,292 @@
+"""`prepare`: what it refuses, who takes part, and how mini-batches are weighed."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import BY_NAME, Algorithm, Rollout
+from rljax.algorithms import prepare as prepare_eagerly
+from rljax.ops.gae import gae, lambda_returns
+from rljax.ops.group import group_centered
+from rljax.ops.ratio import token_log_ratio, truncated_importance_weight
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import overlong_filter, token_mean
+
+P, G, T = 2, 4, 3
+FAST = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # to compile, not to run
+
+
+def prepare(algorithm, rollout, **options):
+    return jax.jit(partial(prepare_eagerly, algorithm, **options), compiler_options=FAST)(rollout)
+
+
+RNG = np.random.default_rng(5)
+MASK = np.arange(T) < np.array([[3, 1, 2, 3], [2, 3, 1, 1]])[..., None]
+REWARDS = np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0]], np.float32)
+
+
+def draw():
+    return jnp.asarray(RNG.normal(size=(P, G, T)).astype(np.float32))
+
+
+ROLLOUT = Rollout(mask=jnp.asarray(MASK), behaviour_logp=draw(), rewards=jnp.asarray(REWARDS))
+EVERYTHING = ROLLOUT._replace(
+    policy_logp=draw(),
+    ref_logp=draw(),
+    truncated=jnp.zeros((P, G), bool),
+    valid=jnp.ones((P, G), bool),
+    values=draw(),
+    bootstrap=draw()[..., 0],
+    step_rewards=draw(),
+    step_end=ROLLOUT.mask,
+    behaviour_entropy=draw(),
+)
+PLAIN = Algorithm(advantage=group_centered, log_ratio=token_log_ratio, surrogate=reinforce, weights=token_mean)
+
+
+def grouped(x):
+    return np.asarray(x).reshape(P, G, T)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "message"),
+    [
+        ("grpo", "ref_logp", r"rollout\.ref_logp must be given: the algorithm has a KL penalty to the reference; got None"),
+        ("t1", "ref_logp", r"rollout\.ref_logp must be given"),
+        ("ppo", "values", r"rollout\.values must be given: the algorithm has a critic; got None"),
+        ("vapo_grpo", "values", r"rollout\.values must be given"),
+        ("grpo_process", "step_rewards", r"rollout\.step_rewards must be given: the algorithm is supervised step by step"),
+        ("grpo_process", "step_end", r"rollout\.step_end must be given: the algorithm is supervised step by step"),
+        ("dapo_grpo", "behaviour_entropy", r"rollout\.behaviour_entropy must be given: .* an exploration bonus; got None"),
+    ],
+)
+def test_what_an_algorithm_reads_must_be_there(name, missing, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(BY_NAME[name](), EVERYTHING._replace(**{missing: None}), progress=0.0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "missing", "message"),
+    [
+        (
+            {"filter_tokens": overlong_filter},
+            "truncated",
+            r"rollout\.truncated must be given: .* filters overlong responses",
+        ),
+        ({"correction": truncated_importance_weight}, "policy_logp", r"rollout\.policy_logp must be given: .* engine; got"),
+    ],
+)
+def test_what_a_variant_reads_must_be_there(slots, missing, message):
+    algorithm = BY_NAME["dapo"]()._replace(**slots)
+    assert prepare(algorithm, EVERYTHING).mask.shape == (P * G, T)
+    with pytest.raises(ValueError, match=message):
+        prepare(algorithm, EVERYTHING._replace(**{missing: None}))
+
+
+@pytest.mark.parametrize("name", [field for field in Rollout._fields if field != "mask"])
+def test_shapes_must_agree(name):
+    value = EVERYTHING._asdict()[name]
+    shape = r"\[2, 4, 3\]" if value.ndim == 3 else r"\[2, 4\]"
+    with pytest.raises(ValueError, match=rf"{name} must have shape {shape} like the mask, got \[2, 3"):
+        prepare(PLAIN, EVERYTHING._replace(**{name: value[:, :3]}))
+
+
+def test_a_mask_has_three_axes():
+    with pytest.raises(ValueError, match=r"mask must have the axes \[P, G, T\], got shape \[8, 3\]"):
+        prepare(PLAIN, ROLLOUT._replace(mask=ROLLOUT.mask.reshape(8, 3)))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_integer_rewards_are_refused():
+    with pytest.raises(ValueError, match="rewards must be a floating-point array"):
+        prepare(BY_NAME["grpo"](beta=0.0), ROLLOUT._replace(rewards=jnp.asarray(REWARDS.astype(int))))
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"minibatches": 3}, "^minibatches must divide the 2 prompts of the rollout, got 3"),
+        ({"minibatches": 0}, "^minibatches must divide the 2 prompts of the rollout, got 0"),
+        ({"value_minibatches": 4}, "^value_minibatches must divide the 2 prompts of the rollout, got 4"),
+    ],
+)
+def test_mini_batches_must_divide_the_prompts(counts, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(PLAIN, ROLLOUT, **counts)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (PLAIN._replace(advantage=None), "algorithm must have exactly one of advantage, .*, critic, got none"),
+        (BY_NAME["ppo"]()._replace(advantage=jnp.sin), "exactly one of .* got advantage, critic"),
+        (BY_NAME["vapo_grpo"]()._replace(critic=None), "must have advantage and critic for its mix, got advantage"),
+        (BY_NAME["vapo_grpo"]()._replace(advantage=None), "must have advantage and critic for its mix, got critic"),
+    ],
+)
+def test_credit_must_come_from_somewhere(algorithm, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(algorithm, EVERYTHING, progress=0.0)
+
+
+def test_a_mix_needs_to_know_how_far_the_training_is():
+    with pytest.raises(
+        ValueError, match="progress must be given: the algorithm's mix of two advantages depends on it; got"
+    ):
+        prepare(BY_NAME["vapo_grpo"](), EVERYTHING)
+    with pytest.raises(ValueError, match=r"progress must lie in \[0, 1\], got 1.5"):
+        prepare(BY_NAME["vapo_grpo"](), EVERYTHING, progress=1.5)
+
+
+NEEDS = {
+    "dapo_grpo": {"behaviour_entropy"},
+    "grpo": {"ref_logp"},
+    "grpo_process": {"ref_logp", "step_end", "step_rewards"},
+    "open_reasoner_zero": {"values"},
+    "ppo": {"values"},
+    "t1": {"entropy", "ref_logp"},
+    "vapo": {"values"},
+    "vapo_grpo": {"progress", "values"},
+    "vc_ppo": {"values"},
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_needs_says_what_must_be_given(name):
+    questions = [*Rollout._fields[3:6], "values", "step_rewards", "step_end", "behaviour_entropy", "progress", "entropy"]
+    asked = {question for question in questions if BY_NAME[name]().needs(question)}
+    assert asked == NEEDS.get(name, set())
+
+
+def test_needs_follows_the_slots():
+    with_everything = BY_NAME["dapo"]()._replace(filter_tokens=overlong_filter, correction=truncated_importance_weight)
+    assert with_everything.needs("truncated")
+    assert with_everything.needs("policy_logp")
+    assert BY_NAME["ppo"](beta=0.1).needs("ref_logp")
+    assert BY_NAME["ppo"](entropy=0.1).needs("entropy")
+    with pytest.raises(ValueError, match=r"name must be one of behaviour_entropy, .*, values, got 'reward'"):
+        PLAIN.needs("reward")
+
+
+@pytest.mark.parametrize("name", ["dapo", "gepo", "grpo", "grpo_process", "reinforce_pp", "rloo", "vapo"])
+def test_a_response_without_a_verdict_takes_no_part(name):
+    algorithm = BY_NAME[name](**({"beta": 0.1} if name in {"rloo", "reinforce_pp"} else {}))
+    rollout = EVERYTHING._replace(valid=jnp.arange(G) < G - 1, rewards=ROLLOUT.rewards.at[:, -1].set(jnp.nan))
+    rollout = rollout._replace(valid=jnp.broadcast_to(rollout.valid, (P, G)))
+    without = jax.tree.map(lambda x: x[:, :-1], EVERYTHING)
+    ours, theirs = prepare(algorithm, rollout), prepare(algorithm, without)
+    for field, mine, other in zip(ours._fields, ours, theirs, strict=True):
+        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
+            assert not grouped(a)[:, -1].any(), field
+            np.testing.assert_allclose(grouped(a)[:, :-1].reshape(b.shape), b, rtol=1e-5, atol=1e-6, err_msg=field)
+
+
+def test_what_had_no_verdict_makes_no_group_mixed():
+    rewards = jnp.asarray([[1.0, 1.0, 1.0, -7.0], [0.0, 1.0, 0.0, 0.0]])
+    rollout = ROLLOUT._replace(rewards=rewards, valid=jnp.ones((P, G), bool).at[0, 3].set(False))
+    assert not grouped(prepare(BY_NAME["dapo"](), rollout).mask)[0].any()
+    np.testing.assert_allclose(prepare(BY_NAME["gpg"](), rollout).weights.sum(), 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_a_mask_may_be_of_numbers(dtype):
+    rollout = EVERYTHING._replace(mask=ROLLOUT.mask.astype(dtype), step_end=ROLLOUT.mask.astype(dtype))
+    rollout = rollout._replace(valid=EVERYTHING.valid.astype(dtype))
+    for name in ("ppo", "grpo_process"):
+        ours, theirs = prepare(BY_NAME[name](), rollout), prepare(BY_NAME[name](), EVERYTHING)
+        assert ours.mask.dtype == bool
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_groups_are_kept_by_the_reward_before_shaping():
+    rewards = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    batch = prepare(BY_NAME["dapo"](max_length=3, cache=2), ROLLOUT._replace(rewards=rewards))
+    assert not grouped(batch.mask)[0].any()
+    np.testing.assert_array_equal(grouped(batch.mask)[1], MASK[1])
+    np.testing.assert_allclose(grouped(batch.weights)[1], MASK[1] / MASK[1].sum())
+    assert (grouped(batch.advantage)[1, 1] < 1.5).any(), "the overlong punishment is in the advantage"
+
+
+def test_truncated_responses_are_compared_with_and_not_trained_on():
+    truncated = jnp.zeros((P, G), bool).at[0, 0].set(True)
+    algorithm = BY_NAME["grpo"](beta=0.0)
+    whole = prepare(algorithm, ROLLOUT)
+    filtered = prepare(algorithm._replace(filter_tokens=overlong_filter), ROLLOUT._replace(truncated=truncated))
+    kept = MASK & ~np.asarray(truncated)[..., None]
+    np.testing.assert_array_equal(grouped(filtered.mask), kept)
+    np.testing.assert_array_equal(grouped(filtered.advantage), np.where(kept, grouped(whole.advantage), 0))
+    np.testing.assert_allclose(filtered.weights.sum(), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(filtered.token_share.sum(), 1.0, rtol=1e-6)
+
+
+def test_the_ratio_starts_from_the_policy_not_from_the_sampler():
+    assert not jnp.array_equal(EVERYTHING.policy_logp, EVERYTHING.behaviour_logp)
+    batch = prepare(PLAIN, ROLLOUT._replace(policy_logp=EVERYTHING.policy_logp))
+    np.testing.assert_array_equal(grouped(batch.denominator_logp), np.where(MASK, EVERYTHING.policy_logp, 0))
+    np.testing.assert_array_equal(batch.denominator_logp, batch.policy_logp)
+    batch = prepare(PLAIN, ROLLOUT)
+    np.testing.assert_array_equal(grouped(batch.denominator_logp), np.where(MASK, ROLLOUT.behaviour_logp, 0))
+
+
+def test_the_correction_weighs_the_policy_against_the_sampler():
+    batch = prepare(PLAIN._replace(correction=partial(truncated_importance_weight, cap=1.5)), EVERYTHING)
+    ratio = np.minimum(np.exp(EVERYTHING.policy_logp - EVERYTHING.behaviour_logp), 1.5)
+    assert len({r < 1.5 for r in ratio[MASK]}) == 2
+    np.testing.assert_allclose(grouped(batch.weights), np.where(MASK, ratio / MASK.sum(), 0), rtol=1e-5)
+    np.testing.assert_allclose(batch.token_share.sum(), 1.0, rtol=1e-6)
+
+
+def test_a_truncated_response_may_bootstrap():
+    algorithm = BY_NAME["ppo"](lambda_=0.5, gamma=0.9)
+    batch = prepare(algorithm, EVERYTHING)
+    rewards = np.zeros((P, G, T), np.float32)
+    for p, i in np.ndindex(P, G):
+        rewards[p, i, MASK[p, i].sum() - 1] = REWARDS[p, i]
+    given = {"gamma": 0.9, "lambda_": 0.5, "bootstrap": EVERYTHING.bootstrap}
+    arrays = jnp.asarray(rewards), EVERYTHING.values, ROLLOUT.mask
+    np.testing.assert_allclose(grouped(batch.advantage), gae(*arrays, **given), rtol=1e-6)
+    np.testing.assert_allclose(grouped(batch.value_target), lambda_returns(*arrays, **given), rtol=1e-6)
+    assert not np.allclose(batch.value_target, prepare(algorithm, EVERYTHING._replace(bootstrap=None)).value_target)
+    np.testing.assert_array_equal(grouped(batch.old_values), np.where(MASK, EVERYTHING.values, 0))
+
+
+def test_the_critic_has_mini_batches_of_its_own():
+    batch = prepare(BY_NAME["ppo"](), EVERYTHING, value_minibatches=2)
+    np.testing.assert_allclose(grouped(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(batch.weights.sum(), 1.0, rtol=1e-6)
+    batch = prepare(BY_NAME["ppo"](), EVERYTHING, minibatches=2)
+    np.testing.assert_allclose(grouped(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(grouped(batch.weights).sum((1, 2)), 1.0, rtol=1e-6)
+
+
+def test_the_scale_counts_the_groups_of_its_mini_batch():
+    rewards = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    whole = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards))
+    np.testing.assert_allclose(whole.weights.sum(), 2.0, rtol=1e-6)
+    parts = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards), minibatches=2)
+    np.testing.assert_allclose(grouped(parts.weights).sum((1, 2)), [0.0, 1.0], rtol=1e-6)
+
+
+def test_without_a_critic_there_is_nothing_for_one():
+    batch = prepare(PLAIN, EVERYTHING._replace(valid=None))
+    assert batch.old_values is None
+    assert batch.value_target is None
+    assert batch.value_weights is None
+
+
+def test_host_arrays_will_do():
+    host = jax.device_get(EVERYTHING)
+    assert isinstance(host.rewards, np.ndarray)
+    ours, theirs = prepare_eagerly(BY_NAME["ppo"](), host), prepare(BY_NAME["ppo"](), EVERYTHING)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
+
+
+def test_a_batch_is_data():
+    def total(logp):
+        rollout = EVERYTHING._replace(policy_logp=logp, values=logp, ref_logp=2 * logp)
+        return sum(x.astype(float).sum() for x in jax.tree.leaves(prepare_eagerly(BY_NAME["ppo"](beta=0.1), rollout)))
+
+    assert not jax.jit(jax.grad(total), compiler_options=FAST)(EVERYTHING.policy_logp).any()

@@ -1,0 +1,253 @@
+"""One algorithm as a special case of another, and ablations as records that differ in one slot."""
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import ABLATIONS, BY_NAME, Algorithm, Rollout, dapo_ladder, loss, value_loss, without
+from rljax.algorithms import prepare as prepare_eagerly
+from rljax.algorithms.critic import length_adaptive_gae
+from rljax.ops.gae import gae
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import overlong_filter, sequence_mean, token_mean
+
+P, G, T = 3, 4, 6
+RNG = np.random.default_rng(11)
+LENGTHS = np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])
+MASK = jnp.asarray(np.arange(T) < LENGTHS[..., None])
+DRAWN = {name: RNG.normal(size=(P, G, T)) for name in ("old", "shift", "values", "steps", "entropy")}
+REWARDS = np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0]])
+
+
+@pytest.fixture
+def rollout(x64):
+    drawn = {name: jnp.asarray(x) for name, x in DRAWN.items()}
+    return Rollout(
+        mask=MASK,
+        behaviour_logp=drawn["old"],
+        rewards=jnp.asarray(REWARDS),
+        values=drawn["values"],
+        step_rewards=drawn["steps"],
+        step_end=MASK,
+        ref_logp=drawn["old"] + 0.1,
+        behaviour_entropy=jnp.abs(drawn["entropy"]),
+    )
+
+
+def moved(rollout):
+    return (rollout.behaviour_logp + 0.4 * DRAWN["shift"]).reshape(-1, T)
+
+
+def compiled(function):
+    """Without optimisation: to compile, not to run, is what these tests cost."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
+
+
+def prepare(algorithm: Algorithm, rollout: Rollout, **options):
+    return compiled(partial(prepare_eagerly, algorithm, **options))(rollout)
+
+
+def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
+    """Loss and gradient of the policy, then of the critic if there is one."""
+
+    def both(rollout, logp):
+        batch = prepare_eagerly(algorithm, rollout, progress=progress)
+        results = jax.value_and_grad(lambda x: loss(algorithm, x, batch, entropy=jnp.ones_like(x))[0])(logp)
+        if algorithm.critic is not None:
+            results += jax.value_and_grad(lambda x: value_loss(algorithm, x, batch)[0])(logp)
+        return results
+
+    return compiled(both)(rollout, moved(rollout))
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_gspo_at_one_token_is_grpo(rollout):
+    single = rollout._replace(mask=MASK & jnp.asarray(np.arange(T) == np.zeros((P, G, 1))))
+    assert_same(descend(BY_NAME["gspo"](clip_low=0.2, clip_high=0.2), single), descend(BY_NAME["grpo"](beta=0.0), single))
+
+
+def test_gspo_token_trains_as_gspo(rollout):
+    options = {"clip_low": 0.1, "clip_high": 0.1}
+    assert_same(descend(BY_NAME["gspo_token"](**options), rollout), descend(BY_NAME["gspo"](**options), rollout))
+
+
+def test_vapo_with_lambda_1_and_no_extras_is_ppo_with_lambda_1(rollout):
+    plain = BY_NAME["vapo"](clip_high=0.2, positive=0.0)
+    plain = plain._replace(critic=plain.critic._replace(advantage=partial(gae, lambda_=1.0)))
+    assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=math.inf), rollout))
+
+
+def test_vc_ppo_with_one_lambda_is_ppo(rollout):
+    calibrated = BY_NAME["vc_ppo"](value_lambda=0.95)
+    assert_same(descend(calibrated, rollout), descend(BY_NAME["ppo"](value_clip=math.inf), rollout))
+
+
+def test_open_reasoner_zero_unnormalised_is_ppo_with_lambda_1(rollout):
+    plain = BY_NAME["open_reasoner_zero"]()._replace(normalize=None)
+    assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=math.inf), rollout))
+
+
+def test_dapo_without_its_ideas_is_grpo(rollout):
+    uniform = rollout._replace(rewards=rollout.rewards.at[1].set(1.0))
+    plain = BY_NAME["dapo"](clip_high=0.2)._replace(weights=sequence_mean, shape_reward=None, keep_group=None)
+    assert_same(descend(plain, uniform), descend(BY_NAME["grpo"](beta=0.0), uniform))
+    assert_same(descend(dapo_ladder(BY_NAME["dapo"]())["naive_grpo"], uniform), descend(BY_NAME["grpo"](beta=0.0), uniform))
+
+
+def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
+    last = jnp.asarray(np.arange(T) == LENGTHS[..., None] - 1)
+    steps = rollout._replace(step_end=last, step_rewards=jnp.where(last, rollout.rewards[..., None], jnp.nan))
+    assert_same(descend(BY_NAME["grpo_process"](), steps), descend(BY_NAME["grpo"](), rollout))
+
+
+def test_t1_without_its_ideas_is_rloo(rollout):
+    assert_same(descend(BY_NAME["t1"](beta=0.0, entropy=0.0), rollout), descend(BY_NAME["rloo"](), rollout))
+
+
+def test_dapo_grpo_without_bonus_is_dapo_with_grpos_weights(rollout):
+    plain = BY_NAME["dapo"]()._replace(weights=sequence_mean, shape_reward=None)
+    assert_same(descend(BY_NAME["dapo_grpo"](beta=0.0), rollout), descend(plain, rollout))
+
+
+def test_the_hybrid_runs_from_vapo_to_the_group(rollout):
+    hybrid = BY_NAME["vapo_grpo"](decay=1e3)
+    assert_same(descend(hybrid, rollout, progress=0.0), descend(BY_NAME["vapo"](), rollout))
+    ends = prepare(hybrid, rollout, progress=1.0).advantage
+    np.testing.assert_allclose(ends, prepare(BY_NAME["grpo"](beta=0.0), rollout).advantage, rtol=1e-12)
+
+
+def test_lambda_of_long_responses_is_1(rollout):
+    rewards = jnp.asarray(DRAWN["steps"])
+    adaptive = length_adaptive_gae(rewards, rollout.values, MASK, alpha=1e12)
+    np.testing.assert_allclose(adaptive, gae(rewards, rollout.values, MASK, lambda_=1.0), rtol=1e-9)
+    short = length_adaptive_gae(rewards, rollout.values, MASK)
+    np.testing.assert_allclose(short, gae(rewards, rollout.values, MASK, lambda_=0.0), rtol=1e-12)
+
+
+def test_a_dual_clip_that_never_bites_is_a_clip(rollout):
+    assert_same(descend(BY_NAME["ppo"](dual_clip=1e6), rollout), descend(BY_NAME["ppo"](), rollout))
+    plain = BY_NAME["ppo"]()._replace(surrogate=partial(clipped, low=0.2, high=0.2))
+    assert_same(descend(BY_NAME["ppo"](), rollout), descend(plain, rollout))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_on_policy_gradient_is_reinforce(name, rollout):
+    algorithm = BY_NAME[name]()._replace(terms=())
+
+    def reinforced(rollout):
+        batch = prepare_eagerly(algorithm, rollout, progress=0.5)
+        return batch, jax.grad(lambda x: loss(algorithm, x, batch)[0])(rollout.behaviour_logp.reshape(-1, T))
+
+    batch, slope = compiled(reinforced)(rollout)
+    same = np.allclose(slope, -batch.weights * batch.advantage, rtol=1e-9, atol=1e-12)
+    assert same == (name != "gepo")
+    assert slope.any()
+
+
+def differing(ours: Algorithm, theirs: Algorithm) -> list[str]:
+    """Names of the slots that differ, those of a critic counted one by one."""
+
+    def slots(record):
+        flat = record._asdict()
+        critic = flat.pop("critic")
+        return flat | ({} if critic is None else {f"critic.{name}": x for name, x in critic._asdict().items()})
+
+    def same(a, b):
+        if isinstance(a, partial) and isinstance(b, partial):
+            return (a.func, a.keywords) == (b.func, b.keywords)
+        return a is b or a == b
+
+    left, right = slots(ours), slots(theirs)
+    return [name for name in left if not same(left[name], right[name])]
+
+
+SLOTS = {
+    ("dapo", "clip_higher"): "surrogate",
+    ("dapo", "soft_overlong"): "shape_reward",
+    ("dapo", "token_level"): "weights",
+    ("dapo", "dynamic_sampling"): "keep_group",
+    ("vapo", "value_pretraining"): "critic.pretraining_steps",
+    ("vapo", "decoupled_gae"): "critic.advantage",
+    ("vapo", "length_adaptive"): "critic.advantage",
+    ("vapo", "clip_higher"): "surrogate",
+    ("vapo", "token_level"): "weights",
+    ("vapo", "positive_examples"): "terms",
+    ("vapo", "group_sampling"): "group_size",
+    ("vc_ppo", "value_pretraining"): "critic.pretraining_steps",
+    ("vc_ppo", "decoupled_gae"): "critic.advantage",
+}
+
+
+def test_every_row_has_its_slot():
+    assert list(SLOTS) == [(name, part) for name, parts in ABLATIONS.items() for part in parts]
+
+
+@pytest.mark.parametrize(("name", "part"), SLOTS)
+def test_an_ablation_differs_in_one_slot(name, part):
+    parent = BY_NAME[name]()
+    assert differing(without(name, parent, part), parent) == [SLOTS[name, part]]
+    assert differing(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is left as it was"
+
+
+def test_what_the_ablated_slots_hold():
+    vapo = BY_NAME["vapo"]()
+    assert without("vapo", vapo, "value_pretraining").critic.pretraining_steps == 0
+    assert without("vapo", vapo, "length_adaptive").critic.advantage.keywords == {"lambda_": 0.95}
+    assert without("vapo", vapo, "clip_higher").surrogate.keywords == {"low": 0.2, "high": 0.2}
+    assert without("vapo", vapo, "token_level").weights is sequence_mean
+    assert without("vapo", vapo, "positive_examples").terms == ()
+    assert without("vapo", vapo, "group_sampling").group_size == 1
+    dapo = BY_NAME["dapo"]()
+    assert without("dapo", dapo, "clip_higher").surrogate.keywords == {"low": 0.2, "high": 0.2}
+    assert without("dapo", dapo, "soft_overlong").shape_reward is None
+    assert without("dapo", dapo, "dynamic_sampling").keep_group is None
+    assert without("dapo", dapo, "token_level").weights is sequence_mean
+
+
+@pytest.mark.parametrize("name", ["vapo", "vc_ppo"])
+def test_without_decoupling_the_policy_has_the_critics_lambda(name, rollout):
+    batch = prepare(without(name, BY_NAME[name](), "decoupled_gae"), rollout)
+    one = prepare(BY_NAME["ppo"](lambda_=1.0), rollout)
+    np.testing.assert_allclose(batch.advantage, one.advantage, rtol=1e-10, atol=1e-12)
+    assert not np.allclose(prepare(BY_NAME[name](), rollout).advantage, one.advantage)
+
+
+def test_without_decoupling_truncated_responses_still_bootstrap(rollout):
+    cut = rollout._replace(bootstrap=jnp.ones((P, G)))
+    batch = prepare(without("vapo", BY_NAME["vapo"](), "decoupled_gae"), cut)
+    np.testing.assert_allclose(batch.advantage, prepare(BY_NAME["ppo"](lambda_=1.0), cut).advantage, rtol=1e-10, atol=1e-12)
+
+
+def test_the_ladder_of_dapo_adds_one_slot_a_row():
+    rows = dapo_ladder(BY_NAME["dapo"]())
+    records = list(rows.values())
+    steps = [differing(below, above) for above, below in pairwise(records)]
+    assert list(rows) == [
+        "naive_grpo",
+        "overlong_filtering",
+        "clip_higher",
+        "soft_overlong",
+        "token_level",
+        "dynamic_sampling",
+    ]
+    assert steps == [["filter_tokens"], ["surrogate"], ["shape_reward"], ["weights"], ["keep_group"]]
+    assert differing(records[-1], BY_NAME["dapo"]()) == ["filter_tokens"]
+    assert records[-1].filter_tokens is overlong_filter
+    assert records[-1].weights is token_mean
+
+
+def test_unknown_ablations_are_refused():
+    with pytest.raises(ValueError, match="name must be one of dapo, vapo, vc_ppo, got 'grpo'"):
+        without("grpo", BY_NAME["grpo"](), "clip_higher")
+    with pytest.raises(ValueError, match=r"part of dapo must be one of clip_higher, soft_overlong, .*, got 'critic'"):
+        without("dapo", BY_NAME["dapo"](), "critic")

@@ -1,0 +1,294 @@
+"""One table: every algorithm keeps every invariant, in value and gradient, of the policy's loss and of the critic's."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import BY_NAME, Algorithm, Batch, Rollout, loss, prepare, value_loss
+from rljax.ops.ratio import truncated_importance_weight
+from rljax.ops.weights import overlong_filter
+
+P, G, T = 4, 4, 8
+LONGEST = 5  # tokens of a response, so that there is room for observations between them
+NARROW = 6  # slots that hold them all: the same rollout without its padding
+PROGRESS = 0.25
+
+# Options under which every slot of the algorithm is at work on responses this short.
+OPTIONS = {
+    "dapo": {"max_length": 6, "cache": 4},
+    "dapo_grpo": {"beta": 0.5},
+    "dr_grpo": {"max_length": 6},
+    "gspo": {"clip_low": 0.1, "clip_high": 0.1},
+    "gspo_token": {"clip_low": 0.1, "clip_high": 0.1},
+    "ppo": {"beta": 0.1, "entropy": 0.01, "dual_clip": 1.5},
+    "reinforce_pp": {"beta": 0.1},
+    "reinforce_pp_baseline": {"beta": 0.1},
+    "rloo": {"beta": 0.1},
+    "t1": {"beta": 0.1, "entropy": 0.01},
+    "vapo": {"alpha": 0.5},
+    "vapo_grpo": {"alpha": 0.5},
+}
+CASES: dict[str, Algorithm] = {name: factory(**OPTIONS.get(name, {})) for name, factory in BY_NAME.items()}
+CASES["dapo, filtered and corrected"] = CASES["dapo"]._replace(
+    filter_tokens=overlong_filter, correction=truncated_importance_weight
+)
+
+# Their statistics are of the rollout, not of a mini-batch.
+BATCH_GLOBAL = {
+    "dapo_grpo": "the bonus is centred over the rollout",
+    "open_reasoner_zero": "advantages are normalised over the rollout",
+    "reinforce_pp": "advantages are normalised over the rollout",
+    "reinforce_pp_baseline": "advantages are normalised over the rollout",
+    "t1": "the KL's mean is over the rollout",
+}
+
+
+class Outputs(NamedTuple):
+    """What the networks say, `[P, G, T]`."""
+
+    logp: np.ndarray
+    entropy: np.ndarray
+    values: np.ndarray
+
+
+class Result(NamedTuple):
+    """Both losses, and their gradients by each of the outputs, `[P, G, T]`."""
+
+    losses: np.ndarray
+    gradient: Outputs
+
+
+class Data(NamedTuple):
+    rollout: Rollout
+    outputs: Outputs
+
+
+def make_data() -> Data:
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(1, LONGEST + 1, (P, G))
+    mask = np.arange(T) < lengths[..., None]
+
+    def draw(*shape):
+        return rng.normal(size=shape or (P, G, T)).astype(np.float32)
+
+    rewards = np.array([[1, 0, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 1, 1]], np.float32)
+    policy_logp = -np.abs(draw()) - 0.1
+    rollout = Rollout(
+        mask=mask,
+        behaviour_logp=policy_logp + 0.1 * draw(),
+        rewards=rewards,
+        policy_logp=policy_logp,
+        ref_logp=policy_logp + 0.3 * draw(),
+        truncated=rng.random((P, G)) < 0.2,
+        valid=np.arange(P * G).reshape(P, G) != 5,
+        values=draw(),
+        bootstrap=np.where(rng.random((P, G)) < 0.2, draw(P, G), 0),
+        step_rewards=draw(),
+        step_end=mask & (rng.random((P, G, T)) < 0.5),
+        behaviour_entropy=np.abs(draw()),
+    )
+    outputs = Outputs(policy_logp + 0.3 * draw(), np.abs(draw()), rollout.values + 0.3 * draw())
+    return Data(rollout, outputs)
+
+
+DATA = make_data()
+MASK = DATA.rollout.mask & DATA.rollout.valid[..., None]
+
+
+class Program:
+    """An algorithm's two phases, compiled; it counts how often it is traced."""
+
+    def __init__(self, algorithm: Algorithm):
+        self.algorithm = algorithm
+        self.traces = 0
+        # What these tests cost is compilation, not running.
+        fast = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+        self.prepare = jax.jit(self.prepare_traced, static_argnames="minibatches", compiler_options=fast)
+        self.losses = jax.jit(self.losses_traced, compiler_options=fast)
+
+    def prepare_traced(self, rollout: Rollout, progress, minibatches: int = 1) -> Batch:
+        self.traces += 1
+        return prepare(self.algorithm, rollout, minibatches=minibatches, progress=progress)
+
+    def losses_traced(self, batch: Batch, outputs: Outputs):
+        self.traces += 1
+        return self.both_losses(batch, outputs)
+
+    def both_losses(self, batch: Batch, outputs: Outputs):
+        def policy(logp, entropy):
+            return loss(self.algorithm, logp, batch, entropy=entropy)[0]
+
+        value, (by_logp, by_entropy) = jax.value_and_grad(policy, (0, 1))(outputs.logp, outputs.entropy)
+        if self.algorithm.critic is None:
+            return jnp.stack([value, jnp.zeros_like(value)]), Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp))
+        critic, by_values = jax.value_and_grad(lambda values: value_loss(self.algorithm, values, batch)[0])(outputs.values)
+        return jnp.stack([value, critic]), Outputs(by_logp, by_entropy, by_values)
+
+    def batch(self, rollout: Rollout, dtype=np.float64, minibatches: int = 1) -> Batch:
+        with jax.enable_x64(dtype == np.float64):
+            return jax.device_get(self.prepare(cast(rollout, dtype), dtype(PROGRESS), minibatches))
+
+    def run_rows(self, batch: Batch, outputs: Outputs, dtype=np.float64) -> Result:
+        with jax.enable_x64(dtype == np.float64):
+            return Result(*jax.device_get(self.losses(batch, cast(outputs, dtype))))
+
+    def run(self, data: Data, dtype=np.float64) -> Result:
+        shape = data.rollout.mask.shape
+        losses, gradient = self.run_rows(self.batch(data.rollout, dtype), as_rows(data.outputs), dtype)
+        return Result(losses, jax.tree.map(lambda x: x.reshape(shape), gradient))
+
+
+def cast(tree, dtype):
+    return jax.tree.map(lambda x: x.astype(dtype) if np.issubdtype(x.dtype, np.floating) else x, tree)
+
+
+def as_rows(tree):
+    return jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), tree)
+
+
+def on_tokens(change, data: Data) -> Data:
+    """Apply a function to everything that has a token axis."""
+    return jax.tree.map(lambda x: change(x) if x.ndim == 3 else x, data)
+
+
+def assert_same(actual: Result, expected: Result, rtol: float = 1e-9) -> None:
+    np.testing.assert_allclose(actual.losses, expected.losses, rtol=rtol, atol=rtol / 10)
+    for name, ours, theirs in zip(Outputs._fields, actual.gradient, expected.gradient, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max(), err_msg=name)
+
+
+class Case(NamedTuple):
+    name: str
+    program: Program
+    result: Result
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request) -> Case:
+    program = Program(CASES[request.param])
+    return Case(request.param, program, program.run(DATA))
+
+
+def test_there_is_something_to_keep(case):
+    gradient = case.result.gradient
+    assert np.isfinite(case.result.losses).all()
+    assert np.abs(gradient.logp).max() > 1e-3
+    assert not gradient.logp[~MASK].any()
+    assert not gradient.entropy[~MASK].any()
+    assert gradient.entropy.any() == (case.name in {"ppo", "t1"})
+    assert not gradient.values[~MASK].any()
+    assert gradient.values.any() == (case.program.algorithm.critic is not None)
+
+
+def test_neither_padding_nor_compilation_changes_anything(case):
+    # One run for two invariants, without its padding and without jit: each further shape costs a compilation an algorithm.
+    with jax.enable_x64(True):
+        data = on_tokens(lambda x: x[..., :NARROW], jax.tree.map(jnp.asarray, cast(DATA, np.float64)))
+        batch = prepare(case.program.algorithm, data.rollout, progress=PROGRESS)
+        losses, gradient = jax.device_get(case.program.both_losses(batch, as_rows(data.outputs)))
+    wide = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, T - NARROW))).reshape(P, G, T), gradient)
+    assert_same(Result(losses, wide), case.result)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_what_is_masked_is_never_read(case, poison):
+    def spoil(x, counts):
+        return np.where(counts, x, poison).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
+
+    spoilt = on_tokens(lambda x: spoil(x, MASK), DATA)
+    rollout = spoilt.rollout._replace(
+        rewards=spoil(DATA.rollout.rewards, DATA.rollout.valid),
+        bootstrap=spoil(DATA.rollout.bootstrap, DATA.rollout.valid),
+        step_rewards=spoil(DATA.rollout.step_rewards, DATA.rollout.step_end & MASK),
+    )
+    assert_same(case.program.run(spoilt._replace(rollout=rollout)), case.result, rtol=1e-14)
+
+
+def test_the_order_of_prompts_does_not_matter(case):
+    order = np.array([2, 0, 3, 1])
+    shuffled = case.program.run(jax.tree.map(lambda x: x[order], DATA))
+    assert_same(shuffled, Result(case.result.losses, jax.tree.map(lambda x: x[order], case.result.gradient)))
+
+
+def test_the_order_of_responses_does_not_matter(case):
+    order = np.array([[3, 1, 0, 2], [1, 2, 3, 0], [0, 3, 2, 1], [2, 0, 1, 3]])
+
+    def shuffle(x):
+        return x[np.arange(P)[:, None], order]
+
+    shuffled = case.program.run(jax.tree.map(shuffle, DATA))
+    assert_same(shuffled, Result(case.result.losses, jax.tree.map(shuffle, case.result.gradient)))
+
+
+@pytest.mark.parametrize("rows", [np.arange(P * G), np.random.default_rng(0).permutation(P * G)], ids=["in order", "mixed"])
+def test_micro_batches_add_up(case, rows):
+    batch, outputs = case.program.batch(DATA.rollout), as_rows(DATA.outputs)
+    parts = [
+        case.program.run_rows(*jax.tree.map(lambda x, part=part: x[part], (batch, outputs))) for part in np.split(rows, 2)
+    ]
+    back = np.argsort(rows)
+    gradient = jax.tree.map(lambda *x: np.concatenate(x)[back].reshape(P, G, T), *[part.gradient for part in parts])
+    assert_same(Result(parts[0].losses + parts[1].losses, gradient), case.result)
+
+
+def test_observations_between_the_tokens_are_not_time_steps(case):
+    rng = np.random.default_rng(1)
+    # Slot `place[p, i, t]` is where token t goes; its first so many entries ascend, and the rest are the other slots.
+    place = np.empty((P, G, T), int)
+    for row in np.ndindex(P, G):
+        order = rng.permutation(T)
+        tokens = int(DATA.rollout.mask[row].sum())
+        place[row] = np.concatenate([np.sort(order[:tokens]), order[tokens:]])
+    moved = on_tokens(lambda x: np.take_along_axis(x, np.argsort(place, -1), -1), DATA)
+    assert (np.diff(moved.rollout.mask.astype(int), axis=-1) > 0).any(), "no observation precedes a token"
+    result = case.program.run(moved)
+    assert_same(
+        Result(result.losses, jax.tree.map(lambda x: np.take_along_axis(x, place, -1), result.gradient)), case.result
+    )
+
+
+def test_single_precision_is_enough(case):
+    single = case.program.run(DATA, np.float32)
+    assert {x.dtype for x in jax.tree.leaves(single)} == {np.dtype(np.float32)}
+    assert_same(single, case.result, rtol=1e-5)
+
+
+def test_new_values_compile_nothing(case):
+    case.program.run(DATA)
+    before = case.program.traces
+    other = jax.tree.map(lambda x: x[::-1].copy() if x.dtype == bool else 0.5 * x, DATA)
+    with jax.enable_x64(True):
+        batch = case.program.prepare(cast(other.rollout, np.float64), np.float64(0.75), 1)
+    case.program.run_rows(jax.device_get(batch), as_rows(other.outputs))
+    assert case.program.traces == before
+
+
+def test_mini_batches_are_rollouts_of_their_own(case):
+    halves = [
+        case.program.batch(jax.tree.map(lambda x, part=part: x[part], DATA.rollout)) for part in np.split(np.arange(P), 2)
+    ]
+    separate = jax.tree.map(lambda *x: np.concatenate(x), *halves)
+    together = case.program.batch(DATA.rollout, minibatches=2)
+    equal = all(
+        np.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+        for ours, theirs in zip(jax.tree.leaves(together), jax.tree.leaves(separate), strict=True)
+    )
+    assert equal == (case.name not in BATCH_GLOBAL)
+    if equal:
+        outputs = as_rows(DATA.outputs)
+        rows = np.split(np.arange(P * G), 2)
+        for part, half in zip(rows, halves, strict=True):
+            ours = case.program.run_rows(*jax.tree.map(lambda x, part=part: x[part], (together, outputs)))
+            theirs = case.program.run_rows(half, jax.tree.map(lambda x, part=part: x[part], outputs))
+            assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", BATCH_GLOBAL)
+def test_what_is_global_still_weighs_each_mini_batch_by_itself(name):
+    program = Program(CASES[name])
+    batch = program.batch(DATA.rollout, minibatches=2)
+    for part in np.split(batch.token_share, 2):
+        np.testing.assert_allclose(part.sum(), 1.0, rtol=1e-9)

@@ -1,0 +1,171 @@
+"""Commands as a person types them: what they print, and the exit code."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rljax.cli import DEFAULT_EXPERIMENT, load_experiment, main, starting_config
+from rljax.training.config import TrainConfig
+
+SMALL = (
+    *("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "16"),
+    *("--operands", "2", "2", "--train-problems", "40", "--heldout-problems", "6", "--max-response-tokens", "12"),
+    *("--algorithm-options", "max_length=12", "cache=2", "--warm-start-steps", "2", "--steps", "1", "--prompts", "4"),
+    *("--group-size", "4", "--max-tries", "1", "--data", "1", "--quiet"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "small"
+    assert main(["train", *SMALL, "--run", str(path)]) == 0
+    return path
+
+
+def refused(capsys, *arguments) -> str:
+    """What a command that exits with 2 says: one paragraph, no traceback."""
+    assert main(list(arguments)) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("rljax: ")
+    assert "\n" not in said
+    assert "Traceback" not in said
+    return said
+
+
+def test_train_ends_with_accuracy_and_where_things_lie(tmp_path, capsys):
+    path = tmp_path / "run"
+    assert main(["train", *SMALL, "--run", str(path)]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-4:]
+    assert last[0].startswith("Held-out greedy accuracy: ")
+    assert "before RL" in last[0]
+    assert str(path / "curves.png") in last[2]
+    assert str(path / "metrics.jsonl") in last[3]
+
+
+def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
+    out = tmp_path / "answers.jsonl"
+    assert main(["eval", str(run), "--limit", "5", "--out", str(out)]) == 0
+    assert "95 % interval" in capsys.readouterr().out
+    assert len(out.read_text().splitlines()) == 5
+    assert "exists already" in refused(capsys, "eval", str(run), "--out", str(out))
+
+
+def test_eval_on_a_dataset(run, tmp_path, capsys):
+    data = tmp_path / "sums.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 6)))
+    assert main(["eval", str(run), "--dataset", str(data)]) == 0
+    assert "on 5 of 5 problems" in capsys.readouterr().out
+
+
+def test_sample_continues_prompts(run, capsys):
+    assert main(["sample", str(run), "--prompt", "3+4=", "1+1=", "--count", "2", "--temperature", "1.0"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert [line[:4] for line in lines] == ["3+4=", "3+4=", "1+1=", "1+1="]
+
+
+def test_plot_draws_again_and_overlays(run, tmp_path, capsys):
+    (run / "curves.png").unlink()
+    assert main(["plot", str(run)]) == 0
+    assert (run / "curves.png").is_file()
+    copy = tmp_path / "second"
+    shutil.copytree(run, copy)
+    assert main(["plot", str(run), str(copy), "--out", str(tmp_path / "both.png")]) == 0
+    assert (tmp_path / "both.png").is_file()
+
+
+def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
+    folder = tmp_path / "model"
+    assert main(["export", str(run), str(folder)]) == 0
+    assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
+    assert "exists already" in refused(capsys, "export", str(run), str(folder))
+    data = tmp_path / "sums.jsonl"
+    data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
+    own = ["--model", str(folder), "--tokenizer", "characters", "--dataset", str(data), "--algorithm", "grpo", "--steps", "1"]
+    small = ["--prompts", "2", "--group-size", "2", "--max-response-tokens", "4", "--data", "1", "--quiet"]
+    assert main(["train", *own, *small, "--run", str(tmp_path / "again")]) == 0
+
+
+def test_algorithms_are_listed_with_their_options(capsys):
+    assert main(["algorithms"]) == 0
+    said = capsys.readouterr().out
+    assert "DAPO (arXiv:2503.14476" in said
+    assert "clip_high=0.28" in said
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "sample", "plot", "export", "algorithms"])
+def test_help_explains_every_option(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"rljax {command}" in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"rljax {command}" in said for command in ("train", "eval", "sample"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("trian",), "no command 'trian'; choose one of train, eval"),
+        (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
+        (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
+        (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
+        (("train", "--resume", "./nowhere"), "nowhere"),
+        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be given too"),
+        (("eval", "./nowhere"), "nowhere"),
+        (("sample", "./nowhere", "--prompt", "1+1="), "nowhere"),
+        (("plot", "./nowhere"), "nowhere"),
+        (("export", "./nowhere", "out"), "not the folder of a run"),
+        (("algorithms", "dado"), "algorithm 'dado' is unknown"),
+    ],
+)
+def test_what_cannot_work_is_one_paragraph_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    said = refused(capsys, *arguments)
+    assert re.search(message, said), said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [("--stepz", "3"), ("--steps", "many"), ("--algorithm-options", "clip")])
+def test_unknown_options_and_unreadable_values_exit_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *arguments])
+    assert stopped.value.code == 2
+    assert arguments[0].removeprefix("--") in "".join(capsys.readouterr())
+
+
+def test_own_model_or_data_starts_from_the_general_settings():
+    assert starting_config([]) == load_experiment(DEFAULT_EXPERIMENT)
+    assert starting_config(["--model", "x"]) == TrainConfig()
+    assert starting_config(["--dataset=x"]) == TrainConfig()
+
+
+def test_another_algorithm_keeps_the_experiment_and_the_options_it_shares():
+    default = load_experiment(DEFAULT_EXPERIMENT)
+    shared = {"max_length": default.algorithm_options["max_length"]}
+    assert starting_config(["--algorithm", "dr_grpo"]) == replace(default, algorithm_options=shared)
+
+
+def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
+    own = ["--model", str(shared_data / "stories260k"), "--tokenizer", "bytes", "--algorithm", "grpo", "--steps", "3"]
+    data = ["--dataset", str(shared_data / "gsm8k_train.jsonl"), "--heldout-problems", "8"]
+    small = ["--prompts", "2", "--group-size", "4", "--max-response-tokens", "16", "--data", "1", "--quiet"]
+    assert main(["train", *own, *data, *small, "--run", str(tmp_path / "real")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "real" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3]
+    assert all("reference_kl" in row for row in rows if row["phase"] == "rl"), "every step made an update"
+
+
+def test_experiments_are_found_and_say_how_to_run_them():
+    folder = Path(__file__).resolve().parents[1] / "experiments"
+    for file in folder.glob("*.py"):
+        assert isinstance(load_experiment(file.stem), TrainConfig)
+        assert "Command:" in file.read_text()
+        assert "Deviations" in file.read_text()

@@ -1,0 +1,63 @@
+"""A file imports only from floors below its own, and says what it is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
+FLOORS = {
+    **{"errors": 0, "ops": 1, "algorithms": 2, "models": 2, "rewards": 2, "data": 2},
+    **{"parallel": 3, "rollout": 4, "training": 5, "cli": 6, "__main__": 7},
+}
+FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.parent != PACKAGE or file.stem in FLOORS)
+
+
+def place(file: Path) -> str:
+    """Name of the floor that a file stands on."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Names of the floors that a file imports from, wherever in the file."""
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    return {module.split(".")[1] for module in modules if module.startswith("rljax.")}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_come_from_floors_below(file):
+    here = place(file)
+    for there in imported(ast.parse(file.read_text(encoding="utf-8"))):
+        assert there == here or FLOORS[there] < FLOORS[here], f"{here} (floor {FLOORS[here]}) imports {there}"
+
+
+def test_every_folder_has_a_floor():
+    folders = {file.name.removesuffix(".py") for file in PACKAGE.iterdir() if not file.name.startswith("__pycache__")}
+    assert folders - {"__init__"} == set(FLOORS)
+
+
+def test_equations_need_nothing_but_jax():
+    allowed = {"jax", "jaxtyping", "numpy", "chex", "rljax"} | {"collections", "functools", "typing", "math", "itertools"}
+    for file in (PACKAGE / "ops").glob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        roots = {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+        roots |= {name.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        assert roots <= allowed, file.name
+
+
+def public_definitions():
+    for file in FILES:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                yield pytest.param(file, node, id=f"{file.relative_to(PACKAGE)}:{node.name}")
+
+
+@pytest.mark.parametrize(("file", "node"), public_definitions())
+def test_every_public_name_is_documented(file, node):
+    assert ast.get_docstring(node), f"{file}:{node.lineno} {node.name} has no docstring"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_no_file_is_two_things(file):
+    assert file.read_text(encoding="utf-8").count("\n") <= 400
