@@ -11,7 +11,7 @@ Command:
 
 Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which the group's z-score makes equal; a
 0.3-million-parameter model from random weights, so learning rate, batch and lengths are of another size; the warm start
-takes the place of pretraining; one update a rollout instead of 16.
+takes the place of pretraining; 2 updates a rollout instead of 16.
 """
 
 import rljax
@@ -25,14 +25,16 @@ CONFIG = rljax.TrainConfig(
     unfinished_operands=4,
     max_prompt_tokens=12,
     max_response_tokens=48,
-    warm_start_steps=240,
+    warm_start_steps=280,
     warm_start_learning_rate=4e-3,
     prompts=32,
     group_size=8,
     oversample=1.5,
     max_tries=3,
     steps=120,
-    learning_rate=2e-4,
+    minibatches=2,
+    learning_rate=1e-4,
+    eval_every=10,
 )
 
 if __name__ == "__main__":

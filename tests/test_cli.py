@@ -84,7 +84,18 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
     assert "exists already" in refused(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
-    own = ["--model", str(folder), "--tokenizer", "characters", "--dataset", str(data), "--algorithm", "grpo", "--steps", "1"]
+    own = [
+        "--model",
+        str(folder),
+        "--tokenizer",
+        "characters",
+        "--dataset",
+        str(data),
+        "--algorithm",
+        "grpo",
+        "--steps",
+        "1",
+    ]
     small = ["--prompts", "2", "--group-size", "2", "--max-response-tokens", "4", "--data", "1", "--quiet"]
     assert main(["train", *own, *small, "--run", str(tmp_path / "again")]) == 0
 

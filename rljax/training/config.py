@@ -67,6 +67,8 @@ class TrainConfig:
     """Column that holds the prompt; by default prompt, question or problem."""
     answer_column: str | None = None
     """Column that holds the answer; by default answer, solution, ground_truth or target."""
+    demonstration_column: str | None = None
+    """Column that holds a worked response, for the warm start; by default demonstration, where there is one."""
     chat: bool = False
     """Write prompts through the tokenizer's chat template."""
     reward: str = "exact"

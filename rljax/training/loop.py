@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.models import Params, count_parameters
+from rljax.ops.divergence import ema_update
 from rljax.parallel import put_rows
 from rljax.rollout import Collected, Groups, pad
 from rljax.training import checkpoint as checkpoints
@@ -31,7 +33,7 @@ from rljax.training.rollouts import (
     as_sequences,
     demonstrated,
     make_prepare,
-    make_reference_scores,
+    make_scores,
     micro_batches,
     next_rollout,
 )
@@ -149,14 +151,19 @@ def make_learner(run: Run) -> Callable[[Groups], dict[str, float]]:
     config, setup, algorithm = run.config, run.setup, run.setup.algorithm
     optimizer, schedule = optimizer_of(config, "rl")
     update = make_policy_step(algorithm, run.scorer, optimizer, run.state, setup.mesh)
-    reference_scores = make_reference_scores(run.scorer, setup.mesh, config.microbatch)
+    scores = make_scores(run.scorer, setup.mesh, config.microbatch)
+    follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     prepared = make_prepare(algorithm, config.minibatches)
 
     def learn(groups: Groups) -> dict[str, float]:
         groups = pad(groups, config.prompts)
         sequences = as_sequences(groups)
-        ref_logp = None if run.state.reference is None else reference_scores(run.state.reference, sequences)
-        batch = prepared(groups, ref_logp)
+        scored = {}
+        if algorithm.needs("ref_logp"):
+            scored["ref_logp"] = scores(run.state.reference, sequences).logp
+        if algorithm.needs("behaviour_entropy"):
+            scored["behaviour_entropy"] = scores(run.state.params, sequences).entropy
+        batch = prepared(groups, **scored)
         history = []
         for part in micro_batches((sequences, batch), config.minibatches, config.microbatch):
             if not part[1].weights.any():
@@ -166,6 +173,8 @@ def make_learner(run: Run) -> Callable[[Groups], dict[str, float]]:
             history.append(
                 {name: float(value) for name, value in metrics.items()} | {"learning_rate": float(schedule(done))}
             )
+        if algorithm.reference_rate > 0:
+            run.state = run.state._replace(reference=follow(run.state.reference, run.state.params))
         run.state = run.state._replace(step=run.state.step + 1)
         return {name: float(np.mean([row[name] for row in history])) for name in history[0]} if history else {}
 

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm, Batch, Rollout, prepare
 from rljax.data.prompts import Demonstrations
-from rljax.models import Params
+from rljax.models import Params, Scores
 from rljax.parallel import put_rows
 from rljax.rollout import Collected, Engine, Groups, collect
 from rljax.training.config import TrainConfig
@@ -79,35 +79,35 @@ def micro_batches(tree: PyTree, count: int, rows: int) -> list[PyTree]:
     return [jax.tree.map(lambda array, index=index: array[index], laid_out) for index in range(count)]
 
 
-def make_reference_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], np.ndarray]:
-    """Compile `(params, sequences) -> log-probabilities [B, T]`, `rows` at a time."""
-    score = jax.jit(lambda params, sequences: scorer(params, sequences).logp)
+def make_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
+    """Compile `(params, sequences) -> Scores [B, T]` without gradient, `rows` at a time; host arrays."""
+    score = jax.jit(scorer)
 
-    def reference_scores(params: Params, sequences: Sequences) -> np.ndarray:
+    def scores(params: Params, sequences: Sequences) -> Scores:
         (parts,) = micro_batches(sequences, 1, rows)
         count = parts.tokens.shape[0]
-        pieces = [np.asarray(score(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts)))) for i in range(count)]
-        return np.concatenate(pieces)
+        pieces = [score(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts))) for i in range(count)]
+        return jax.tree.map(lambda *arrays: np.concatenate([np.asarray(array) for array in arrays]), *pieces)
 
-    return reference_scores
+    return scores
 
 
-def make_prepare(algorithm: Algorithm, minibatches: int) -> Callable[[Groups, np.ndarray | None], Batch]:
-    """Compile `(groups, ref_logp [B, T] or None) -> Batch`, on the host's side of the mesh."""
+def make_prepare(algorithm: Algorithm, minibatches: int) -> Callable[..., Batch]:
+    """Compile `(groups, ref_logp=None, behaviour_entropy=None) -> Batch`, the optional ones `[B, T]`; host arrays."""
 
     @jax.jit
     def compiled(rollout: Rollout) -> Batch:
         return prepare(algorithm, rollout, minibatches=minibatches)
 
-    def prepared(groups: Groups, ref_logp: np.ndarray | None) -> Batch:
+    def prepared(groups: Groups, **scored: np.ndarray) -> Batch:
         rollout = Rollout(
             mask=groups.mask,
             behaviour_logp=groups.behaviour_logp,
             rewards=groups.rewards,
             policy_logp=groups.policy_logp,
-            ref_logp=None if ref_logp is None else ref_logp.reshape(groups.mask.shape),
             truncated=groups.truncated,
             valid=None if groups.valid.all() else groups.valid,
+            **{name: array.reshape(groups.mask.shape) for name, array in scored.items()},
         )
         return jax.device_get(compiled(rollout))
 

@@ -80,9 +80,22 @@ def make_algorithm(name: str, options: dict[str, int | float]) -> Algorithm:
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
     """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data."""
+    if algorithm.critic is not None or algorithm.step_advantage is not None:
+        missing = "step rewards" if algorithm.critic is None else "a critic"
+        raise InputError(
+            f"{config.algorithm} needs {missing}, which this trainer does not have; choose an algorithm that needs neither, or use "
+            "its functions (rljax.algorithms.prepare, loss, value_loss) in a loop of your own."
+        )
     shape = (config.prompts, config.group_size, config.max_response_tokens)
     number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
-    rollout = Rollout(flag(*shape), number(*shape), number(*shape[:2]), number(*shape), number(*shape), flag(*shape[:2]))
+    rollout = Rollout(
+        mask=flag(*shape),
+        behaviour_logp=number(*shape),
+        rewards=number(*shape[:2]),
+        ref_logp=number(*shape),
+        truncated=flag(*shape[:2]),
+        behaviour_entropy=number(*shape),
+    )
 
     def one_loss(rollout: Rollout):
         batch = prepare(algorithm, rollout, minibatches=config.minibatches)
@@ -118,7 +131,11 @@ def make_problems(config: TrainConfig) -> tuple[list[Problem], list[Problem]]:
         train = arithmetic("train", config.train_problems, seed=config.seed, **difficulty)
         train = unfinished(train, share=config.unfinished_share, operands=config.unfinished_operands)
         return train, arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty)
-    columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
+    columns = {
+        "prompt_column": config.prompt_column,
+        "answer_column": config.answer_column,
+        "demonstration_column": config.demonstration_column,
+    }
     problems = load_problems(config.dataset, **columns)
     if config.heldout_dataset is not None:
         heldout = load_problems(config.heldout_dataset, split="test", **columns)[: config.heldout_problems]

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from rljax.data import arithmetic as module
-from rljax.data.arithmetic import ALPHABET, arithmetic, is_heldout
+from rljax.data.arithmetic import ALPHABET, arithmetic, is_heldout, unfinished
 from rljax.errors import InputError
 
 SETTINGS = [
@@ -180,3 +180,30 @@ def test_a_sampled_space_gives_all_that_it_promises():
         arithmetic("heldout", promised + 1, seed=0, operands=(5, 5))
     with pytest.raises(InputError, match=f"can supply {9**5 // 2} different train"):
         arithmetic("train", 9**5, seed=0, operands=(5, 5))
+
+
+def test_unfinished_demonstrations_keep_their_steps_and_lose_their_answer():
+    problems = arithmetic("train", 600, seed=0, operands=(3, 6))
+    changed = unfinished(problems, share=0.65, operands=5)
+    assert [problem.prompt for problem in changed] == [problem.prompt for problem in problems]
+    longer = [(old, new) for old, new in zip(problems, changed, strict=True) if old.columns["operands"] >= 5]
+    shorter = [(old, new) for old, new in zip(problems, changed, strict=True) if old.columns["operands"] < 5]
+    assert all(old == new for old, new in shorter)
+    lost = [old != new for old, new in longer]
+    assert abs(sum(lost) / len(lost) - 0.65) < 0.1
+    for old, new in longer:
+        assert old.demonstration in (new.demonstration, f"{new.demonstration};#{old.answer}")
+        assert new.answer == old.answer
+
+
+@pytest.mark.parametrize(("share", "changed"), [(0.0, 0), (1.0, 40)])
+def test_no_or_every_longer_demonstration_is_unfinished(share, changed):
+    problems = arithmetic("train", 40, seed=0, operands=(3, 6))
+    after = unfinished(problems, share=share, operands=3)
+    assert sum(old != new for old, new in zip(problems, after, strict=True)) == changed
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_impossible_shares_are_refused(share):
+    with pytest.raises(InputError, match="share of unfinished demonstrations"):
+        unfinished([], share=share, operands=3)
