@@ -72,7 +72,7 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
         [0.125, 0.5]
 
     Source:
-        Schulman, "Approximating KL divergence" (2020).
+        Convention: Schulman, "Approximating KL divergence" (2020).
     """
     return jnp.square(k1(logp, ref_logp)) / 2
 

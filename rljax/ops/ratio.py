@@ -381,8 +381,8 @@ def truncated_importance_weight(
         [1.0, 2.0, 0.0]
 
     Source:
-        Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework Secretly
-        Brings You Off-Policy RL Training" (2025), C = 2.
+        Convention: Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework
+        Secretly Brings You Off-Policy RL Training" (2025), C = 2.
     """
     check_floating(learner_logp=learner_logp, sampler_logp=sampler_logp)
     check_same_shape(learner_logp=learner_logp, sampler_logp=sampler_logp, mask=mask)

@@ -118,7 +118,6 @@ def warm_start(run: Run) -> None:
         numbers |= {"learning_rate": float(schedule(done)), "seconds": time.monotonic() - begun}
         run.trackers.log("warm_start", done + 1, numbers)
         run.display.update(done + 1, numbers)
-        run.stop_if_asked()
         wanted = config.warm_start_accuracy
         if wanted is not None and (done + 1) % config.warm_start_eval_every == 0:
             accuracy = evaluate(setup.heldout, run.state.params).metrics()["accuracy"]
@@ -126,6 +125,7 @@ def warm_start(run: Run) -> None:
             run.display.message(f"Warm start step {done + 1}: held-out greedy accuracy {accuracy:.1%}.")
             if accuracy >= wanted:
                 break
+        run.stop_if_asked()
 
 
 def rollout_metrics(collected: Collected, seconds: float) -> dict[str, float]:
@@ -332,6 +332,7 @@ def execute(run: Run) -> Result:
         evaluate_and_keep_best(run, 0)
         run.notes["accuracy_before"] = run.notes["accuracy"]
         run.save(LAST)
+        run.stop_if_asked()
     reinforce(run)
     plot_curves(run.folder.metrics, run.folder.curves, title=run.config.name)
     before, after = run.notes["accuracy_before"], run.notes["accuracy"]

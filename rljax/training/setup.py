@@ -213,6 +213,8 @@ def make_setup(
     check_algorithm(algorithm, config)
     rows = config.prompts if algorithm.keep_group is None else config.sampled_prompts
     check_rows(mesh, **{"prompts x group_size": rows * config.group_size, "microbatch_rows": config.microbatch})
+    if config.warm_start_steps:
+        check_rows(mesh, warm_start_batch=config.warm_start_batch)
     judge = resolve(config.reward if reward is None else reward)
     tokenizer = make_tokenizer(config)
     model, first_params = make_model(config, tokenizer)

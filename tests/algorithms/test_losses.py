@@ -94,6 +94,20 @@ def test_a_response_of_advantage_zero_is_not_counted_as_clipped(rollout):
     assert loss(algorithm, rows(rollout.behaviour_logp) + 1.0, batch)[1]["clip_fraction"] == 0
 
 
+def test_what_a_slot_says_outside_the_mask_is_not_heard(rollout):
+    def where_masked(x, batch):
+        return jnp.where(batch.mask, 0.0, jnp.inf) + x
+
+    plain = BY_NAME["vapo"]()
+    batch, logp = prepare(plain, rollout), rows(draw())
+    loud = plain._replace(
+        surrogate=lambda log_ratio, advantage: where_masked(plain.surrogate(log_ratio, advantage), batch),
+        terms=(plain.terms[0]._replace(per_token=lambda policy: where_masked(-policy.logp, batch)),),
+    )
+    for ours, theirs in zip(loss(loud, logp, batch)[1].items(), loss(plain, logp, batch)[1].items(), strict=True):
+        assert ours == theirs
+
+
 def test_terms_keep_their_weights_and_their_sign(rollout):
     algorithm = BY_NAME["ppo"](entropy=0.5)._replace(critic=BY_NAME["ppo"]().critic)
     batch = prepare(algorithm, rollout)

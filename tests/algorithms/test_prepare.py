@@ -277,6 +277,16 @@ def test_without_a_critic_there_is_nothing_for_one():
     assert batch.value_weights is None
 
 
+@pytest.mark.parametrize("name", ["ppo", "gepo", "grpo", "grpo_process", "dapo_grpo"])
+def test_nothing_of_what_is_masked_is_left_in_the_batch(name):
+    spoilt = jax.tree.map(
+        lambda x: jnp.where(ROLLOUT.mask, x, jnp.nan) if x.ndim == 3 and x.dtype != bool else x, EVERYTHING
+    )
+    ours, theirs = prepare(BY_NAME[name](), spoilt), prepare(BY_NAME[name](), EVERYTHING)
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
+
+
 def test_host_arrays_will_do():
     host = jax.device_get(EVERYTHING)
     assert isinstance(host.rewards, np.ndarray)

@@ -1,5 +1,6 @@
 """One table: every algorithm keeps every invariant, in value and gradient, of the policy's loss and of the critic's."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -55,9 +56,9 @@ class Outputs(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Both losses, and their gradients by each of the outputs, `[P, G, T]`."""
+    """Both losses and all metrics, and the losses' gradients by each of the outputs, `[P, G, T]`."""
 
-    losses: np.ndarray
+    losses: dict[str, np.ndarray]
     gradient: Outputs
 
 
@@ -119,13 +120,14 @@ class Program:
 
     def both_losses(self, batch: Batch, outputs: Outputs):
         def policy(logp, entropy):
-            return loss(self.algorithm, logp, batch, entropy=entropy)[0]
+            return loss(self.algorithm, logp, batch, entropy=entropy)
 
-        value, (by_logp, by_entropy) = jax.value_and_grad(policy, (0, 1))(outputs.logp, outputs.entropy)
+        (by_logp, by_entropy), metrics = jax.grad(policy, (0, 1), has_aux=True)(outputs.logp, outputs.entropy)
         if self.algorithm.critic is None:
-            return jnp.stack([value, jnp.zeros_like(value)]), Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp))
-        critic, by_values = jax.value_and_grad(lambda values: value_loss(self.algorithm, values, batch)[0])(outputs.values)
-        return jnp.stack([value, critic]), Outputs(by_logp, by_entropy, by_values)
+            return metrics, Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp))
+        critic = partial(value_loss, self.algorithm, batch=batch)
+        by_values, value_metrics = jax.grad(critic, has_aux=True)(outputs.values)
+        return metrics | value_metrics, Outputs(by_logp, by_entropy, by_values)
 
     def batch(self, rollout: Rollout, dtype=np.float64, minibatches: int = 1) -> Batch:
         with jax.enable_x64(dtype == np.float64):
@@ -155,7 +157,9 @@ def on_tokens(change, data: Data) -> Data:
 
 
 def assert_same(actual: Result, expected: Result, rtol: float = 1e-9) -> None:
-    np.testing.assert_allclose(actual.losses, expected.losses, rtol=rtol, atol=rtol / 10)
+    assert actual.losses.keys() == expected.losses.keys()
+    for name, value in expected.losses.items():
+        np.testing.assert_allclose(actual.losses[name], value, rtol=rtol, atol=rtol / 10, err_msg=name)
     for name, ours, theirs in zip(Outputs._fields, actual.gradient, expected.gradient, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max(), err_msg=name)
 
@@ -174,7 +178,7 @@ def case(request) -> Case:
 
 def test_there_is_something_to_keep(case):
     gradient = case.result.gradient
-    assert np.isfinite(case.result.losses).all()
+    assert all(np.isfinite(value) for value in case.result.losses.values())
     assert np.abs(gradient.logp).max() > 1e-3
     assert not gradient.logp[~MASK].any()
     assert not gradient.entropy[~MASK].any()
@@ -231,7 +235,7 @@ def test_micro_batches_add_up(case, rows):
     ]
     back = np.argsort(rows)
     gradient = jax.tree.map(lambda *x: np.concatenate(x)[back].reshape(P, G, T), *[part.gradient for part in parts])
-    assert_same(Result(parts[0].losses + parts[1].losses, gradient), case.result)
+    assert_same(Result(jax.tree.map(np.add, parts[0].losses, parts[1].losses), gradient), case.result)
 
 
 def test_observations_between_the_tokens_are_not_time_steps(case):

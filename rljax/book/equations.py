@@ -1,0 +1,206 @@
+"""Index of every equation that runs, read from the docstrings, so that it cannot drift from the code."""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rljax import ops
+from rljax.algorithms import BY_NAME
+from rljax.errors import InputError
+
+SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
+WITHOUT_EQUATIONS = frozenset({"checks"})
+WIDTH_IN_A_PIPE = 120
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One equation and where to find it.
+
+    Args:
+        name: `module.function` of an op, the name on the command line of an algorithm.
+        summary: what it is, one line.
+        equation: the formula block, not indented.
+        source: paper and equation number.
+        module: importable name of the module.
+        function: name in the module.
+        test: file that proves it, from the root of the repository.
+    """
+
+    name: str
+    summary: str
+    equation: str
+    source: str
+    module: str
+    function: str
+    test: str
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """Text of each titled section (`Args:` ...) of a docstring, not indented."""
+    parts = re.split(rf"^({'|'.join(SECTIONS)}):\n", docstring, flags=re.MULTILINE)
+    return {title: inspect.cleandoc(f"\n{text}") for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def formula(docstring: str) -> str | None:
+    """The first `::` block, not indented; None where there is none."""
+    lines = docstring.splitlines()
+    if "::" not in lines:
+        return None
+    block = []
+    for line in lines[lines.index("::") + 1 :]:
+        if line and not line.startswith(" "):
+            break
+        block.append(line)
+    return inspect.cleandoc("\n".join(["", *block])).rstrip() or None
+
+
+def read_op(function: Callable) -> Equation:
+    """Entry of an op.
+
+    Raises:
+        ValueError: the docstring lacks a formula or a section; it names the function and what is missing.
+    """
+    module = function.__module__.rpartition(".")[2]
+    name = f"{module}.{function.__name__}"
+    docstring = inspect.getdoc(function)
+    if docstring is None:
+        raise ValueError(f"{name} has no docstring")
+    found = sections(docstring)
+    for title in SECTIONS:
+        if not found.get(title):
+            raise ValueError(f"the docstring of {name} has no section {title!r}")
+    return Equation(
+        name=name,
+        summary=docstring.splitlines()[0],
+        equation=_formula_of(name, docstring),
+        source=" ".join(found["Source"].split()),
+        module=function.__module__,
+        function=function.__name__,
+        test=f"tests/ops/test_{module}.py",
+    )
+
+
+def read_algorithm(name: str, factory: Callable) -> Equation:
+    """Entry of an algorithm, whose first line names its source in parentheses.
+
+    Raises:
+        ValueError: the docstring lacks a formula, or its first line a source.
+    """
+    docstring = inspect.getdoc(factory)
+    if docstring is None:
+        raise ValueError(f"{name} has no docstring")
+    summary = docstring.splitlines()[0]
+    source = re.search(r"\(((?:arXiv:\d|MF )[^()]*)\)", summary)
+    if source is None:
+        raise ValueError(f"the docstring of {name} has no section 'Source': no (arXiv:...) or (MF ...) in its first line")
+    return Equation(
+        name=name,
+        summary=summary,
+        equation=_formula_of(name, docstring),
+        source=source[1],
+        module=factory.__module__,
+        function=factory.__name__,
+        test="tests/algorithms/test_against_loops.py",
+    )
+
+
+def _formula_of(name: str, docstring: str) -> str:
+    block = formula(docstring)
+    if block is None:
+        raise ValueError(f"the docstring of {name} has no section '::', the formula")
+    return block
+
+
+def public_ops() -> Iterator[Callable]:
+    """Every public function that is defined in a module of `rljax.ops`, in the order of the files."""
+    for found in pkgutil.iter_modules(ops.__path__):
+        if found.name in WITHOUT_EQUATIONS:
+            continue
+        module = importlib.import_module(f"{ops.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+                yield value
+
+
+def equations() -> tuple[Equation, ...]:
+    """All equations: the ops, then the algorithms.
+
+    Raises:
+        ValueError: a docstring lacks its formula or a section.
+    """
+    ops_ = (read_op(function) for function in public_ops())
+    algorithms = (read_algorithm(name, factory) for name, factory in sorted(BY_NAME.items()))
+    return (*ops_, *algorithms)
+
+
+def find(query: str) -> tuple[Equation, ...]:
+    """Equations that hold every word of a query in their name, summary, formula or source, upper or lower case.
+
+    A query that is the full name of one (`gae.gae`, `dapo`, or a function's bare name) finds those of that name alone.
+    """
+    wanted = query.casefold().split()
+    everything = equations()
+    exact = tuple(entry for entry in everything if wanted in ([entry.name], [entry.function]))
+    if exact:
+        return exact
+    return tuple(entry for entry in everything if all(word in _searched(entry) for word in wanted))
+
+
+def _searched(entry: Equation) -> str:
+    return "\n".join((entry.name, entry.summary, entry.equation, entry.source)).casefold()
+
+
+def render(entries: Sequence[Equation]) -> str:
+    """Name, summary, formula, source and test of each entry, as plain text."""
+    return "\n\n".join(_entry_text(entry) for entry in entries)
+
+
+def _entry_text(entry: Equation) -> str:
+    shown = "\n".join(f"    {line}".rstrip() for line in entry.equation.splitlines())
+    return f"{entry.name}: {entry.summary}\n\n{shown}\n\n    {entry.source}\n    {entry.module}, {entry.test}"
+
+
+def table(entries: Sequence[Equation]) -> Table:
+    """One line an entry: name and source."""
+    result = Table("equation", "source", box=None, pad_edge=False)
+    for entry in entries:
+        result.add_row(Text(entry.name), Text(entry.source))
+    return result
+
+
+def console_on(stream: TextIO) -> Console:
+    """Prints to a terminal in its width, to anything else in a fixed one; colours only on a terminal."""
+    return Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else WIDTH_IN_A_PIPE)
+
+
+def show(query: str, stream: TextIO) -> None:
+    """Print the index (an empty query) or, with their formulas, the equations that a query finds.
+
+    Raises:
+        InputError: the query finds nothing.
+    """
+    console = console_on(stream)
+    if not query.strip():
+        entries = equations()
+        console.print(table(entries))
+        console.print(
+            Text(f"\n{len(entries)} equations. A word after the command (gae, dapo, 2504.05118) shows the formulas.")
+        )
+        return
+    found = find(query)
+    if not found:
+        names = [name for entry in equations() for name in (entry.name, entry.function)]
+        near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
+        raise InputError(f"No equation holds {query!r} in its name, formula or source{hint}")
+    console.print(Text(render(found)), soft_wrap=True)

@@ -1,0 +1,372 @@
+"""Errata of the other documents: two introductions, a guide, a table of methods, and one result as it is quoted.
+
+A counterexample takes what it refutes as an argument, by default as the document has it, so that the right form can be put
+in its place and passes.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algorithms import BY_NAME
+from rljax.book.erratum import ADVANCED, BAE, REVIEW, TABLE, UNDERSTANDING, Erratum, Evidence
+from rljax.ops.divergence import exact_kl, k3
+from rljax.ops.gae import length_adaptive_lambda
+from rljax.ops.group import group_centered, group_normalized
+from rljax.ops.ratio import group_expectation_log_denominator
+from rljax.ops.selection import rl_kl_from_pass_rate
+from rljax.ops.shaping import soft_overlong_penalty
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import sequence_mean, token_mean
+
+DAPO = "DAPO, arXiv:2503.14476"
+GRPO = "GRPO, arXiv:2402.03300"
+
+
+def response_weights(weights: Callable[[jax.Array], jax.Array]) -> tuple[float, float]:
+    """Shares in the loss of a response of 1 token and of one of 3."""
+    short, long = weights(jnp.array([[1, 0, 0], [1, 1, 1]], bool)).sum(-1)
+    return float(short), float(long)
+
+
+def sample_level(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
+    """The normalisation of the printed loss against DAPO's."""
+    ours, paper = response_weights(weights), response_weights(token_mean)
+    numbers = "responses of 1 and 3 tokens weigh {:.2f} and {:.2f}; in DAPO {:.2f} and {:.2f}".format(*ours, *paper)
+    return Evidence(numbers, holds=abs(ours[1] - paper[1]) > 1e-6)
+
+
+def symmetric(high: float = 0.2) -> Evidence:
+    """A token of advantage 1 whose ratio has grown to 1.25."""
+    at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
+    paper = BY_NAME["dapo"]().surrogate
+    ours, theirs = float(clipped(at, advantage, high=high)[0]), float(paper(at, advantage)[0])
+    numbers = f"ratio 1.25, A = 1: clipped to {ours:.2f}; in DAPO {theirs:.2f}"
+    return Evidence(numbers, holds=abs(ours - theirs) > 1e-6)
+
+
+def constraint_to_old(logits: jax.Array, old: jax.Array, reference: jax.Array) -> float:
+    """D_KL(old || new), the document's constraint, which does not know the reference."""
+    del reference
+    return float(exact_kl(old, logits))
+
+
+def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = constraint_to_old) -> Evidence:
+    """A policy that is still the old one, but not the reference."""
+    new, reference = jnp.log(jnp.array([0.25, 0.75])), jnp.log(jnp.array([0.5, 0.5]))
+    ours, paper = distance(new, new, reference), float(k3(new[:1], reference[:1])[0])
+    numbers = f"new = old = 1/4, reference 1/2: document {ours:.4f}, GRPO's penalty k3 of the token {paper:.4f}"
+    return Evidence(numbers, holds=ours == 0 and paper > 0)
+
+
+def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
+    """The document's example, R = 0.7, 0.5, 0.9."""
+    rewards = jnp.array([0.7, 0.5, 0.9])
+    ours, paper = advantage(rewards), group_normalized(rewards, eps=0.0, ddof=0)
+    shown = [", ".join(f"{value:+.2f}" for value in values) for values in (ours, paper)]
+    return Evidence(
+        f"R = 0.7, 0.5, 0.9: {shown[0]}; with std {shown[1]}", holds=not bool(jnp.allclose(ours, paper, atol=1e-3))
+    )
+
+
+OVERLONG = """
+if length <= max_length - cache_length:
+    penalty = 0
+elif length <= max_length:
+    penalty = -1 * (length - soft_start) / cache_length
+else:
+    penalty = -1
+"""
+
+
+def undefined_name(code: str = OVERLONG) -> Evidence:
+    """Run the document's penalty in the middle of its interval."""
+    names = {"length": 18432, "max_length": 20480, "cache_length": 4096}
+    paper = float(soft_overlong_penalty(jnp.array(18432), max_length=20480, cache=4096))
+    try:
+        exec(code, names)
+    except NameError as error:
+        return Evidence(f"length 18432: {error}; the paper's penalty is {paper:g}", holds=True)
+    return Evidence(
+        f"length 18432: {names['penalty']:g}; the paper's penalty is {paper:g}", holds=names["penalty"] != paper
+    )
+
+
+def penalty_start(start: int = 20480) -> Evidence:
+    """Penalties at the token where the document lets them start, and at the paper's."""
+    lengths = jnp.array([16384, 16385, 20480])
+    at = [float(value) for value in soft_overlong_penalty(lengths, max_length=20480, cache=4096)]
+    first = 16384 if at[0] == 0 and at[1] < 0 else None
+    numbers = f"penalty {at[0]:g} at 16384, {at[1]:.5f} at 16385, {at[2]:g} at 20480; the document starts it at {start}"
+    return Evidence(numbers, holds=first is not None and start != first)
+
+
+def favours_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
+    """Whether a mean over all tokens gives a long response less weight than a mean over responses does."""
+    ours, per_response = response_weights(weights), response_weights(sequence_mean)
+    numbers = f"of a response of 3 tokens beside one of 1: {ours[1]:.2f}; with a mean a response {per_response[1]:.2f}"
+    return Evidence(f"weight {numbers}", holds=ours[1] > per_response[1])
+
+
+def unclamped(length: int) -> float:
+    """The document's lambda."""
+    return 1 - 1 / (0.05 * length)
+
+
+def negative_lambda(lambda_: Callable[[int], float] = unclamped) -> Evidence:
+    """Lambda of short responses."""
+    shown = ", ".join(f"{lambda_(length):.3f} at {length}" for length in (1, 10, 19, 20))
+    clamped = float(length_adaptive_lambda(jnp.array(10.0)))
+    return Evidence(f"{shown} tokens; clamped {clamped:g} at 10", holds=min(lambda_(length) for length in (1, 10, 19)) < 0)
+
+
+def plain_mean(probabilities: jax.Array) -> float:
+    """The expectation over q read as the mean of the group's q."""
+    return float(probabilities.mean())
+
+
+def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence:
+    """Two responses of one token, with q = 0.9 and 0.6."""
+    q = jnp.array([0.9, 0.6])
+    ours = estimate(q)
+    paper = float(jnp.exp(group_expectation_log_denominator(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool)))[0, 0, 0])
+    numbers = f"q = 0.9, 0.6: mean {ours:.3f}, the paper's sum q^2 / sum q {paper:.3f}"
+    return Evidence(numbers, holds=abs(ours - paper) > 1e-6)
+
+
+def buffer(cache: int = 4906) -> Evidence:
+    """Whether the expected length and the buffer make up the maximum."""
+    begin = 20480 - cache
+    numbers = f"16384 + {cache} = {16384 + cache}, not 20480; with it the penalty would begin at {begin}"
+    return Evidence(numbers if cache != 4096 else f"16384 + {cache} = {16384 + cache}", holds=16384 + cache != 20480)
+
+
+HALVES, QUARTERS = (0.5, 0.5), (0.25, 0.75)
+
+
+def expectation_gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
+    """Gradient of the document's KL, the expectation of the log-ratio."""
+    return jax.grad(lambda x: exact_kl(x, reference))(logits)
+
+
+def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = expectation_gradient) -> Evidence:
+    """pi = (1/2, 1/2), reference (1/4, 3/4): the gradient of the term against that of GRPO's, in expectation."""
+    logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
+
+    def sampled(x: jax.Array) -> jax.Array:
+        probability = jax.lax.stop_gradient(jax.nn.softmax(x))
+        return (probability * k3(jax.nn.log_softmax(x), reference)).sum()
+
+    ours, paper = float(gradient(logits, reference)[0]), float(jax.grad(sampled)(logits)[0])
+    numbers = f"slope in the first logit: the expectation's {ours:.4f}, sampled k3's {paper:.4f}"
+    return Evidence(numbers, holds=abs(ours - paper) > 1e-4)
+
+
+def swapped_kl(policy: jax.Array, reference: jax.Array) -> jax.Array:
+    """D_KL(P || Q) with the reference for P, as the document's legend has it."""
+    return exact_kl(reference, policy)
+
+
+def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) -> Evidence:
+    """The legend's reading of D_KL(P || Q) against D_KL(pi_theta || pi_ref), which the document's objective has."""
+    policy, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
+    ours, objective = float(divergence(policy, reference)), float(exact_kl(policy, reference))
+    numbers = f"pi = 1/2, 1/2, ref = 1/4, 3/4: by the legend {ours:.4f}, in the objective {objective:.4f}"
+    return Evidence(numbers, holds=abs(ours - objective) > 1e-4)
+
+
+def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
+    """One correct of four."""
+    rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
+    ours, paper = float(advantage(rewards)[0]), float(group_normalized(rewards)[0])
+    numbers = f"rewards 1, 0, 0, 0: {ours:.3f} for the first, with std {paper:.3f}"
+    return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
+
+
+def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
+    """A reward normalisation in the group against GPG's default."""
+    rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
+    ours, paper = float(advantage(rewards)[0, 0]), float(BY_NAME["gpg"]().advantage(rewards)[0, 0])
+    numbers = f"rewards 1, 0, 0, 0: normalised {ours:.3f}, GPG {paper:.3f}"
+    return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
+
+
+def best_pass_rate(best: Callable[[float], float] = lambda beta: 0.5) -> Evidence:
+    """Divergence at the claimed best pass rate against that at other rates, at beta = 0.5."""
+    beta = 0.5
+    rates = jnp.linspace(0.0, 1.0, 1001)
+    divergence = rl_kl_from_pass_rate(rates, beta=beta)
+    top, most = float(rates[divergence.argmax()]), float(divergence.max())
+    claimed = float(rl_kl_from_pass_rate(jnp.array(best(beta)), beta=beta))
+    wide = float(rates[rl_kl_from_pass_rate(rates, beta=10.0).argmax()])
+    numbers = (
+        f"beta = 0.5: KL {claimed:.4f} at p = {best(beta):.3f}, most {most:.4f} at p = {top:.3f}; beta = 10: p = {wide:.3f}"
+    )
+    return Evidence(numbers, holds=most > claimed + 1e-4)
+
+
+ERRATA = (
+    Erratum(
+        number="12a",
+        document=UNDERSTANDING,
+        where="throughout",
+        claim="DAPO is Decentralized Advantage Policy Optimization",
+        correction="Decoupled Clip and Dynamic sAmpling Policy Optimization",
+        source=f"{DAPO}, abstract",
+        kind="documentary",
+    ),
+    Erratum(
+        number="12b",
+        document=UNDERSTANDING,
+        where="Mathematical Formulation of DAPO, normalisation",
+        claim="The loss averages over the tokens of a response, then over responses",
+        correction="DAPO averages over all tokens of the group",
+        source=f"{DAPO}, Eq. 12",
+        check=sample_level,
+    ),
+    Erratum(
+        number="12c",
+        document=UNDERSTANDING,
+        where="Mathematical Formulation of DAPO, clip",
+        claim="The ratio is clipped to 1 - eps, 1 + eps",
+        correction="1 - 0.2 below, 1 + 0.28 above",
+        source=f"{DAPO}, Eq. 10",
+        check=symmetric,
+    ),
+    Erratum(
+        number="12d",
+        document=UNDERSTANDING,
+        where="KL Divergence Constraint for Stable Policy Updates",
+        claim="GRPO constrains D_KL(pi_old || pi_theta) <= delta",
+        correction="It subtracts beta k3, an estimate of the divergence from the reference policy",
+        source=f"{GRPO}, Eqs. 3-4",
+        check=constraint,
+    ),
+    Erratum(
+        number="12e",
+        document=UNDERSTANDING,
+        where="Application of GRPO, example",
+        claim="R = 0.7, 0.5, 0.9 have the advantages 0, -0.2, +0.2",
+        correction="Divided by the standard deviation: 0, -1.22, +1.22",
+        source=f"{GRPO}, Section 4.1.2",
+        check=three_rewards,
+    ),
+    Erratum(
+        number="13a",
+        document=ADVANCED,
+        where="Overlong Reward Shaping, code",
+        claim="penalty = -(length - soft_start) / cache_length",
+        correction="soft_start is undefined; max_length - cache_length is meant",
+        source=f"{DAPO}, Eq. 13",
+        check=undefined_name,
+    ),
+    Erratum(
+        number="13b",
+        document=ADVANCED,
+        where="DAPO, Key Parameters",
+        claim="20480 is the number of tokens before the penalty",
+        correction="It is the hard maximum; the penalty starts at 16384",
+        source=f"{DAPO}, Section 4.1",
+        check=penalty_start,
+    ),
+    Erratum(
+        number="13c",
+        document=ADVANCED,
+        where="Token-Level Loss Normalization (and MF Section 4.5)",
+        claim="A mean over all tokens keeps long sequences from dominating",
+        correction="It gives a long response more weight than a mean over responses does, in proportion to its length",
+        source=f"{DAPO}, Section 3.3",
+        check=favours_short,
+    ),
+    Erratum(
+        number="13d",
+        document=ADVANCED,
+        where="Length-Adaptive GAE",
+        claim="lambda = 1 - 1/(0.05 l)",
+        correction="It is negative below 20 tokens and has to be clamped to [0, 1]",
+        source="arithmetic; VAPO, arXiv:2504.05118, Eq. 4, has no clamp either",
+        check=negative_lambda,
+    ),
+    Erratum(
+        number="13e",
+        document=ADVANCED,
+        where="GEPO, Key Innovation",
+        claim="w = p / E_q[q], with no word on how a group of samples gives the expectation",
+        correction="sum_j q_j^2 / sum_j q_j over the group; the mean of q is another number",
+        source="GEPO, arXiv:2508.17850, Section 3",
+        check=denominator,
+    ),
+    Erratum(
+        number="14a",
+        document=REVIEW,
+        where="4.1 Training Details",
+        claim="The soft penalty has a buffer of 4,906 tokens",
+        correction="4096",
+        source=f"{DAPO}, Section 4.1",
+        check=buffer,
+    ),
+    Erratum(
+        number="14b",
+        document=REVIEW,
+        where="GRPO, Group Computation",
+        claim="A_i = R_i - mean(R)",
+        correction="Divided by std(R), as the document has it further on, in its Eq. 9",
+        source=f"{GRPO}, Section 4.1.2",
+        check=review_advantage,
+    ),
+    Erratum(
+        number="14c",
+        document=REVIEW,
+        where="GRPO Objective Function",
+        claim="The KL term is the expectation of log pi_theta / pi_ref",
+        correction="It is k3 of the sampled token, whose expected gradient is another",
+        source=f"{GRPO}, Eq. 4",
+        check=kl_as_expectation,
+    ),
+    Erratum(
+        number="14d",
+        document=REVIEW,
+        where="2.3, Explanation of KL Divergence",
+        claim="In D_KL(P || Q) of the penalty, P is the reference and Q the policy",
+        correction="P is the policy and Q the reference, as in the objective that the document prints",
+        source="the document against itself",
+        check=roles,
+    ),
+    Erratum(
+        number="14e",
+        document=REVIEW,
+        where="2.3",
+        claim="DAPO is Decoupled Adaptive Policy Optimization",
+        correction="Decoupled Clip and Dynamic sAmpling Policy Optimization, as its abstract says",
+        source=f"{DAPO}, abstract",
+        kind="documentary",
+    ),
+    Erratum(
+        number="15a",
+        document=TABLE,
+        where="row of Dr.GRPO",
+        claim="Dr. stands for Doctor",
+        correction="GRPO Done Right",
+        source="Dr.GRPO, arXiv:2503.20783",
+        kind="documentary",
+    ),
+    Erratum(
+        number="15b",
+        document=TABLE,
+        where="row of GPG",
+        claim="GPG keeps stability by normalising rewards in the group",
+        correction="Its default divides by 1: the group mean is taken off and nothing else",
+        source="GPG, arXiv:2504.02546",
+        check=gpg_divides,
+    ),
+    Erratum(
+        number="18",
+        document=BAE,
+        where="choice of prompts",
+        claim="Prompts of pass rate 1/2 have the largest divergence between initial and optimal policy",
+        correction="The maximum lies at p = beta - 1/(e^(1/beta) - 1), which is 1/2 only in the limit of a large beta",
+        source="arithmetic, from KL = log(1 - p + p e^(1/beta)) - p/beta",
+        check=best_pass_rate,
+    ),
+)

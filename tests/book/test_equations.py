@@ -1,0 +1,192 @@
+"""The index of equations: complete, with every section, and refusing a docstring that lacks one."""
+
+import ast
+import inspect
+import io
+import re
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from rljax.algorithms import BY_NAME
+from rljax.book import equations as book
+from rljax.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+OPS = {f"{function.__module__.rpartition('.')[2]}.{function.__name__}": function for function in book.public_ops()}
+TEXT = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in ROOT.glob("tests/*/test_*.py")}
+
+
+def complete(values):
+    """Twice the values.
+
+    ::
+
+        y = 2 x
+        z = y
+
+    Args:
+        values: x, `[..., T]`.
+
+    Returns:
+        `[..., T]`.
+
+    Raises:
+        ValueError: never.
+
+    Example:
+        >>> 2 * 2
+        4
+
+    Source:
+        Convention.
+    """
+
+
+complete.__module__ = "rljax.ops.gae"
+
+
+def changed(old: str, new: str):
+    """The function with another docstring."""
+    assert old in complete.__doc__
+
+    def function(values): ...
+
+    function.__name__, function.__module__ = "made_up", "rljax.ops.gae"
+    function.__doc__ = complete.__doc__.replace(old, new)
+    return function
+
+
+def takes_arrays(function) -> bool:
+    hints = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
+    return any(hint not in (int, float, float | int) for hint in hints)
+
+
+def test_every_public_function_is_in_the_index():
+    defined = {
+        f"{file.stem}.{node.name}"
+        for file in (ROOT / "rljax" / "ops").glob("*.py")
+        if file.stem != "checks"
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    assert {entry.name for entry in book.equations()} == defined | set(BY_NAME)
+    assert len(defined) > 80
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op_docstring_is_whole(name):
+    found = book.sections(inspect.getdoc(OPS[name]))
+    assert list(found) == list(book.SECTIONS)
+    assert book.formula(inspect.getdoc(OPS[name]))
+    assert ">>> " in found["Example"]
+    assert re.search(r"arXiv:\d{4}\.\d{4,5}|\bMF (Eqs?\.|Algorithm|Section|Table)|^Convention: ", found["Source"])
+    if takes_arrays(OPS[name]):
+        assert re.search(r"`\[[^`]*\]`|\bshapes?\b|\bpytree\b", found["Args"]), "no shape"
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op_is_named_in_its_test(name):
+    entry = book.read_op(OPS[name])
+    assert re.search(rf"\b{entry.function}\b", TEXT[entry.test])
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_algorithm_is_named_in_its_test(name):
+    assert re.search(rf"\b{name}\b", TEXT[book.read_algorithm(name, BY_NAME[name]).test])
+
+
+def test_entry_holds_what_the_docstring_says():
+    entry = book.read_op(complete)
+    assert entry == book.Equation(
+        name="gae.complete",
+        summary="Twice the values.",
+        equation="y = 2 x\nz = y",
+        source="Convention.",
+        module="rljax.ops.gae",
+        function="complete",
+        test="tests/ops/test_gae.py",
+    )
+    with pytest.raises(FrozenInstanceError):
+        entry.name = "other"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("    Source:\n        Convention.\n", "", "Source"),
+        ("    Source:\n        Convention.\n", "    Source:\n", "Source"),
+        ("    Args:\n", "    Arguments:\n", "Args"),
+        ("    Returns:\n", "    Gives:\n", "Returns"),
+        ("    Raises:\n", "", "Raises"),
+        ("    Example:\n", "", "Example"),
+        ("    ::\n", "", "::"),
+        ("        y = 2 x\n        z = y\n", "", "::"),
+    ],
+)
+def test_function_without_a_section_is_refused(old, new, missing):
+    with pytest.raises(ValueError, match=rf"gae\.made_up has no section '{missing}'"):
+        book.read_op(changed(old, new))
+
+
+def test_function_without_docstring_is_refused():
+    bare = changed("Twice", "Twice")
+    bare.__doc__ = None
+    with pytest.raises(ValueError, match=r"gae\.made_up has no docstring"):
+        book.read_op(bare)
+
+
+def test_algorithm_without_source_or_formula_is_refused():
+    with pytest.raises(ValueError, match="made_up has no section 'Source'"):
+        book.read_algorithm("made_up", complete)
+    no_formula = changed("Twice the values.\n\n    ::", "Twice (arXiv:1234.56789).\n")
+    with pytest.raises(ValueError, match="made_up has no section '::'"):
+        book.read_algorithm("made_up", no_formula)
+    no_formula.__doc__ = None
+    with pytest.raises(ValueError, match="made_up has no docstring"):
+        book.read_algorithm("made_up", no_formula)
+
+
+def test_algorithm_names_its_paper():
+    entry = book.read_algorithm("dapo", BY_NAME["dapo"])
+    assert (entry.source, entry.module, entry.function) == ("arXiv:2503.14476, Eqs. 8-13", "rljax.algorithms.dapo", "dapo")
+    assert entry.equation.startswith("J = (1/Σ|o_i|)")
+    assert "R_i = r_i + overlong" in entry.equation
+    assert book.read_algorithm("vapo_grpo", BY_NAME["vapo_grpo"]).source == "MF Eqs. 58-59; in no paper"
+
+
+def test_find_by_name_word_and_source():
+    assert [entry.name for entry in book.find("gae.gae")] == ["gae.gae"]
+    assert [entry.name for entry in book.find("K3")] == ["divergence.k3"]
+    assert {"gae.gae", "gae.td_errors", "ppo"} <= {entry.name for entry in book.find("1506.02438")}
+    both = {entry.name for entry in book.find("overlong 2503.14476")}
+    assert "shaping.soft_overlong_penalty" in both
+    assert "selection.has_mixed_outcomes" not in both
+    assert book.find("no-such-thing") == ()
+    assert book.find("") == book.equations()
+
+
+def test_index_and_entries_print_plainly_into_a_pipe():
+    index, entries = io.StringIO(), io.StringIO()
+    book.show("", index)
+    book.show("gae.gae", entries)
+    assert "\x1b" not in index.getvalue() + entries.getvalue()
+    assert "shaping.soft_overlong_penalty" in index.getvalue()
+    assert f"{len(book.equations())} equations" in index.getvalue()
+    assert entries.getvalue().rstrip() == book.render(book.find("gae.gae"))
+    assert "\n    A_t = Σ_l (γλ)^l δ_{t+l}" in entries.getvalue()
+    assert "tests/ops/test_gae.py" in entries.getvalue()
+
+
+def test_formula_with_brackets_prints_as_it_stands():
+    stream = io.StringIO()
+    book.show("vapo", stream)
+    assert "clip(1 - 1/(α|o_i|), 0, 1)" in stream.getvalue()
+
+
+def test_query_without_result_says_so():
+    with pytest.raises(InputError, match=r"No equation holds 'clippd' .*; did you mean .*clipped"):
+        book.show("clippd", io.StringIO())
+    with pytest.raises(InputError, match="all of them are listed"):
+        book.show("qqqqqqqqqqqq", io.StringIO())
