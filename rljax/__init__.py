@@ -1,8 +1,8 @@
 """Reinforcement learning for language models in JAX: a book of equations that run, and a trainer built from them.
 
-    from rljax.ops.gae import gae                    equations: arrays in, arrays out
-    from rljax.algorithms import BY_NAME             algorithms: records of equations
-    rljax.train(rljax.TrainConfig(...), reward=f)    the trainer
+from rljax.ops.gae import gae                    equations: arrays in, arrays out
+from rljax.algorithms import BY_NAME             algorithms: records of equations
+rljax.train(rljax.TrainConfig(...), reward=f)    the trainer
 """
 
 import importlib

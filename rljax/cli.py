@@ -1,4 +1,4 @@
-"""`rljax train | eval | sample | plot | export | algorithms`."""
+"""`rljax train | eval | sample | plot | export | algorithms | equations | errata`."""
 
 import importlib.util
 import inspect
@@ -23,6 +23,11 @@ rljax train                          a small model learns arithmetic, from rando
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
 rljax eval RUN                       how good is it on held-out problems
 rljax sample RUN --prompt "3+4+5="   ask it something
+rljax plot RUN [RUN ...]             its curves, or several runs in one picture
+rljax export RUN FOLDER              a Hugging Face folder of its model
+rljax algorithms                     what --algorithm takes, with options
+rljax equations [WORDS ...]          every equation: formula, paper, function, test
+rljax errata                         errors of documents about these algorithms, each with its counterexample computed
 
 `rljax COMMAND --help` tells more about each."""
 
@@ -121,7 +126,21 @@ class Algorithms:
     """Only these."""
 
 
-COMMANDS = {"train": Train, "eval": Eval, "sample": Sample, "plot": Plot, "export": Export, "algorithms": Algorithms}
+@dataclass(frozen=True)
+class Equations:
+    """List every equation with its source, or print the formulas that match."""
+
+    query: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Words that name, formula or source must hold; a function's or an algorithm's name prints just it."""
+
+
+@dataclass(frozen=True)
+class Errata:
+    """Recompute the counterexample to every known error of the documents about these algorithms."""
+
+
+COMMANDS = {"train": Train, "eval": Eval, "sample": Sample, "plot": Plot, "export": Export}
+COMMANDS |= {"algorithms": Algorithms, "equations": Equations, "errata": Errata}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -330,6 +349,21 @@ def run_algorithms(command: Algorithms) -> int:
     return 0
 
 
+def run_equations(command: Equations) -> int:
+    """Print the index, or the formulas asked for."""
+    from rljax.book.equations import show  # noqa: PLC0415
+
+    show(" ".join(command.query), sys.stdout)
+    return 0
+
+
+def run_errata(command: Errata) -> int:
+    """Print every erratum with its evidence; exit with 1 when a claim was not refuted."""
+    from rljax.book.errata import show  # noqa: PLC0415
+
+    return 1 if show(sys.stdout) else 0
+
+
 RUN = {
     Train: run_train,
     Eval: run_eval,
@@ -337,4 +371,6 @@ RUN = {
     Plot: run_plot,
     Export: run_export,
     Algorithms: run_algorithms,
+    Equations: run_equations,
+    Errata: run_errata,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rljax.cli import DEFAULT_EXPERIMENT, load_experiment, main, starting_config
+from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, starting_config
 from rljax.training.config import TrainConfig
 
 SMALL = (
@@ -107,7 +107,21 @@ def test_algorithms_are_listed_with_their_options(capsys):
     assert "clip_high=0.28" in said
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "sample", "plot", "export", "algorithms"])
+def test_equations_are_listed_and_looked_up(capsys):
+    assert main(["equations"]) == 0
+    listed = capsys.readouterr().out
+    assert "gae.length_adaptive_lambda" in listed
+    assert main(["equations", "gae.gae"]) == 0
+    assert "arXiv:1506.02438" in capsys.readouterr().out
+    assert "nothing" in refused(capsys, "equations", "nothing-of-the-kind")
+
+
+def test_errata_are_recomputed(capsys):
+    assert main(["errata"]) == 0
+    assert "Theorem 3.1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "sample", "plot", "export", "algorithms", "equations", "errata"])
 def test_help_explains_every_option(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -118,7 +132,7 @@ def test_help_explains_every_option(command, capsys):
 def test_help_names_every_command(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out
-    assert all(f"rljax {command}" in said for command in ("train", "eval", "sample"))
+    assert all(f"rljax {command}" in said for command in COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def make_mesh(data: int | None, fsdp: int, devices: list[jax.Device] | None = No
         raise InputError(f"The mesh data={data} x fsdp={fsdp} has an axis below 1; give positive numbers.")
     if data is None:
         if len(available) % fsdp:
-            raise InputError(f"fsdp={fsdp} does not divide the {len(available)} devices here; choose a divisor, or set data too.")
+            raise InputError(
+                f"fsdp={fsdp} does not divide the {len(available)} devices here; choose a divisor, or set data too."
+            )
         data = len(available) // fsdp
     if data * fsdp > len(available):
         raise InputError(

@@ -78,9 +78,7 @@ def test_pretrained_weights_tell_their_story(shared_data):
     config = read_config(folder)
     greedy = Sampling(5, eos_id=2, pad_id=0, temperature=0.0)
     start = jnp.array([[1]])
-    samples = sample(
-        Model(config), load_params(folder, config), start, start > 0, jax.random.key(0), sampling=greedy
-    )
+    samples = sample(Model(config), load_params(folder, config), start, start > 0, jax.random.key(0), sampling=greedy)
     assert samples.tokens.tolist() == [[403, 407, 261, 378, 432]]
 
 

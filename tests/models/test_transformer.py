@@ -111,7 +111,11 @@ def test_stretched_rotary_frequencies_follow_the_definition():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"layers": 0}, "layers is 0"), ({"kv_heads": 3}, "heads \\(4\\) must be a multiple"), ({"head_dim": 3}, "head_dim is 3")],
+    [
+        ({"layers": 0}, "layers is 0"),
+        ({"kv_heads": 3}, "heads \\(4\\) must be a multiple"),
+        ({"head_dim": 3}, "head_dim is 3"),
+    ],
 )
 def test_impossible_shapes_are_refused(change, message):
     with pytest.raises(InputError, match=message):

@@ -42,7 +42,11 @@ def test_parameters_are_spread_over_fsdp_and_repeated_over_data():
     mesh = make_mesh(2, 4)
     tree = {"matrix": jnp.zeros((3, 8, 16)), "odd": jnp.zeros((3, 5)), "number": jnp.zeros(())}
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings(mesh, tree))
-    assert specs == {"matrix": PartitionSpec(None, None, "fsdp"), "odd": PartitionSpec(None, None), "number": PartitionSpec()}
+    assert specs == {
+        "matrix": PartitionSpec(None, None, "fsdp"),
+        "odd": PartitionSpec(None, None),
+        "number": PartitionSpec(),
+    }
 
 
 def test_rows_are_spread_over_every_device():

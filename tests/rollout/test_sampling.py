@@ -121,5 +121,7 @@ def test_drawn_frequencies_are_the_reported_probabilities(sampling):
         share = float((np.asarray(token) == index).mean())
         assert abs(share - reported) <= 5 * np.sqrt(reported * (1 - reported) / count)
         np.testing.assert_allclose(np.exp(np.asarray(policy)[np.asarray(token) == index]), whole[index], rtol=1e-5)
-    present = {int(index): float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0])) for index in np.unique(token)}
+    present = {
+        int(index): float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0])) for index in np.unique(token)
+    }
     np.testing.assert_allclose(sum(present.values()), 1.0, rtol=1e-5)

@@ -20,7 +20,9 @@ def test_without_warm_up_the_first_update_is_at_the_peak():
 
 def test_the_cosine_schedule_falls_to_a_tenth():
     schedule = cosine_schedule(1.0, 4, 24)
-    np.testing.assert_allclose([float(schedule(step)) for step in (0, 4, 14, 24, 99)], [0.2, 1.0, 0.55, 0.1, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(
+        [float(schedule(step)) for step in (0, 4, 14, 24, 99)], [0.2, 1.0, 0.55, 0.1, 0.1], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
