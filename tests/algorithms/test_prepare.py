@@ -253,6 +253,17 @@ def test_a_truncated_response_may_bootstrap():
     np.testing.assert_array_equal(grouped(batch.old_values), np.where(MASK, EVERYTHING.values, 0))
 
 
+def test_the_critic_learns_from_the_trained_tokens_only():
+    truncated = jnp.zeros((P, G), bool).at[0, 0].set(True)
+    algorithm = BY_NAME["ppo"]()._replace(filter_tokens=overlong_filter)
+    filtered, whole = prepare(algorithm, EVERYTHING._replace(truncated=truncated)), prepare(algorithm, EVERYTHING)
+    kept = MASK & ~np.asarray(truncated)[..., None]
+    for name in ("old_values", "value_target", "advantage"):
+        ours, theirs = (grouped(batch._asdict()[name]) for batch in (filtered, whole))
+        np.testing.assert_array_equal(ours, np.where(kept, theirs, 0), err_msg=name)
+    np.testing.assert_allclose(grouped(filtered.value_weights), kept / kept.sum(), rtol=1e-6)
+
+
 def test_the_critic_has_mini_batches_of_its_own():
     batch = prepare(BY_NAME["ppo"](), EVERYTHING, value_minibatches=2)
     np.testing.assert_allclose(grouped(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
