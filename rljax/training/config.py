@@ -7,6 +7,8 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from rljax.errors import InputError
 
+MICROBATCH_TOKENS = 16_384
+
 
 def _read_options(words: list[str]) -> dict[str, int | float]:
     """Read `name=number` words."""
@@ -128,7 +130,7 @@ class TrainConfig:
     minibatches: int = 1
     """Optimiser updates a rollout."""
     microbatch_rows: int | None = None
-    """Responses whose activations are held at once; by default a whole mini-batch."""
+    """Responses whose activations are held at once; by default as many as make at most 16,384 tokens."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
@@ -198,8 +200,12 @@ class TrainConfig:
 
     @property
     def microbatch(self) -> int:
-        """Responses whose activations are held at once."""
-        return self.microbatch_rows or self.prompts // self.minibatches * self.group_size
+        """Responses whose activations are held at once: a divisor of the mini-batch."""
+        if self.microbatch_rows is not None:
+            return self.microbatch_rows
+        rows = self.prompts // self.minibatches * self.group_size
+        tokens = self.max_prompt_tokens + self.max_response_tokens
+        return max((n for n in range(1, rows + 1) if rows % n == 0 and n * tokens <= MICROBATCH_TOKENS), default=1)
 
     @property
     def sampled_prompts(self) -> int:

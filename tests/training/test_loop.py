@@ -269,6 +269,21 @@ def test_rewards_that_fail_are_named(tmp_path, reward, message):
         rljax.train(replace(TINY, run=str(tmp_path / "bad"), warm_start_steps=0), reward)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "prompts", "minibatches", "rows"), [(50, 32, 2, 128), (512, 32, 1, 32), (20_000, 32, 1, 1), (1000, 3, 1, 12)]
+)
+def test_micro_batches_hold_a_bounded_number_of_tokens(tokens, prompts, minibatches, rows):
+    changes = {
+        "max_prompt_tokens": tokens // 2,
+        "max_response_tokens": tokens // 2,
+        "group_size": 8,
+        "microbatch_rows": None,
+    }
+    config = replace(TINY, prompts=prompts, minibatches=minibatches, **changes)
+    assert config.microbatch == rows
+    assert config.microbatch * tokens <= 16_384 or rows == 1
+
+
 def test_configuration_survives_json():
     assert TrainConfig.from_json(json.loads(json.dumps(TINY.to_json()))) == TINY
     with pytest.raises(InputError, match="unknown to this version of rljax: colour"):
