@@ -53,7 +53,7 @@ def public_definitions():
                 yield pytest.param(file, node, id=f"{file.relative_to(PACKAGE)}:{node.name}")
 
 
-@pytest.mark.parametrize(("file", "node"), public_definitions())
+@pytest.mark.parametrize(("file", "node"), list(public_definitions()))
 def test_every_public_name_is_documented(file, node):
     assert ast.get_docstring(node), f"{file}:{node.lineno} {node.name} has no docstring"
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
 from rljax.book.erratum import MF, Erratum, Evidence
-from rljax.ops.gae import gae, length_adaptive_lambda, offset_decayed_gae
+from rljax.ops.gae import gae, length_adaptive_lambda
+from rljax.ops.offset_gae import offset_decayed_gae
 from rljax.ops.value import value_loss
 
 VAPO = "VAPO, arXiv:2504.05118"

@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Num
 
 from rljax.ops.checks import (
-    check_at_least,
     check_between,
     check_floating,
     check_mask,
@@ -48,12 +46,6 @@ def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
             raise ValueError(
                 f"{name} must be one number or one a row {list(mask.shape[:-1])}, got {list(jnp.shape(value))}"
             )
-
-
-def _check_offset_decay(gamma: Number, lambda_base: Number, alpha: Number, max_length: Number) -> None:
-    check_between(0, 1, gamma=gamma, lambda_base=lambda_base)
-    check_nonnegative(alpha=alpha)
-    check_at_least(1, max_length=max_length)
 
 
 def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[Array, "*rows"]:
@@ -386,167 +378,3 @@ def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[A
     keep = mask.astype(bool)
     tokens_left = jnp.cumsum(keep[..., ::-1], -1)[..., ::-1]
     return jnp.where(keep & (tokens_left == 1), rewards[..., None], 0.0)
-
-
-def _in_front(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Move the response tokens of each row to its front, zeros after them, so that an offset counts response tokens."""
-    order = jnp.argsort(~mask.astype(bool), axis=-1, stable=True)
-    return jnp.take_along_axis(zero_outside(x, mask), order, -1)
-
-
-def _in_place(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Undo `_in_front`."""
-    keep = mask.astype(bool)
-    rank = jnp.maximum(jnp.cumsum(keep, -1) - 1, 0)
-    return zero_outside(jnp.take_along_axis(x, rank, -1), mask)
-
-
-def _power(base: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Array, "..."]:
-    """base^offset, 1 at offset 0; the plain power has a NaN gradient at 0^0."""
-    return jnp.where(offset == 0, 1.0, base) ** offset
-
-
-def offset_decayed_gae(
-    td: Float[Array, "*rows T"],
-    mask: Mask,
-    *,
-    gamma: Number = 1.0,
-    lambda_base: Number = 0.95,
-    alpha: Number,
-    max_length: Number,
-) -> Float[Array, "*rows T"]:
-    """Advantage whose λ falls with the offset to the TD error.
-
-    ::
-
-        A_t = Σ_l (γ λ_l)^l δ_{t+l}        λ_l = λ_base exp(-α l / L_max)
-
-    No recursion computes it, since (γ λ_l)^l is no product of one-step factors; but the weight depends on the offset alone,
-    so it is a correlation, done by FFT in O(T log T). Rounding is therefore relative to the largest δ of the row,
-    and a NaN on a response token spreads over its row. α = 0 is `gae` with λ_base.
-    It is not VAPO's estimator, whose λ is constant in a sequence and *grows* with its length: see `length_adaptive_lambda`.
-
-    Args:
-        td: δ of `td_errors`, `[..., T]`.
-        mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
-        gamma: discount a response token, in [0, 1].
-        lambda_base: λ at offset 0, in [0, 1].
-        alpha: α, not negative.
-        max_length: L_max in tokens, at least 1.
-
-    Returns:
-        `[..., T]`, in the reward's unit; 0 outside the mask.
-
-    Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, a number outside its range.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> offset_decayed_gae(jnp.array([0.0, 1.0]), jnp.array([1, 1]), lambda_base=0.5, alpha=0.0, max_length=2).tolist()
-        [0.5, 1.0]
-
-    Source:
-        MF Eqs. 11-12 with β = 0; in no paper.
-    """
-    _check_tokens(mask, gamma, td=td)
-    _check_offset_decay(gamma, lambda_base, alpha, max_length)
-    length = td.shape[-1]
-    dtype = jnp.promote_types(td.dtype, jnp.float32)  # no FFT computes in half precision
-    offset = jnp.arange(length, dtype=dtype)
-    kernel = _power(jnp.asarray(gamma * lambda_base, dtype), offset) * jnp.exp(-alpha * offset * (offset / max_length))
-    padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap
-    spectrum = jnp.conj(jnp.fft.rfft(kernel, padded)).reshape((1,) * (td.ndim - 1) + (-1,))
-    correlation = jnp.fft.irfft(jnp.fft.rfft(_in_front(td, mask).astype(dtype), padded) * spectrum, padded)
-    return _in_place(correlation[..., :length].astype(td.dtype), mask)
-
-
-def complexity_weighted_gae(
-    td: Float[Array, "*rows T"],
-    complexity: Float[Array, "*rows T"],
-    mask: Mask,
-    *,
-    gamma: Number = 1.0,
-    lambda_base: Number = 0.95,
-    alpha: Number,
-    max_length: Number,
-    beta: Number,
-    max_complexity: Number,
-    chunk: int = 128,
-) -> Float[Array, "*rows T"]:
-    """Advantage whose λ falls with the offset and with the complexity of the state reached.
-
-    ::
-
-        A_t = Σ_l (γ λ_{t,l})^l δ_{t+l}        λ_{t,l} = λ_base exp(-α l / L_max) (1 - β |c_{t+l}| / C_max)
-
-    λ depends on the state at t+l *and* on l, so this is neither a recursion nor a correlation: the sum is done as it
-    stands, O(T²) in time, for `chunk` positions at a time, O(T·chunk) in memory a row (under reverse mode too).
-    β = 0 is `offset_decayed_gae`, α = 0 with a constant c is `gae` with λ_base (1 - β |c| / C_max). VAPO has no such term.
-
-    Args:
-        td: δ of `td_errors`, `[..., T]`.
-        complexity: c_t, any measure of the state, `[..., T]`.
-        mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
-        gamma: discount a response token, in [0, 1].
-        lambda_base: λ at offset 0 and complexity 0, in [0, 1].
-        alpha: α, not negative.
-        max_length: L_max in tokens, at least 1.
-        beta: β in [0, 1].
-        max_complexity: C_max, positive, the bound of |c| on response tokens.
-        chunk: positions computed at a time, at least 1; changes memory, not the result.
-
-    Returns:
-        `[..., T]`, in the reward's unit; 0 outside the mask.
-
-    Raises:
-        ValueError: not floating point, shapes that differ, a malformed mask, a number or a complexity outside its range.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from functools import partial
-        >>> by_complexity = partial(complexity_weighted_gae, alpha=0.0, max_length=2, beta=0.5, max_complexity=2.0)
-        >>> by_complexity(jnp.array([0.0, 1.0]), jnp.array([0.0, 2.0]), jnp.ones(2), lambda_base=1.0).tolist()
-        [0.5, 1.0]
-
-    Source:
-        MF Eqs. 11-12; in no paper.
-    """
-    _check_tokens(mask, gamma, td=td, complexity=complexity)
-    _check_offset_decay(gamma, lambda_base, alpha, max_length)
-    check_between(0, 1, beta=beta)
-    check_at_least(1, chunk=chunk)
-    _check_complexity(complexity, mask, max_complexity)
-    decay = gamma * lambda_base * (1 - beta * jnp.abs(_in_front(complexity, mask)) / max_complexity)
-    weighted = _chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk)
-    return _in_place(weighted, mask)
-
-
-def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
-    """Refuse a complexity beyond its bound, where it can be seen: 1 - β|c|/C_max must not turn negative."""
-    check_positive(max_complexity=max_complexity)
-    if any(isinstance(x, jax.core.Tracer) for x in (complexity, mask, max_complexity)):
-        return
-    largest = np.abs(np.where(np.asarray(mask).astype(bool), np.asarray(complexity), 0.0)).max(initial=0.0)
-    if not largest <= max_complexity:
-        raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {largest:g}")
-
-
-def _chunked_offset_sum(
-    x: Float[Array, "*rows T"], base: Float[Array, "*rows T"], rate: Number, chunk: int
-) -> Float[Array, "*rows T"]:
-    """Σ_{j≥t} base_j^{j-t} exp(-rate (j-t)²) x_j, for `chunk` positions t at a time."""
-    *rows, length = x.shape
-    size = min(chunk, length)
-    positions = jnp.arange(length)[None, :]
-
-    @jax.checkpoint  # or reverse mode would keep the weights of every chunk, O(T²)
-    def block(start):
-        offset = positions - (start + jnp.arange(size))[:, None]
-        ahead = offset >= 0
-        offset = jnp.where(ahead, offset, 0).astype(x.dtype)
-        shared = jnp.where(ahead, jnp.exp(-rate * jnp.square(offset)), 0.0)
-        offset, shared = (a.reshape((1,) * len(rows) + a.shape) for a in (offset, shared))
-        return (_power(base[..., None, :], offset) * shared * x[..., None, :]).sum(-1)
-
-    blocks = jax.lax.map(block, jnp.arange(0, length, size))
-    return jnp.moveaxis(blocks, 0, -2).reshape(*rows, -1)[..., :length]

@@ -1,6 +1,7 @@
 """One RL step's data: collect groups, score them under the reference, prepare the batch, lay it out in micro-batches."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +82,7 @@ def micro_batches(tree: PyTree, count: int, rows: int) -> list[PyTree]:
 
 def make_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
     """Compile `(params, sequences) -> Scores [B, T]` without gradient, `rows` at a time; host arrays."""
-    score = jax.jit(scorer)
+    score = jax.jit(partial(Scorer.__call__, scorer))
 
     def scores(params: Params, sequences: Sequences) -> Scores:
         (parts,) = micro_batches(sequences, 1, rows)

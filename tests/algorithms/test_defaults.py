@@ -90,6 +90,20 @@ def test_every_argument_reaches_a_slot(name):
         assert parts(BY_NAME[name](**{argument: other})) != plain, argument
 
 
+@pytest.mark.parametrize("name", [name for name, defaults in DEFAULTS.items() if "clip" in defaults and name != "gmpo"])
+def test_one_clip_is_for_both_sides(name):
+    sides = BY_NAME[name](clip=0.125).surrogate.keywords
+    assert (sides["low"], sides["high"]) == (0.125, 0.125)
+
+
+@pytest.mark.parametrize("name", [name for name, defaults in DEFAULTS.items() if "gamma" in defaults])
+def test_policy_and_critic_share_what_is_not_decoupled(name):
+    shared = [argument for argument in ("gamma", "lambda_") if argument in DEFAULTS[name]]
+    critic = BY_NAME[name](**dict.fromkeys(shared, 0.125)).critic
+    for side in (critic.advantage, critic.target):
+        assert [side.keywords[argument] for argument in shared] == [0.125] * len(shared)
+
+
 NUMBERS = {
     "open_reasoner_zero": (5.0, 12, 0),
     "ppo": (1.0, 1, 0),

@@ -41,8 +41,6 @@ jit_lambda_returns = jax.jit(ops.lambda_returns)
 jit_decoupled = jax.jit(ops.decoupled_gae)
 jit_last = jax.jit(ops.rewards_at_last_token)
 jit_last_slope = jax.jit(jax.grad(lambda rewards, mask: ops.rewards_at_last_token(rewards, mask).sum()))
-jit_offset = jax.jit(ops.offset_decayed_gae)
-jit_complexity = jax.jit(ops.complexity_weighted_gae, static_argnames="chunk")
 
 
 def poisoned(x, mask, poison=np.nan):
@@ -245,11 +243,9 @@ def test_dtype_of_the_inputs_is_kept(dtype):
             ops.monte_carlo_returns(x, mask, gamma=0.5),
             ops.lambda_returns(x, x, mask),
             ops.rewards_at_last_token(row, mask),
-            ops.offset_decayed_gae(x, mask, alpha=0.1, max_length=3),
-            ops.complexity_weighted_gae(x, x, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0),
         )
 
-    assert [out.dtype for out in jax.eval_shape(every_array, x, row)] == [dtype] * 7
+    assert [out.dtype for out in jax.eval_shape(every_array, x, row)] == [dtype] * 5
 
 
 def test_mixed_precision_computes_in_the_wider_dtype():
@@ -258,27 +254,14 @@ def test_mixed_precision_computes_in_the_wider_dtype():
     assert jax.eval_shape(ops.lambda_returns, wide, narrow, mask).dtype == jnp.float32
 
 
-def test_complexity_does_not_widen_the_advantage():
-    td, complexity, mask = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3)), jnp.ones((2, 3), bool)
-
-    def weigh(td, complexity):
-        return ops.complexity_weighted_gae(td, complexity, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0)
-
-    assert jax.eval_shape(weigh, td, complexity).dtype == jnp.bfloat16
-
-
 def every_estimate(rewards, values, mask):
     """Each estimate of a whole batch by its name, with settings that make every argument matter."""
-    decay = {"gamma": 0.9, "lambda_base": 0.9, "alpha": 0.5, "max_length": 4}
-    by_complexity = {"beta": 0.5, "max_complexity": 9.0, "chunk": 4}
     bootstrap = jnp.full(mask.shape[:-1], 0.7)
     return {
         "td": ops.td_errors(rewards, values, mask, gamma=0.9, bootstrap=bootstrap),
         "gae": ops.gae(rewards, values, mask, gamma=0.9, lambda_=0.7, bootstrap=bootstrap),
         "returns": ops.monte_carlo_returns(rewards, mask, gamma=0.9, bootstrap=bootstrap),
         "lambda_returns": ops.lambda_returns(rewards, values, mask, gamma=0.9, lambda_=0.7, bootstrap=bootstrap),
-        "offset": ops.offset_decayed_gae(rewards, mask, **decay),
-        "complexity": ops.complexity_weighted_gae(rewards, values, mask, **decay, **by_complexity),
     }
 
 
@@ -377,157 +360,6 @@ def test_rewards_at_last_token_of_groups():
     np.testing.assert_array_equal(jit_last(jnp.array([[1.0, 2.0], [3.0, 4.0]]), mask), expected)
 
 
-# λ that falls with the offset
-
-
-offset_settings = st.fixed_dictionaries(
-    {"gamma": unit, "lambda_base": unit, "alpha": st.floats(0, 4), "max_length": st.floats(1, 20)}
-)
-
-
-def decayed(settings, offset):
-    lambda_l = settings["lambda_base"] * np.exp(-settings["alpha"] * offset / settings["max_length"])
-    return settings["gamma"] * lambda_l
-
-
-@given(cases, offset_settings)
-def test_offset_decayed_gae_matches_formula(case, settings):
-    with jax.enable_x64(True):
-        mask, td = case["mask"], case["rewards"]
-        actual = jit_offset(poisoned(td, mask), jnp.array(mask), **settings)
-        expected = sum_weighted(td, mask, lambda _, offset, __: decayed(settings, offset) ** offset)
-        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-10)
-
-
-@given(cases, offset_settings, unit, st.sampled_from([1, 4, 100]))
-def test_complexity_weighted_gae_matches_formula_in_any_chunk(case, settings, beta, chunk):
-    with jax.enable_x64(True):
-        mask, td, complexity = case["mask"], case["rewards"], case["values"]
-        by_complexity = {"beta": beta, "max_complexity": 3.0, "chunk": chunk}
-        actual = jit_complexity(
-            poisoned(td, mask), poisoned(complexity, mask), jnp.array(mask), **settings, **by_complexity
-        )
-
-        def weight(i, offset, u):
-            return (decayed(settings, offset) * (1 - beta * abs(complexity[i, u]) / 3.0)) ** offset
-
-        np.testing.assert_allclose(actual, sum_weighted(td, mask, weight), rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("lambda_base", [0.0, 0.9])
-@pytest.mark.parametrize("wrt", [0, 1])
-def test_offset_gradients_match_central_differences(wrt, lambda_base):
-    case, settings = fixed_case(), {"gamma": 0.9, "lambda_base": lambda_base, "alpha": 0.7, "max_length": 5}
-    mask, pair = jnp.array(case["mask"]), (case["rewards"], case["values"])
-    cotangent = jnp.array(np.random.default_rng(1).normal(size=(ROWS, TOKENS)))
-
-    @jax.jit
-    def total(td, complexity):
-        plain = ops.offset_decayed_gae(td, mask, **settings)
-        full = ops.complexity_weighted_gae(td, complexity, mask, **settings, beta=0.5, max_complexity=4.0, chunk=4)
-        return (cotangent * (plain + 2 * full)).sum()
-
-    clean, dirty = [jnp.array(x) for x in pair], [poisoned(x, case["mask"]) for x in pair]
-    slope = jax.jit(jax.grad(total, wrt))(*dirty)
-    expected = central_differences(lambda x: total(*clean[:wrt], x, *clean[wrt + 1 :]), pair[wrt])
-    np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8)
-
-
-@given(cases)
-def test_offset_decay_reduces_to_gae_without_alpha(case):
-    with jax.enable_x64(True):
-        mask = jnp.array(case["mask"])
-        case = {**case, "bootstrap": np.zeros(ROWS)}
-        base = case["lambda_"][0]
-        numbers = {"gamma": case["gamma"], "lambda_base": base, "alpha": 0.0, "max_length": 5.0}
-        expected = sum_gae(case, [base] * ROWS)
-        td = jnp.array(sum_td(case))
-        np.testing.assert_allclose(jit_offset(td, mask, **numbers), expected, **EXACT)
-        none = jit_complexity(td, td, mask, **numbers, beta=0.0, max_complexity=9.0, chunk=4)
-        np.testing.assert_allclose(none, expected, **EXACT)
-
-
-@given(cases, unit)
-def test_constant_complexity_is_gae_with_a_smaller_lambda(case, beta):
-    with jax.enable_x64(True):
-        mask = jnp.array(case["mask"])
-        case = {**case, "bootstrap": np.zeros(ROWS)}
-        numbers = {"gamma": case["gamma"], "lambda_base": 0.9, "alpha": 0.0, "max_length": 5.0}
-        td = jnp.array(sum_td(case))
-        actual = jit_complexity(td, jnp.full_like(td, -2.0), mask, **numbers, beta=beta, max_complexity=4.0, chunk=4)
-        np.testing.assert_allclose(actual, sum_gae(case, [0.9 * (1 - beta / 2)] * ROWS), **EXACT)
-
-
-@given(cases, offset_settings)
-def test_no_complexity_factor_is_the_offset_decay(case, settings):
-    with jax.enable_x64(True):
-        td, mask = jnp.array(case["rewards"]), jnp.array(case["mask"])
-        actual = jit_complexity(td, td, mask, **settings, beta=0.0, max_complexity=3.0, chunk=4)
-        np.testing.assert_allclose(actual, jit_offset(td, mask, **settings), rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_defaults_of_the_offset_decay():
-    td, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.ones((1, 3))
-    expected = [[0.95**2 * np.exp(-0.5 * 4 / 3), 0.95 * np.exp(-0.5 / 3), 1.0]]
-    np.testing.assert_allclose(jit_offset(td, mask, alpha=0.5, max_length=3), expected, **EXACT)
-    none = {"beta": 0.0, "max_complexity": 1.0}
-    np.testing.assert_allclose(jit_complexity(td, td, mask, alpha=0.5, max_length=3, **none), expected, **EXACT)
-
-
-def kernel_of_offset(length, **numbers):
-    """The weight of each offset, seen from outside: what an impulse on the last token gives to the tokens before it."""
-    impulse = jnp.zeros((1, length)).at[0, -1].set(1.0)
-    return np.asarray(jit_offset(impulse, jnp.ones((1, length), bool), **numbers))[0, ::-1]
-
-
-@pytest.mark.usefixtures("x64")
-def test_offset_decay_is_no_recursion_and_not_vapos():
-    kernel = kernel_of_offset(TOKENS, lambda_base=0.95, alpha=1.0, max_length=TOKENS)
-    steps = kernel[1:] / kernel[:-1]
-    assert (np.diff(steps) < -0.01).all()  # a recursion A_t = δ_t + c A_{t+1} would have one and the same step c
-    lambdas = kernel[1:] ** (1 / np.arange(1, TOKENS))
-    assert (np.diff(lambdas) < 0).all()  # λ falls with the offset ...
-    assert (np.diff(ops.length_adaptive_lambda(jnp.array([100, 200, 400]))) > 0).all()  # ... VAPO's grows with the length
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("length", "true_ratio", "claimed_ratio"), [(1, 1.0, 1 / (1 + 1 / 8192)), (8192, 0.961, 0.5)], ids=["T=1", "T=L_max"]
-)
-def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claimed_ratio):
-    # MF Theorem 3.1 with α = 1, L_max = 8192, γ = 1, λ_base = 0.95 and independent TD errors of one variance, at t = 0.
-    decaying = np.square(kernel_of_offset(length, alpha=1.0, max_length=8192)).sum()
-    constant = np.square(kernel_of_offset(length, alpha=0.0, max_length=8192)).sum()
-    assert decaying / constant == pytest.approx(true_ratio, abs=5e-4)
-    assert 1 / (1 + 1.0 * length / 8192) == pytest.approx(claimed_ratio)
-    assert decaying / constant > claimed_ratio + 1e-5
-
-
-def largest_array(jaxpr):
-    sizes = [np.prod(v.aval.shape, dtype=int) for eqn in jaxpr.eqns for v in eqn.outvars]
-    for eqn in jaxpr.eqns:
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner_jaxpr = getattr(inner, "jaxpr", inner)
-                if hasattr(inner_jaxpr, "eqns"):
-                    sizes.append(largest_array(inner_jaxpr))
-    return max(sizes, default=0)
-
-
-def test_complexity_weighted_gae_never_holds_a_square():
-    length, chunk = 64, 4
-    numbers = {"alpha": 0.5, "max_length": 64, "beta": 0.5, "max_complexity": 1.0, "chunk": chunk}
-
-    def total(td, complexity):
-        return ops.complexity_weighted_gae(td, complexity, jnp.ones(length), **numbers).sum()
-
-    x = jnp.zeros(length)
-    assert largest_array(jax.make_jaxpr(total)(x, x).jaxpr) == chunk * length
-    assert largest_array(jax.make_jaxpr(jax.grad(total, (0, 1)))(x, x).jaxpr) == chunk * length
-
-
 # Another library's numbers
 
 
@@ -558,8 +390,6 @@ def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
-OFFSET = {"alpha": 0.1, "max_length": 3}
-COMPLEX = {**OFFSET, "beta": 0.1, "max_complexity": 1.0}
 
 
 @pytest.mark.usefixtures("untyped")
@@ -595,24 +425,6 @@ COMPLEX = {**OFFSET, "beta": 0.1, "max_complexity": 1.0}
         (lambda: ops.rewards_at_last_token(jnp.ones(2, int), M), "rewards must be a floating-point array"),
         (lambda: ops.rewards_at_last_token(X, M), r"rewards must hold one number a row \[2\], got shape \[2, 3\]"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2), M * 2), "mask must hold only 0 and 1"),
-        (lambda: ops.offset_decayed_gae(X.astype(int), M, **OFFSET), "td must be a floating-point array"),
-        (lambda: ops.offset_decayed_gae(X, M, gamma=1.1, **OFFSET), r"gamma must lie in \[0, 1\]"),
-        (lambda: ops.offset_decayed_gae(X, M, lambda_base=1.1, **OFFSET), r"lambda_base must lie in \[0, 1\]"),
-        (lambda: ops.offset_decayed_gae(X, M, alpha=-1.0, max_length=3), "alpha must not be negative, got -1.0"),
-        (lambda: ops.offset_decayed_gae(X, M, alpha=1.0, max_length=0), "max_length must be at least 1, got 0"),
-        (lambda: ops.complexity_weighted_gae(X, X[:1], M, **COMPLEX), "complexity must have the shape of td"),
-        (lambda: ops.complexity_weighted_gae(X, X.astype(int), M, **COMPLEX), "complexity must be a floating-point array"),
-        (lambda: ops.complexity_weighted_gae(X, X, M, **{**COMPLEX, "alpha": -1}), "alpha must not be negative"),
-        (lambda: ops.complexity_weighted_gae(X, X, M, **{**COMPLEX, "beta": 1.1}), r"beta must lie in \[0, 1\], got 1.1"),
-        (
-            lambda: ops.complexity_weighted_gae(X, X, M, **{**COMPLEX, "max_complexity": 0}),
-            "max_complexity must be positive",
-        ),
-        (lambda: ops.complexity_weighted_gae(X, X, M, **COMPLEX, chunk=0), "chunk must be at least 1, got 0"),
-        (
-            lambda: ops.complexity_weighted_gae(X, -2 * X, M, **COMPLEX),
-            "complexity must lie within max_complexity 1, got a magnitude of 2",
-        ),
     ],
 )
 def test_refusals(call, message):

@@ -1,0 +1,334 @@
+"""Values held as distributions: supports, target distributions, and what a distribution says and costs.
+
+A categorical value is a distribution over N support points (atoms) on a last axis of its own, `[..., N]`. The loss comes back
+per distribution, to be **minimised** as `sum(weights * loss)`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from rljax.ops.checks import (
+    check_at_least,
+    check_between,
+    check_floating,
+    check_mask,
+    check_positive,
+    check_same_shape,
+)
+from rljax.ops.masked import Mask
+from rljax.ops.schedule import Number
+
+
+def _concrete(*values) -> bool:
+    return not any(isinstance(value, jax.core.Tracer) for value in values)
+
+
+def _check_support(support: Array) -> None:
+    check_floating(support=support)
+    if support.ndim != 1 or support.shape[0] < 2:
+        raise ValueError(f"support must be one axis of at least 2 points, got shape {list(support.shape)}")
+    if _concrete(support) and not (np.diff(np.asarray(support)) > 0).all():
+        raise ValueError(f"support must increase strictly, got {np.asarray(support)}")
+
+
+def _rounding(support: Array) -> float:
+    """A few units in the last place of the largest support point."""
+    return 8 * float(jnp.finfo(support.dtype).eps) * float(np.abs(np.asarray(support)).max())
+
+
+def _check_covered(target: Array, support: Array) -> None:
+    """Refuse a target beyond the ends of the support by more than rounding, where its value can be seen."""
+    if _concrete(target, support) and target.size:
+        values, slack = np.asarray(target), _rounding(support)
+        low, high = float(support[0]), float(support[-1])
+        if not ((values >= low - slack) & (values <= high + slack)).all():
+            raise ValueError(
+                f"target must lie within the support [{low:g}, {high:g}], got values from {values.min():g} to {values.max():g}"
+            )
+
+
+def _check_atoms(support: Array, **distributions: Array) -> None:
+    _check_support(support)
+    check_floating(**distributions)
+    for name, value in distributions.items():
+        if value.ndim == 0 or value.shape[-1] != support.shape[0]:
+            raise ValueError(
+                f"{name} must have the support's {support.shape[0]} points last, got shape {list(value.shape)}"
+            )
+
+
+def _last(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
+    return support.reshape((1,) * (rank - 1) + (-1,))
+
+
+def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Array, "N"]:
+    """Evenly spaced support points, both ends included.
+
+    ::
+
+        z_i = low + i (high - low) / (N - 1)        i = 0 .. N-1
+
+    Args:
+        low: z_0, in the return's unit.
+        high: z_{N-1}, above `low`. Leave room past the possible returns: near the end of the support `hl_gauss` is biased.
+        bins: N, at least 2.
+
+    Returns:
+        `[N]`, increasing.
+
+    Raises:
+        ValueError: `low` not below `high` or either not finite, or fewer than 2 bins.
+
+    Example:
+        >>> uniform_support(-1.0, 1.0, 5).tolist()
+        [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+    Source:
+        C51, arXiv:1707.06887, Section 4; MF Eq. 22.
+    """
+    check_at_least(2, bins=bins)
+    if not -np.inf < low < high < np.inf:
+        raise ValueError(f"low must be below high, both finite, got low {low} and high {high}")
+    return jnp.linspace(low, high, bins)
+
+
+def _between_neighbours(target: Float[Array, "..."], support: Float[Array, "N"]) -> Float[Array, "... N"]:
+    """Two-hot weights of each target, held to the support first."""
+    held = jnp.clip(target, support[0], support[-1])
+    left = jnp.clip(jnp.searchsorted(support, held, side="right") - 1, 0, support.shape[0] - 2)
+    share = (held - support[left]) / (support[left + 1] - support[left])
+    hot = jax.nn.one_hot(jnp.stack([left, left + 1]), support.shape[0], dtype=support.dtype)
+    return hot[0] * (1 - share)[..., None] + hot[1] * share[..., None]
+
+
+def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[Array, "*rows N"]:
+    """Distribution on the two support points around the target, whose mean is exactly the target.
+
+    ::
+
+        p_i = (z_{i+1} - y) / (z_{i+1} - z_i)        p_{i+1} = (y - z_i) / (z_{i+1} - z_i)        z_i ≤ y ≤ z_{i+1}
+
+    Args:
+        target: y, `[...]`, in [z_0, z_{N-1}]. Inside a trace values cannot be seen, and one beyond the support is put on its
+            nearest end.
+        support: z, `[N]`, strictly increasing, evenly spaced or not.
+
+    Returns:
+        `[..., N]`, sums to 1.
+
+    Raises:
+        ValueError: not floating point, a support that does not increase, a target beyond the support (or NaN).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> two_hot(jnp.array([0.25]), jnp.array([0.0, 1.0, 2.0])).tolist()
+        [[0.75, 0.25, 0.0]]
+
+    Source:
+        arXiv:2403.03950, Section 3.1.
+    """
+    check_floating(target=target)
+    _check_support(support)
+    _check_covered(target, support)
+    return _between_neighbours(target, support)
+
+
+def hl_gauss(
+    target: Float[Array, "*rows"], support: Float[Array, "N"], *, sigma_ratio: Number = 0.75
+) -> Float[Array, "*rows N"]:
+    """Histogram of a normal distribution around the target: neighbouring bins share the mass.
+
+    ::
+
+        p_i = (Φ((z_i + w/2 - y)/s) - Φ((z_i - w/2 - y)/s)) / Z        s = sigma_ratio · w,  w = bin width
+
+        Z = Φ((z_{N-1} + w/2 - y)/s) - Φ((z_0 - w/2 - y)/s)            the mass that the bins hold
+
+    Its mean is the target but near an end of the support, where the normal is cut: with 51 bins that tile [0, 1], y = 0
+    decodes to 0.0135. Let the support reach some 3 bins past the possible returns.
+
+    Args:
+        target: y, `[...]`, in [z_0 - w/2, z_{N-1} + w/2]. Inside a trace values cannot be seen, and one beyond is put on the
+            nearest end.
+        support: z, the bins' centres, `[N]`, evenly spaced and increasing.
+        sigma_ratio: s / w, positive.
+
+    Returns:
+        `[..., N]`, sums to 1.
+
+    Raises:
+        ValueError: not floating point, an uneven support, a target beyond the bins (or NaN), `sigma_ratio` not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> hl_gauss(jnp.array([0.0]), jnp.array([-1.0, 0.0, 1.0])).round(2).tolist()
+        [[0.23999999463558197, 0.5199999809265137, 0.23999999463558197]]
+
+    Source:
+        arXiv:2403.03950, Section 3.1; renormalised over the bins as in its authors' code.
+    """
+    check_floating(target=target)
+    check_positive(sigma_ratio=sigma_ratio)
+    _check_support(support)
+    _check_even(support)
+    width = (support[-1] - support[0]) / (support.shape[0] - 1)
+    edges = jnp.append(support - width / 2, support[-1] + width / 2)
+    _check_covered(target, edges)
+    held = jnp.clip(target, edges[0], edges[-1])[..., None]
+    below = jax.scipy.special.ndtr((_last(edges, held.ndim) - held) / (sigma_ratio * width))
+    return jnp.diff(below, axis=-1) / (below[..., -1:] - below[..., :1])
+
+
+def _check_even(support: Array) -> None:
+    if _concrete(support):
+        widths = np.diff(np.asarray(support, np.float64))
+        if widths.max() - widths.min() > _rounding(support):
+            raise ValueError(f"support must be evenly spaced, got distances from {widths.min():g} to {widths.max():g}")
+
+
+def c51_projection(
+    rewards: Float[Array, "*rows"],
+    probs: Float[Array, "*rows N"],
+    support: Float[Array, "N"],
+    discount: Number | Float[Array, "*rows"],
+) -> Float[Array, "*rows N"]:
+    """Bellman target of a categorical value, brought back onto its support.
+
+    ::
+
+        q_i = Σ_j p_j h_i(clip(r + γ z_j, z_0, z_{N-1}))        h = the two-hot weights of `two_hot`
+
+    Args:
+        rewards: r, `[...]`, in the return's unit.
+        probs: p, distribution of the successor's value, `[..., N]`.
+        support: z, `[N]`, strictly increasing.
+        discount: γ in [0, 1], a number or one a state `[...]`; 0 after the last token.
+
+    Returns:
+        `[..., N]`, sums to what `probs` sums to. Mass beyond the support is put on its end: the operator's own clip.
+
+    Raises:
+        ValueError: not floating point, shapes that do not fit, a support that does not increase, `discount` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> c51_projection(jnp.array(0.5), jnp.array([0.0, 1.0, 0.0]), jnp.array([0.0, 1.0, 2.0]), 1.0).tolist()
+        [0.0, 0.5, 0.5]
+
+    Source:
+        C51, arXiv:1707.06887, Eq. 7.
+    """
+    _check_atoms(support, probs=probs)
+    check_floating(rewards=rewards)
+    check_between(0, 1, discount=discount)
+    if rewards.shape != probs.shape[:-1] or jnp.shape(discount) not in ((), rewards.shape):
+        raise ValueError(
+            f"rewards and discount must be one a distribution {list(probs.shape[:-1])}, "
+            f"got {list(rewards.shape)} and {list(jnp.shape(discount))}"
+        )
+    discounts = jnp.broadcast_to(jnp.asarray(discount, support.dtype), rewards.shape)
+    moved = rewards[..., None] + discounts[..., None] * _last(support, probs.ndim)
+    return (probs[..., None] * _between_neighbours(moved, support)).sum(-2)
+
+
+def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
+    """Value of a distribution over support points.
+
+    ::
+
+        V = Σ_i p_i z_i
+
+    Args:
+        probs: p, `[..., N]`.
+        support: z, `[N]`, strictly increasing.
+
+    Returns:
+        `[...]`, in the support's unit.
+
+    Raises:
+        ValueError: not floating point, shapes that do not fit, a support that does not increase.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> categorical_mean(jnp.array([[0.5, 0.0, 0.5]]), jnp.array([0.0, 1.0, 3.0])).tolist()
+        [1.5]
+
+    Source:
+        C51, arXiv:1707.06887, Section 4; MF Eq. 22.
+    """
+    _check_atoms(support, probs=probs)
+    return (probs * _last(support, probs.ndim)).sum(-1)
+
+
+def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
+    """Value of a distribution given by its logits.
+
+    ::
+
+        V = Σ_i softmax(logits)_i z_i
+
+    Args:
+        logits: `[..., N]`, nats.
+        support: z, `[N]`, strictly increasing.
+
+    Returns:
+        `[...]`, in the support's unit.
+
+    Raises:
+        ValueError: as `categorical_mean`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> categorical_mean_of_logits(jnp.zeros((1, 2)), jnp.array([0.0, 1.0])).tolist()
+        [0.5]
+
+    Source:
+        arXiv:2403.03950, Section 3; MF Eq. 22.
+    """
+    _check_atoms(support, logits=logits)
+    return categorical_mean(jax.nn.softmax(logits, -1), support)
+
+
+def categorical_cross_entropy(
+    logits: Float[Array, "*rows N"], target_probs: Float[Array, "*rows N"], mask: Mask | None = None
+) -> Float[Array, "*rows"]:
+    """Cross-entropy of a categorical value with its target distribution.
+
+    ::
+
+        L = -Σ_i p_i log softmax(logits)_i
+
+    A support point that the target gives nothing counts nothing, at a logit of -inf too.
+
+    Args:
+        logits: carry the gradient, `[..., N]`, nats.
+        target_probs: p, of `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
+        mask: response tokens, bool or 0/1, `[...]`, a row being `[..., T]`; None: every distribution counts.
+
+    Returns:
+        `[...]`, nats, to be minimised; 0 outside the mask.
+
+    Raises:
+        ValueError: not floating point, or shapes that do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> categorical_cross_entropy(jnp.zeros((1, 2)), jnp.array([[0.5, 0.5]])).round(4).tolist()
+        [0.6930999755859375]
+
+    Source:
+        arXiv:2403.03950, Section 3.
+    """
+    check_floating(logits=logits, target_probs=target_probs)
+    check_same_shape(logits=logits, target_probs=target_probs)
+    if mask is not None:
+        check_mask(mask=mask)
+        if mask.shape != logits.shape[:-1]:
+            raise ValueError(f"mask must be one a distribution {list(logits.shape[:-1])}, got shape {list(mask.shape)}")
+        keep = mask.astype(bool)[..., None]
+        logits, target_probs = jnp.where(keep, logits, 0.0), jnp.where(keep, target_probs, 0.0)
+    logp = jax.nn.log_softmax(logits, -1)
+    unseen = (target_probs == 0) & (logp == -jnp.inf)
+    return -(target_probs * jnp.where(unseen, 0.0, logp)).sum(-1)
