@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from jaxtyping import Array, Float
+import jax.numpy as jnp
 
-from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.ops.gae import gae
-from rljax.ops.masked import zero_outside
+from rljax.algorithms.algorithm import Algorithm
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import overlong_filter, sequence_mean
 
@@ -22,13 +20,10 @@ def _with(**slots) -> Callable[[Algorithm], Algorithm]:
 
 
 def _coupled(algorithm: Algorithm) -> Algorithm:
-    """Give the policy the critic's λ: what is left of the critic's target once the values are taken off."""
-    critic: Critic = algorithm.critic
-
-    def advantage(rewards: Array, values: Array, mask: Array, **after: Array) -> Float[Array, "P G T"]:
-        return critic.target(rewards, values, mask, **after) - zero_outside(values, mask)
-
-    return algorithm._replace(critic=critic._replace(advantage=advantage))
+    """Give the policy the critic's λ, whatever the length."""
+    lambda_ = algorithm.critic.target.keywords["lambda_"]
+    same = algorithm.critic._replace(policy_lambda=lambda lengths: jnp.full(lengths.shape, lambda_, float))
+    return algorithm._replace(critic=same)
 
 
 ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = MappingProxyType(
@@ -45,7 +40,7 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
             {
                 "value_pretraining": _with_critic(pretraining_steps=0),
                 "decoupled_gae": _coupled,
-                "length_adaptive": _with_critic(advantage=partial(gae, lambda_=0.95)),
+                "length_adaptive": _with_critic(policy_lambda=None),
                 "clip_higher": _with(surrogate=partial(clipped, low=0.2, high=0.2)),
                 "token_level": _with(weights=sequence_mean),
                 "positive_examples": _with(terms=()),

@@ -10,8 +10,9 @@ Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, the 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from rljax.algorithms.value_head import ValueHead, scalar
 from rljax.ops.weights import token_mean
 
 
@@ -67,7 +68,8 @@ class Term(NamedTuple):
 class Critic(NamedTuple):
     """One slot for each idea about the value function.
 
-    `advantage` and `target` take `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`.
+    `advantage` and `target` take `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`; `advantage` also
+    `lambda_=`, when there is a `policy_lambda`.
     """
 
     advantage: Callable[..., Float[Array, "P G T"]]
@@ -78,6 +80,13 @@ class Critic(NamedTuple):
     """(values, old values, target, mask) -> loss of each token, to be minimised."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean
     """Mask -> how much each token counts for the critic."""
+    head: ValueHead = scalar()
+    """What the critic's last layer says; `values` are what the head reads from it."""
+    blend: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
+    """(values of the critic as it was pretrained, values, share of the training that is done, explained variance) -> values
+    that credit and targets are made of."""
+    policy_lambda: Callable[[Int[Array, "P G"]], Float[Array, "P G"]] | None = None
+    """Response lengths in tokens -> λ of each response, which `advantage` then gets as `lambda_=`; None: it has its own."""
     learning_rate_ratio: float = 1.0
     """The critic's learning rate over the policy's. This and the two below are for whoever runs the optimisers."""
     updates: int = 1

@@ -3,50 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.gae import gae, length_adaptive_lambda
-from rljax.ops.masked import count_tokens
-from rljax.ops.value import value_loss
-
-
-def length_adaptive_gae(
-    rewards: Float[Array, "*rows T"],
-    values: Float[Array, "*rows T"],
-    mask: Array,
-    *,
-    alpha: float = 0.05,
-    gamma: float = 1.0,
-    bootstrap: Float[Array, "*rows"] | None = None,
-) -> Float[Array, "*rows T"]:
-    """Generalised advantage estimation whose λ grows with the response.
-
-    ::
-
-        A_t = Σ_l (γ λ_i)^l δ_{t+l}        λ_i = clip(1 - 1/(α |o_i|), 0, 1)
-
-    Args:
-        rewards: r_t, `[..., T]`.
-        values: V_t, `[..., T]`, in the reward's unit.
-        mask: response tokens, bool or 0/1, `[..., T]`.
-        alpha: α, the share of the response over which credit spreads, positive.
-        gamma: discount a response token, in [0, 1].
-        bootstrap: value after the last token, one number a row; None: 0.
-
-    Returns:
-        `[..., T]`, in the reward's unit; 0 outside the mask.
-
-    Raises:
-        ValueError: as `gae` and `length_adaptive_lambda`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> length_adaptive_gae(jnp.array([0.0, 1.0]), jnp.array([0.25, 0.5]), jnp.array([1, 1]), alpha=1.0).tolist()
-        [0.5, 0.5]
-
-    Source:
-        VAPO, arXiv:2504.05118, Eq. 4 (`rljax.ops.gae.length_adaptive_lambda` says where the clip comes from).
-    """
-    lambda_ = length_adaptive_lambda(count_tokens(mask), alpha=alpha)
-    return gae(rewards, values, mask, gamma=gamma, lambda_=lambda_.astype(jnp.result_type(rewards)), bootstrap=bootstrap)
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.value import mix_values, pretrained_value_weight, value_loss
 
 
 def squared_error(
@@ -55,3 +13,44 @@ def squared_error(
     """Half the squared error of the critic, wherever it was at sampling: `rljax.ops.value.value_loss` as a `Critic.loss`."""
     del old_values  # the slot's fourth argument is for losses that clip around it
     return value_loss(values, target, mask)
+
+
+def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: float = 2.0, eta: float = 1.0) -> Algorithm:
+    """Blend the critic as it was after its pretraining into the values that credit is made of.
+
+    ::
+
+        V_aug = w V_pretrained + (1 - w) V_critic        w(t) = w_0 exp(-κ t/T_total) / (1 + η max(EV, 0))
+
+    Args:
+        algorithm: one with a critic.
+        initial: w_0 in [0, 1].
+        decay: κ, not negative.
+        eta: η, not negative: how much the critic's explained variance EV takes from the weight. MF gives no number.
+
+    Returns:
+        The algorithm, different in `critic.blend`.
+
+    Raises:
+        ValueError: the algorithm has no critic.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> blend = with_pretrained_value(BY_NAME["vapo"]()).critic.blend
+        >>> blend(jnp.ones((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.array(0.0), jnp.array(1.0)).item()
+        0.4000000059604645
+
+    Source:
+        MF Eqs. 17-18 (`rljax.ops.value.mix_values`, `pretrained_value_weight`); in no paper.
+    """
+    if algorithm.critic is None:
+        raise ValueError("algorithm must have a critic to blend a pretrained one into, got critic=None")
+
+    def blend(pretrained: Array, values: Array, progress: Array, explained: Array) -> Float[Array, "P G T"]:
+        reliability = jnp.maximum(explained, 0.0)
+        weight = pretrained_value_weight(
+            progress, total_steps=1, initial=initial, decay=decay, reliability=reliability, eta=eta
+        )
+        return mix_values(pretrained, values, weight)
+
+    return algorithm._replace(critic=algorithm.critic._replace(blend=blend))

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Policy
+from rljax.algorithms.value_head import ValueHead
+from rljax.ops.categorical import categorical_cross_entropy
 from rljax.ops.divergence import k3
 from rljax.ops.masked import zero_outside
 
@@ -82,25 +84,29 @@ def loss(
 
 
 def value_loss(
-    algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch
+    algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch, *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Critic's loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
 
     ::
 
         L = Σ_bt w_bt · critic.loss(V_bt, V_old_bt, R_bt)
+        L = -Σ_bt w_bt Σ_i distribution_i(R_bt) log softmax(outputs_bt)_i        for a categorical head
 
     Args:
         algorithm: the record of functions that prepared the batch; it has a critic.
         values: what the critic says before each token, carries the gradient, `[B, T]`, in the reward's unit.
         batch: all rows of a critic's mini-batch, or some of them.
+        outputs: the numbers that a categorical head read the values from, carry the gradient, `[B, T, N]`; other heads do
+            not need them.
 
     Returns:
         The loss and its metrics: `value_loss` itself, and five weighted sums of which `explained_variance_of` makes the
         explained variance once they are added up.
 
     Raises:
-        ValueError: the shapes differ, the algorithm has no critic, or one without a critic prepared the batch.
+        ValueError: the shapes differ, the algorithm has no critic, one without a critic prepared the batch, or a categorical
+            head's outputs are missing.
 
     Example:
         >>> import jax.numpy as jnp
@@ -117,7 +123,10 @@ def value_loss(
     if batch.value_target is None:
         raise ValueError("batch must hold value targets, got None: it was prepared by an algorithm without a critic")
     _check_rows(batch, values=values)
-    per_token = algorithm.critic.loss(values, batch.old_values, batch.value_target, batch.mask)
+    if algorithm.critic.head.distribution is None:
+        per_token = algorithm.critic.loss(values, batch.old_values, batch.value_target, batch.mask)
+    else:
+        per_token = _categorical_loss(algorithm.critic.head, outputs, batch)
     total = (batch.value_weights * per_token).sum()
     target = zero_outside(batch.value_target, batch.mask)
     error = jax.lax.stop_gradient(target - zero_outside(values, batch.mask))
@@ -129,6 +138,15 @@ def value_loss(
         "value_error_square": jnp.square(error),
     }
     return total, {"value_loss": total} | {name: (batch.value_weights * x).sum() for name, x in sums.items()}
+
+
+def _categorical_loss(head: ValueHead, outputs: Array | None, batch: Batch) -> Float[Array, "B T"]:
+    """Cross-entropy of a categorical head with the distributions of its targets."""
+    shape = (*batch.mask.shape, head.size)
+    if outputs is None or outputs.shape != shape:
+        given = None if outputs is None else list(outputs.shape)
+        raise ValueError(f"outputs must be given for a categorical head, of shape {list(shape)}, got {given}")
+    return categorical_cross_entropy(outputs, head.distribution(batch.value_target), batch.mask)
 
 
 def explained_variance_of(metrics: Mapping[str, Float[Array, ""]]) -> Float[Array, ""]:

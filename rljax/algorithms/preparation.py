@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import Algorithm, Batch, Rollout, Term
+from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Rollout, Term
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
-from rljax.ops.masked import zero_outside
+from rljax.ops.masked import count_tokens, zero_outside
 from rljax.ops.weights import token_mean
 
 _PER_TOKEN = ("behaviour_logp", "policy_logp", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy")
@@ -108,11 +108,18 @@ def _credit(
         per_response = algorithm.advantage(rewards, **_when_given(valid=rollout.valid))
         group = jnp.broadcast_to(per_response[..., None], rollout.mask.shape)
     if algorithm.critic is not None:
-        after = _when_given(bootstrap=rollout.bootstrap)
-        critic = algorithm.critic.advantage(token_rewards, rollout.values, rollout.mask, **after)
+        critic = _critic_credit(algorithm.critic, rollout, token_rewards)
     if algorithm.mix is not None:
         return algorithm.mix(critic, group, progress)
     return group if critic is None else critic
+
+
+def _critic_credit(critic: Critic, rollout: Rollout, token_rewards: Array) -> Float[Array, "P G T"]:
+    """Advantages under the critic's values."""
+    given = _when_given(bootstrap=rollout.bootstrap)
+    if critic.policy_lambda is not None:
+        given["lambda_"] = critic.policy_lambda(count_tokens(rollout.mask)).astype(token_rewards.dtype)
+    return critic.advantage(token_rewards, rollout.values, rollout.mask, **given)
 
 
 def _advantage(algorithm: Algorithm, rollout: Rollout, trained: Rollout, credit: Array) -> Float[Array, "P G T"]:

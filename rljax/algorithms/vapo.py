@@ -5,9 +5,9 @@ from functools import partial
 from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.algorithms.critic import length_adaptive_gae, squared_error
+from rljax.algorithms.critic import squared_error
 from rljax.algorithms.terms import positive_examples
-from rljax.ops.gae import lambda_returns
+from rljax.ops.gae import gae, lambda_returns, length_adaptive_lambda
 from rljax.ops.group import group_normalized
 from rljax.ops.group_mixture import mix_advantages
 from rljax.ops.ratio import token_log_ratio
@@ -50,7 +50,8 @@ def vapo(
     return Algorithm(
         advantage=None,
         critic=Critic(
-            advantage=partial(length_adaptive_gae, alpha=alpha, gamma=gamma),
+            advantage=partial(gae, gamma=gamma),
+            policy_lambda=partial(length_adaptive_lambda, alpha=alpha),
             target=partial(lambda_returns, gamma=gamma, lambda_=value_lambda),
             loss=squared_error,
             learning_rate_ratio=2.0,

@@ -1,13 +1,15 @@
 """Hugging Face folders in and out: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -221,14 +223,31 @@ def load_params(folder: Path, config: TransformerConfig) -> Params:
     return params
 
 
-def save_pretrained(folder: Path, config: TransformerConfig, params: Params, *, bos: int | None, eos: int) -> None:
-    """Write config.json and model.safetensors as Hugging Face writes them (Llama, Qwen 2 or Qwen 3)."""
+def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
+    """Read one tensor of a folder's weights, as float32; None if there is none of that name."""
+    files = _files(folder)
+    if name not in files:
+        return None
+    with safe_open(files[name], framework="flax") as opened:
+        return opened.get_tensor(name).astype(jnp.float32)
+
+
+def save_pretrained(
+    folder: Path,
+    config: TransformerConfig,
+    params: Params,
+    *,
+    bos: int | None,
+    eos: int,
+    extra: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> None:
+    """Write config.json and model.safetensors as Hugging Face writes them (Llama, Qwen 2 or Qwen 3), with extra tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         entry.name: np.ascontiguousarray(entry.write(np.asarray(jax.device_get(_get(params, entry.path)))))
         for entry in _entries(config)
     }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors | dict(extra), folder / WEIGHTS, metadata={"format": "pt"})
     family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
     rope: dict = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling is not None:

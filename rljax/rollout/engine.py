@@ -8,12 +8,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from rljax.data.problem import reward_columns
+from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import EncodedPrompts, left_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Model, Params
 from rljax.parallel import put_rows
 from rljax.rewards.protocol import score
+from rljax.rewards.steps import on_tokens, score_steps
 from rljax.rollout.groups import Groups
 from rljax.rollout.sampling import Samples, Sampling, sample
 
@@ -30,6 +31,7 @@ class Engine:
         prompt_length: slots that every prompt is padded to, in tokens.
         tokenizer: turns responses into text.
         reward: called as `reward(prompts=..., completions=..., **columns)`.
+        step_reward: called in the same way, for the steps of each completion; None: steps are not judged.
     """
 
     model: Model
@@ -39,6 +41,7 @@ class Engine:
     prompt_length: int
     tokenizer: Tokenizer
     reward: Callable
+    step_reward: Callable | None = None
 
     def draw(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Samples:
         """Sample `group_size` responses to each of the problems (indices into `prompts`); host arrays `[P G, T]`."""
@@ -78,7 +81,20 @@ class Engine:
             truncated=grouped(drawn.truncated),
             rewards=grouped(rewards),
             valid=grouped(valid),
+            **{name: grouped(array) for name, array in self._steps(asked, drawn, completions).items()},
         )
+
+    def _steps(self, asked: Sequence[Problem], drawn: Samples, completions: Sequence[str]) -> dict[str, np.ndarray]:
+        """Rewards of the completions' steps on their tokens, `[B, T]`, if steps are judged."""
+        if self.step_reward is None:
+            return {}
+        prompts = [problem.prompt for problem in asked]
+        judged = score_steps(self.step_reward, prompts, completions, reward_columns(asked))
+        rewards, ends = np.zeros(drawn.mask.shape, np.float32), np.zeros(drawn.mask.shape, bool)
+        for row, steps in enumerate(judged):
+            seen = drawn.mask[row]
+            rewards[row, seen], ends[row, seen] = on_tokens(steps, self.tokenizer.decode, drawn.tokens[row, seen].tolist())
+        return {"step_rewards": rewards, "step_end": ends}
 
     def _padded(self, problems: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         return left_pad([self.prompts.tokens[i] for i in problems], self.prompt_length, self.sampling.pad_id)

@@ -29,6 +29,10 @@ class Groups(NamedTuple):
     """`[P, G]`."""
     valid: np.ndarray
     """Whether the reward had an opinion, `[P, G]`."""
+    step_rewards: np.ndarray | None = None
+    """Reward of the reasoning step that ends at a token, `[P, G, T]`; for process supervision."""
+    step_end: np.ndarray | None = None
+    """Where a reasoning step ends, `[P, G, T]`."""
 
     @property
     def count(self) -> int:

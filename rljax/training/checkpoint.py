@@ -40,7 +40,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     state = checkpoint.state
     items = {"state": ocp.args.StandardSave(state), "notes": ocp.args.JsonSave(checkpoint.notes)}
     if checkpoint.carried is not None:
-        items["carried"] = ocp.args.StandardSave(checkpoint.carried._asdict())
+        there = {name: array for name, array in checkpoint.carried._asdict().items() if array is not None}
+        items["carried"] = ocp.args.StandardSave(there)
     with _manager(folder) as manager:
         # Numbered by how often it was saved: after a resume, a step can come by a second time.
         before = manager.latest_step()

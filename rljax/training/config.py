@@ -47,6 +47,8 @@ class TrainConfig:
     """Name of the algorithm; `rljax algorithms` lists them."""
     algorithm_options: Options = field(default_factory=dict)
     """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; the paper's where not given."""
+    without: tuple[str, ...] = ()
+    """Parts to take out of the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
 
     # --- the small transformer that is made when no model is given
     layers: int = 3
@@ -75,6 +77,8 @@ class TrainConfig:
     """Write prompts through the tokenizer's chat template."""
     reward: str = "exact"
     """'exact', or your own function as 'package.module:function' or 'file.py:function'."""
+    step_reward: str | None = None
+    """Judges reasoning steps, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     operands: tuple[int, int] = (3, 6)
     """Arithmetic: least and most numbers in a problem."""
     digits: int = 1
@@ -149,6 +153,28 @@ class TrainConfig:
     """Recompute layers in the backward pass to save memory."""
     score_chunk: int = 256
     """Token positions whose logits exist at once."""
+
+    # --- critic, for the algorithms that have one
+    critic: str | None = None
+    """Where it starts: 'policy' (a copy, the default), 'fresh', or the folder of a run, a critic or a reward model."""
+    critic_head: str | None = None
+    """What it says: 'scalar' (the algorithms' own), 'mixture', 'two_hot' or 'hl_gauss'."""
+    critic_head_options: Options = field(default_factory=dict)
+    """Options of the head, e.g. `--critic-head two_hot --critic-head-options low=-1 high=2 bins=31`."""
+    critic_frozen_trunk: bool = False
+    """Train only the critic's head, on hidden states that stay as they were at the start."""
+    critic_learning_rate: float | None = None
+    """Peak learning rate of the critic; by default the policy's times the algorithm's ratio."""
+    value_pretraining_steps: int | None = None
+    """Rollouts of the fixed policy on which the critic alone learns before RL; by default the algorithm's number."""
+    value_pretraining_learning_rate: float | None = None
+    """Peak learning rate of that phase; by default the critic's."""
+    value_pretraining_explained_variance: float | None = None
+    """End that phase once new rollouts' explained variance reaches this."""
+    value_pretraining_loss: float | None = None
+    """End that phase once new rollouts' value loss is at most this (with the threshold above: once both hold)."""
+    mix_pretrained_value: bool = False
+    """Blend the critic as it was after that phase into the values, less and less as training goes on."""
 
     # --- devices
     data: int | None = None
@@ -226,7 +252,7 @@ class TrainConfig:
         unknown = sorted(set(raw) - {field.name for field in fields(cls)})
         if unknown:
             raise InputError(f"The run's config.json has settings unknown to this version of rljax: {', '.join(unknown)}.")
-        return cls(**{**raw, "operands": tuple(raw["operands"])})
+        return cls(**{**raw, "operands": tuple(raw["operands"]), "without": tuple(raw["without"])})
 
 
 _AT_LEAST_ONE = (
@@ -247,6 +273,8 @@ def _check_counts(config: TrainConfig) -> None:
     for name in _NOT_NEGATIVE:
         if getattr(config, name) < 0:
             raise InputError(f"{name} is {getattr(config, name)}; it must not be negative.")
+    if config.value_pretraining_steps is not None and config.value_pretraining_steps < 0:
+        raise InputError(f"value_pretraining_steps is {config.value_pretraining_steps}; it must not be negative.")
     for name in ("top_k", "microbatch_rows", "data"):
         value = getattr(config, name)
         if value is not None and value < 1:
@@ -257,6 +285,13 @@ def _check_shares(config: TrainConfig) -> None:
     for name in ("temperature", "learning_rate", "warm_start_learning_rate", "max_grad_norm"):
         if not getattr(config, name) > 0:
             raise InputError(f"{name} is {getattr(config, name)}; it must be positive.")
+    for name in ("critic_learning_rate", "value_pretraining_learning_rate", "value_pretraining_loss"):
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise InputError(f"{name} is {value}; it must be positive.")
+    wanted = config.value_pretraining_explained_variance
+    if wanted is not None and not wanted < 1:
+        raise InputError(f"value_pretraining_explained_variance is {wanted}; it must be below 1, which is perfect.")
     if not 0 <= config.unfinished_share <= 1:
         raise InputError(f"unfinished_share is {config.unfinished_share}; it must lie between 0 and 1.")
     if config.oversample < 1:

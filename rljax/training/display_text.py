@@ -33,6 +33,9 @@ METRICS = (
     Metric("entropy", "entropy", "nats/token", ".3f"),
     Metric("kl", "KL", "nats/token", ".4f"),
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
+    Metric("explained_variance", "explained variance", "", ".3f"),
+    Metric("value_loss", "value loss", "", ".4f"),
+    Metric("advantage_correlation", "advantage-outcome correlation", "", ".3f"),
     Metric("response_length", "response length", "tokens", ".1f"),
     Metric("truncated_share", "truncated", "%", ".1f", 100.0),
     Metric("grad_norm", "gradient norm", "", ".3f"),
@@ -41,7 +44,7 @@ METRICS = (
     Metric("learning_rate", "learning rate", "", ".2e"),
     Metric("loss", "loss", "", ".4f"),
 )
-PHASE_NAMES = {"warm_start": "warm start", "rl": "RL", "eval": "evaluation"}
+PHASE_NAMES = {"warm_start": "warm start", "value": "value pretraining", "rl": "RL", "eval": "evaluation"}
 
 
 @dataclass(frozen=True)

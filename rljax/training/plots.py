@@ -32,10 +32,14 @@ PANELS = {
         "kl": COLOURS[4],
         "grad_norm": COLOURS[1],
         "clip_fraction": COLOURS[7],
+        "explained_variance": COLOURS[0],
+        "value_loss": COLOURS[6],
+        "advantage_correlation": COLOURS[4],
     },
+    "value": {"explained_variance": COLOURS[0], "value_loss": COLOURS[6]},
     "warm_start": {"loss": COLOURS[2], "grad_norm": COLOURS[1]},
 }
-STEP_LABELS = {"rl": "RL step", "warm_start": "warm-start step"}
+STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
 WARM_SHARE = 0.25
 DOTS_PER_INCH = 150
@@ -55,7 +59,7 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
 
     At the top the held-out accuracy (`eval` rows) over the sampled training accuracy of RL; the warm start is shaded and drawn
     to the left of RL step 0 in its own steps. Below, one panel for each number that the run has: raw faint, smoothed on top.
-    They show RL, or the warm start while there is no RL yet.
+    They show RL, or the warm start while there is no RL yet; value pretraining comes before them, where the run has it.
 
     Args:
         metrics_path: a `metrics.jsonl`.
@@ -66,18 +70,19 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
         InputError: the metrics file is missing, empty or malformed (names the file and line), or the picture's suffix is unknown.
     """
     rows = read_metrics(metrics_path)
-    phase = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
-    trained = [row for row in rows if row["phase"] == phase]
-    curves = {key: curve for key in PANELS[phase] if (curve := curve_of(trained, key)).steps.size}
+    last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
+    by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
+    named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
+    curves = {name: curve for name, curve in named.items() if curve.steps.size}
     columns = max(1, min(COLUMNS, len(curves)))
     lines = -(-len(curves) // columns)
     figure = _figure(13.0, 4.2 + 2.2 * lines, title)
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[3.6, *[2.0] * lines])
     _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
-    for index, (key, curve) in enumerate(curves.items()):
+    for index, ((phase, key), curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[1 + index // columns, index % columns])
         _draw_panel(axes, key, PANELS[phase][key], curve)
-        if index + columns >= len(curves):
+        if phase != last or index + columns >= len(curves):
             axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
     _save(figure, out_path)
 

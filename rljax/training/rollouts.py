@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from rljax.algorithms import Algorithm, Batch, Rollout, prepare
 from rljax.data.prompts import Demonstrations
@@ -93,14 +93,14 @@ def make_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequ
     return scores
 
 
-def make_prepare(algorithm: Algorithm, minibatches: int) -> Callable[..., Batch]:
-    """Compile `(groups, ref_logp=None, behaviour_entropy=None) -> Batch`, the optional ones `[B, T]`; host arrays."""
+def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batch]:
+    """Compile `(groups, progress=None, **per_token) -> Batch`; `per_token` are fields of `Rollout`, `[B, T]`; host arrays."""
 
     @jax.jit
-    def compiled(rollout: Rollout) -> Batch:
-        return prepare(algorithm, rollout, minibatches=minibatches)
+    def compiled(rollout: Rollout, progress: Array | None) -> Batch:
+        return prepare(algorithm, rollout, progress=progress, **minibatches)
 
-    def prepared(groups: Groups, **scored: np.ndarray) -> Batch:
+    def prepared(groups: Groups, *, progress: float | None = None, **per_token: np.ndarray) -> Batch:
         rollout = Rollout(
             mask=groups.mask,
             behaviour_logp=groups.behaviour_logp,
@@ -108,8 +108,10 @@ def make_prepare(algorithm: Algorithm, minibatches: int) -> Callable[..., Batch]
             policy_logp=groups.policy_logp,
             truncated=groups.truncated,
             valid=None if groups.valid.all() else groups.valid,
-            **{name: array.reshape(groups.mask.shape) for name, array in scored.items()},
+            step_rewards=groups.step_rewards,
+            step_end=groups.step_end,
+            **{name: array.reshape(groups.mask.shape) for name, array in per_token.items()},
         )
-        return jax.device_get(compiled(rollout))
+        return jax.device_get(compiled(rollout, None if progress is None else np.float32(progress)))
 
     return prepared

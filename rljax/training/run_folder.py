@@ -4,14 +4,16 @@
 
     runs/NAME/
       config.json      what the run was started with
+      critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row a step: {"phase", "step", ...numbers}
       samples.jsonl    one row a decoded response: {"step", "prompt", "completion", "answer", "reward"}
       curves.png       the picture of metrics.jsonl
       tensorboard/     the same numbers as TensorBoard events
       checkpoints/     the training states
 
-**The counters.** `step` counts over the whole run; a resumed run counts on. The warm start and RL have counters of their
-own: a `warm_start` row carries the warm-start step, an `rl` row the RL step. An `eval` row carries the RL step, 0 before RL
+**The counters.** `step` counts over the whole run; a resumed run counts on. The warm start, value pretraining and RL have
+counters of their own: a `warm_start` row carries the warm-start step, a `value` row that of value pretraining, an `rl` row the RL
+step. An `eval` row carries the RL step, 0 before RL
 began; rows are appended as things happen, so it belongs to the training row before it. Samples carry the RL step.
 """
 
@@ -29,7 +31,7 @@ import numpy as np
 
 from rljax.errors import InputError
 
-PHASES = ("warm_start", "rl", "eval")
+PHASES = ("warm_start", "value", "rl", "eval")
 Row = dict[str, Any]
 
 
@@ -133,7 +135,7 @@ class RunFolder:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
 
-    def rewind(self, warm_step: int, rl_step: int) -> None:
+    def rewind(self, warm_step: int, rl_step: int, *, value_step: int = 0) -> None:
         """Drop the rows that were written after a checkpoint, so that a resumed run writes each step once.
 
         A last line that was cut short when the run was killed goes too. Either file is replaced whole or left as it was.
@@ -141,14 +143,15 @@ class RunFolder:
         Args:
             warm_step: warm-start steps done at the checkpoint; later `warm_start` rows go, with the `eval` rows after them.
             rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows and samples go.
+            value_step: steps of value pretraining done at the checkpoint; later `value` rows go.
 
         Raises:
             ValueError: a negative step.
             InputError: a row that cannot be read, named by file and line.
         """
-        if warm_step < 0 or rl_step < 0:
-            raise ValueError(f"warm_step and rl_step must not be negative, got {warm_step} and {rl_step}")
-        last = {"warm_start": warm_step, "rl": rl_step}
+        last = {"warm_start": warm_step, "value": value_step, "rl": rl_step}
+        if min(last.values()) < 0:
+            raise ValueError(f"no step may be negative, got {last}")
         kept, belongs_to = True, "rl"
 
         def keeps_metrics(row: Row) -> bool:

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare
+from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare, without
+from rljax.algorithms.critic import with_pretrained_value
 from rljax.data.arithmetic import arithmetic, unfinished
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
@@ -19,8 +20,10 @@ from rljax.models import Model, Params, TransformerConfig, init_params
 from rljax.models.huggingface import load_params, locate, read_config
 from rljax.parallel import check_rows, make_mesh
 from rljax.rewards import resolve
+from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Engine, Sampling
 from rljax.training.config import TrainConfig
+from rljax.training.critic import CriticSource, check_critic, make_critic, make_head, value_schedule
 
 
 class Setup(NamedTuple):
@@ -30,6 +33,8 @@ class Setup(NamedTuple):
     algorithm: Algorithm
     mesh: Mesh
     model: Model
+    critic: CriticSource | None
+    """The critic's shape and where it starts, when the algorithm has one."""
     tokenizer: Tokenizer
     demonstrations: Demonstrations | None
     """What the warm start imitates, if there is one."""
@@ -62,30 +67,43 @@ def option_names(algorithm: str) -> dict[str, int | float]:
     return dict(BY_NAME[algorithm].__kwdefaults__ or {})
 
 
-def make_algorithm(name: str, options: dict[str, int | float]) -> Algorithm:
-    """Look an algorithm up and give it its hyper-parameters.
+def make_algorithm(config: TrainConfig) -> Algorithm:
+    """Look an algorithm up, give it its hyper-parameters and its value head, and take parts out of it.
 
     Raises:
-        InputError: an unknown name, an unknown option, or a value the algorithm refuses.
+        InputError: an unknown name, option or part, a value the algorithm refuses, or settings of a critic it does not have.
     """
+    name, options = config.algorithm, config.algorithm_options
     known = sorted(option_names(name))
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
     try:
-        return BY_NAME[name](**options)
+        algorithm = BY_NAME[name](**options)
     except ValueError as error:
         raise InputError(f"The options {options} do not fit {name}: {error}.") from error
+    for part in config.without:
+        try:
+            algorithm = without(name, algorithm, part)
+        except ValueError as error:
+            raise InputError(f"--without {part}: {error}.") from error
+    check_critic(algorithm, config)
+    if config.critic_head is not None:
+        head = make_head(config.critic_head, config.critic_head_options)
+        algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
+    return with_pretrained_value(algorithm) if config.mix_pretrained_value else algorithm
+
+
+def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+    """Spread the responses of a rollout over as many prompts where the algorithm takes one response a prompt."""
+    if algorithm.group_size != 1:
+        return config
+    rows = config.prompts * config.group_size
+    return replace(config, prompts=rows, group_size=1)
 
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
     """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data."""
-    if algorithm.critic is not None or algorithm.step_advantage is not None:
-        missing = "step rewards" if algorithm.critic is None else "a critic"
-        raise InputError(
-            f"{config.algorithm} needs {missing}, which this trainer does not have; choose an algorithm that needs neither, or use "
-            "its functions (rljax.algorithms.prepare, loss, value_loss) in a loop of your own."
-        )
     shape = (config.prompts, config.group_size, config.max_response_tokens)
     number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
     rollout = Rollout(
@@ -94,11 +112,14 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
         rewards=number(*shape[:2]),
         ref_logp=number(*shape),
         truncated=flag(*shape[:2]),
+        values=number(*shape),
         behaviour_entropy=number(*shape),
+        step_rewards=number(*shape),
+        step_end=flag(*shape),
     )
 
     def one_loss(rollout: Rollout):
-        batch = prepare(algorithm, rollout, minibatches=config.minibatches)
+        batch = prepare(algorithm, rollout, minibatches=config.minibatches, progress=0.0)
         return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)
 
     try:
@@ -108,6 +129,29 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
             f"{config.algorithm} with the options {config.algorithm_options} cannot train on {config.prompts} prompts x "
             f"group_size={config.group_size} responses: {error}."
         ) from error
+
+
+def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | None:
+    """Find the function that judges reasoning steps, if the algorithm learns from them.
+
+    Raises:
+        InputError: there is none, it cannot be found, or the algorithm has no use for one.
+    """
+    if algorithm.step_advantage is None:
+        if config.step_reward is not None:
+            raise InputError(
+                f"{config.algorithm} does not learn from steps, so step_reward={config.step_reward!r} cannot apply to it; leave it "
+                "out, or choose grpo_process."
+            )
+        return None
+    if config.step_reward is None and config.dataset is None:
+        return STEP_REWARDS["equations"]
+    if config.step_reward is None:
+        raise InputError(
+            f"{config.algorithm} learns from the reward of each reasoning step; name what judges them with --step-reward "
+            f"({', '.join(STEP_REWARDS)}, or your own as file.py:function)."
+        )
+    return STEP_REWARDS[config.step_reward] if config.step_reward in STEP_REWARDS else resolve(config.step_reward)
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
@@ -209,10 +253,13 @@ def make_setup(
         InputError: whatever cannot work, named with its mend.
     """
     mesh = make_mesh(config.data, config.fsdp)
-    algorithm = make_algorithm(config.algorithm, config.algorithm_options) if algorithm is None else algorithm
+    algorithm = make_algorithm(config) if algorithm is None else algorithm
+    config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
     rows = config.prompts if algorithm.keep_group is None else config.sampled_prompts
     check_rows(mesh, **{"prompts x group_size": rows * config.group_size, "microbatch_rows": config.microbatch})
+    if algorithm.critic is not None:
+        value_schedule(algorithm, config, mesh.size)
     if config.warm_start_steps:
         check_rows(mesh, warm_start_batch=config.warm_start_batch)
     judge = resolve(config.reward if reward is None else reward)
@@ -236,8 +283,10 @@ def make_setup(
         top_p=config.top_p,
     )
 
-    def engine(prompts: EncodedPrompts, sampling: Sampling) -> Engine:
-        return Engine(model, sampling, mesh, prompts, prompt_length, tokenizer, judge)
+    step_judge = make_step_reward(algorithm, config)
+
+    def engine(prompts: EncodedPrompts, sampling: Sampling, step_reward: Callable | None = None) -> Engine:
+        return Engine(model, sampling, mesh, prompts, prompt_length, tokenizer, judge, step_reward)
 
     greedy = sampling._replace(temperature=0.0, top_k=None, top_p=None)
     setup = Setup(
@@ -245,9 +294,10 @@ def make_setup(
         algorithm=algorithm,
         mesh=mesh,
         model=model,
+        critic=make_critic(algorithm, config, model),
         tokenizer=tokenizer,
         demonstrations=demonstrations,
-        train=engine(train, sampling),
+        train=engine(train, sampling, step_judge),
         heldout=engine(heldout, greedy),
         prompt_length=prompt_length,
     )

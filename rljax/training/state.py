@@ -11,22 +11,36 @@ from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 from rljax.models import Params
 from rljax.parallel import shardings
 
-WARM_START, RL = 0, 1
+WARM_START, VALUE_PRETRAINING, RL = 0, 1, 2
+
+
+class CriticState(NamedTuple):
+    """The critic's part of the state."""
+
+    params: Params
+    opt_state: optax.OptState
+    """Of the parameters that are trained: all, or the head on a frozen trunk."""
+    pretrained: Params | None
+    """The critic as it was before RL, when the algorithm blends it into the values."""
 
 
 class TrainState(NamedTuple):
-    """Parameters, optimiser, randomness and data position; a step is `(state, batch) -> (state, metrics)`."""
+    """Parameters, optimisers, randomness and data position; a step is `(state, batch) -> (state, metrics)`."""
 
     params: Params
     opt_state: optax.OptState
     reference: Params | None
     """Parameters of the reference policy, when the algorithm needs one."""
+    critic: CriticState | None
+    """When the algorithm has one."""
     key: UInt32[Array, "2"]
     """Root of all sampling; it never changes, `draws` is folded into it."""
     phase: Int[Array, ""]
-    """0 in the supervised warm start, 1 in RL."""
+    """0 in the supervised warm start, 1 while only the critic learns, 2 in RL."""
     warm_step: Int[Array, ""]
     """Supervised steps done."""
+    value_step: Int[Array, ""]
+    """Steps of value pretraining done."""
     step: Int[Array, ""]
     """RL steps done."""
     draws: Int[Array, ""]
@@ -35,21 +49,37 @@ class TrainState(NamedTuple):
     """How many prompts were taken from the endless stream of training prompts."""
 
 
-def create(params: Params, optimizer: optax.GradientTransformation, seed: int, *, with_reference: bool) -> TrainState:
+def create(
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    *,
+    with_reference: bool,
+    critic: CriticState | None = None,
+) -> TrainState:
     """Begin at the warm start, with nothing drawn."""
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
-    counters = [jnp.zeros((), jnp.int32) for _ in range(5)]  # five buffers: a donated one may not be shared
-    return TrainState(params, optimizer.init(params), reference, key, *counters)
+    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers: a donated one may not be shared
+    return TrainState(params, optimizer.init(params), reference, critic, key, *counters)
 
 
-def begin_rl(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
-    """Enter RL: a fresh optimiser, and the policy as it is now as the reference."""
+def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, critic: CriticState | None) -> TrainState:
+    """Fix the initial policy: a fresh optimiser, the policy as it is now as the reference, and the critic it starts with."""
     return state._replace(
         opt_state=optimizer.init(state.params),
         reference=None if state.reference is None else jax.tree.map(jnp.copy, state.params),
-        phase=jnp.int32(RL),
+        critic=critic,
+        phase=jnp.int32(VALUE_PRETRAINING),
     )
+
+
+def begin_rl(state: TrainState) -> TrainState:
+    """Enter RL: the critic as it is now is the pretrained one."""
+    critic = state.critic
+    if critic is not None and critic.pretrained is not None:
+        critic = critic._replace(pretrained=jax.tree.map(jnp.copy, critic.params))
+    return state._replace(critic=critic, phase=jnp.int32(RL))
 
 
 def draw_key(state: TrainState) -> PRNGKeyArray:

@@ -11,7 +11,6 @@ import pytest
 
 from rljax.algorithms import ABLATIONS, BY_NAME, Algorithm, Rollout, dapo_ladder, loss, value_loss, without
 from rljax.algorithms import prepare as prepare_eagerly
-from rljax.algorithms.critic import length_adaptive_gae
 from rljax.ops.gae import gae
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import overlong_filter, sequence_mean, token_mean
@@ -83,7 +82,7 @@ def test_gspo_token_trains_as_gspo(rollout):
 
 def test_vapo_with_lambda_1_and_no_extras_is_ppo_with_lambda_1(rollout):
     plain = BY_NAME["vapo"](clip_high=0.2, positive=0.0)
-    plain = plain._replace(critic=plain.critic._replace(advantage=partial(gae, lambda_=1.0)))
+    plain = plain._replace(critic=plain.critic._replace(advantage=partial(gae, lambda_=1.0), policy_lambda=None))
     assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=math.inf), rollout))
 
 
@@ -126,12 +125,11 @@ def test_the_hybrid_runs_from_vapo_to_the_group(rollout):
     np.testing.assert_allclose(ends, prepare(BY_NAME["grpo"](beta=0.0), rollout).advantage, rtol=1e-12)
 
 
-def test_lambda_of_long_responses_is_1(rollout):
-    rewards = jnp.asarray(DRAWN["steps"])
-    adaptive = length_adaptive_gae(rewards, rollout.values, MASK, alpha=1e12)
-    np.testing.assert_allclose(adaptive, gae(rewards, rollout.values, MASK, lambda_=1.0), rtol=1e-9)
-    short = length_adaptive_gae(rewards, rollout.values, MASK)
-    np.testing.assert_allclose(short, gae(rewards, rollout.values, MASK, lambda_=0.0), rtol=1e-12)
+@pytest.mark.parametrize(("alpha", "lambda_"), [(1e12, 1.0), (0.05, 0.0)], ids=["long responses", "short ones"])
+def test_length_adaptive_lambda_ends_at_1_and_at_0(rollout, alpha, lambda_):
+    vapo = BY_NAME["vapo"](alpha=alpha)
+    fixed = vapo._replace(critic=vapo.critic._replace(advantage=partial(gae, lambda_=lambda_), policy_lambda=None))
+    np.testing.assert_allclose(prepare(vapo, rollout).advantage, prepare(fixed, rollout).advantage, rtol=1e-9, atol=1e-12)
 
 
 def test_a_dual_clip_that_never_bites_is_a_clip(rollout):
@@ -177,14 +175,14 @@ SLOTS = {
     ("dapo", "token_level"): "weights",
     ("dapo", "dynamic_sampling"): "keep_group",
     ("vapo", "value_pretraining"): "critic.pretraining_steps",
-    ("vapo", "decoupled_gae"): "critic.advantage",
-    ("vapo", "length_adaptive"): "critic.advantage",
+    ("vapo", "decoupled_gae"): "critic.policy_lambda",
+    ("vapo", "length_adaptive"): "critic.policy_lambda",
     ("vapo", "clip_higher"): "surrogate",
     ("vapo", "token_level"): "weights",
     ("vapo", "positive_examples"): "terms",
     ("vapo", "group_sampling"): "group_size",
     ("vc_ppo", "value_pretraining"): "critic.pretraining_steps",
-    ("vc_ppo", "decoupled_gae"): "critic.advantage",
+    ("vc_ppo", "decoupled_gae"): "critic.policy_lambda",
 }
 
 
@@ -202,7 +200,7 @@ def test_an_ablation_differs_in_one_slot(name, part):
 def test_what_the_ablated_slots_hold():
     vapo = BY_NAME["vapo"]()
     assert without("vapo", vapo, "value_pretraining").critic.pretraining_steps == 0
-    assert without("vapo", vapo, "length_adaptive").critic.advantage.keywords == {"lambda_": 0.95}
+    assert without("vapo", vapo, "length_adaptive").critic.policy_lambda is None
     assert without("vapo", vapo, "clip_higher").surrogate.keywords == {"low": 0.2, "high": 0.2}
     assert without("vapo", vapo, "token_level").weights is sequence_mean
     assert without("vapo", vapo, "positive_examples").terms == ()
@@ -212,6 +210,11 @@ def test_what_the_ablated_slots_hold():
     assert without("dapo", dapo, "soft_overlong").shape_reward is None
     assert without("dapo", dapo, "dynamic_sampling").keep_group is None
     assert without("dapo", dapo, "token_level").weights is sequence_mean
+
+
+def test_without_length_adaptation_lambda_is_that_of_vc_ppo(rollout):
+    batch = prepare(without("vapo", BY_NAME["vapo"](), "length_adaptive"), rollout)
+    np.testing.assert_allclose(batch.advantage, prepare(BY_NAME["vc_ppo"](), rollout).advantage, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["vapo", "vc_ppo"])

@@ -144,6 +144,15 @@ def test_rewind_drops_rows_that_were_kept_out_of_order(tmp_path):
     assert read_rows(run.metrics) == [metrics_row("rl", 1)]
 
 
+def test_rewind_drops_later_rows_of_value_pretraining(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    write_rows(
+        run.metrics, [metrics_row("eval", 0), metrics_row("value", 1), metrics_row("value", 2), metrics_row("rl", 1)]
+    )
+    run.rewind(0, 0, value_step=1)
+    assert read_rows(run.metrics) == [metrics_row("eval", 0), metrics_row("value", 1)]
+
+
 def test_rewind_keeps_bytes_and_drops_a_torn_line(tmp_path):
     run = RunFolder.create(tmp_path, {})
     row = '{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode()
@@ -170,7 +179,7 @@ def test_rewind_leaves_a_file_that_it_cannot_read(tmp_path):
 
 @pytest.mark.parametrize(("warm_step", "rl_step"), [(-1, 0), (0, -1)])
 def test_rewind_refuses_a_negative_step(tmp_path, warm_step, rl_step):
-    with pytest.raises(ValueError, match=f"must not be negative, got {warm_step} and {rl_step}"):
+    with pytest.raises(ValueError, match=f"no step may be negative, got .*'warm_start': {warm_step}.*'rl': {rl_step}"):
         RunFolder.create(tmp_path, {}).rewind(warm_step, rl_step)
 
 
@@ -189,7 +198,7 @@ def test_read_metrics_returns_every_row(tmp_path):
         ("{", "is not valid JSON"),
         ("", "is not valid JSON"),
         ("[]", "must be a JSON object"),
-        ('{"step": 1}', 'must have a "phase" among warm_start, rl, eval'),
+        ('{"step": 1}', 'must have a "phase" among warm_start, value, rl, eval'),
         ('{"phase": "train", "step": 1}', 'must have a "phase" among'),
         ('{"phase": "rl"}', 'must have a whole number "step"'),
         ('{"phase": "rl", "step": -1}', 'must have a whole number "step"'),

@@ -10,7 +10,7 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.models import Model, TransformerConfig, init_params
 from rljax.parallel import make_mesh, put_rows
 from rljax.training.rollouts import micro_batches
-from rljax.training.state import begin_rl, create, place
+from rljax.training.state import create, place
 from rljax.training.update import Scorer, Sequences, make_policy_step, make_supervised_step
 
 CONFIG = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
@@ -38,7 +38,7 @@ def data():
 
 def updated(data, *, microbatch, mesh, steps=1):
     """Parameters and metrics after updates on the same data."""
-    state = begin_rl(create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=False), OPTIMIZER)
+    state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=False)
     state = place(state, mesh)
     step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORER, OPTIMIZER, state, mesh)
     (part,) = micro_batches(data, 1, microbatch)

@@ -1,0 +1,115 @@
+"""What a critic's last layer says, and how it is read: one number, a mixture of heads, or a distribution over values."""
+
+from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+from jaxtyping import Array, Float
+
+from rljax.ops.categorical import categorical_mean_of_logits, hl_gauss, two_hot, uniform_support
+from rljax.ops.checks import check_at_least
+from rljax.ops.value import multi_head_value
+
+
+class ValueHead(NamedTuple):
+    """How many numbers a critic gives for each token, and what they mean."""
+
+    size: int
+    """Numbers a token."""
+    value: Callable[[Float[Array, "B T N"]], Float[Array, "B T"]]
+    """Numbers of each token -> its value, in the reward's unit."""
+    distribution: Callable[[Float[Array, "B T"]], Float[Array, "B T N"]] | None = None
+    """Returns -> the distributions that the numbers, as logits, are fitted to by cross-entropy in place of `Critic.loss`."""
+    support: tuple[float, float] | None = None
+    """Lowest and highest return that the head can express; None: any."""
+
+
+def scalar() -> ValueHead:
+    """One number, the value itself.
+
+    Example:
+        >>> scalar().size
+        1
+    """
+    return ValueHead(1, lambda outputs: outputs[..., 0])
+
+
+def mixture(*, heads: int = 4) -> ValueHead:
+    """Several values, weighed anew in each state.
+
+    ::
+
+        V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax of the other half of the numbers
+
+    Args:
+        heads: H, at least 2.
+
+    Raises:
+        ValueError: fewer than 2 heads.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mixture(heads=2).value(jnp.array([[[1.0, 3.0, 0.0, 0.0]]])).tolist()
+        [[2.0]]
+
+    Source:
+        MF Eq. 21 (`rljax.ops.value.multi_head_value`).
+    """
+    check_at_least(2, heads=heads)
+    return ValueHead(2 * heads, lambda outputs: multi_head_value(outputs[..., :heads], outputs[..., heads:]))
+
+
+def categorical_two_hot(*, low: float = -0.5, high: float = 1.5, bins: int = 21) -> ValueHead:
+    """A distribution over support points, fitted to the two points around the return.
+
+    Args:
+        low: lowest support point, in the reward's unit.
+        high: highest support point.
+        bins: number of support points, at least 2.
+
+    Raises:
+        ValueError: `low` not below `high`, or fewer than 2 bins.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> categorical_two_hot(low=0.0, high=1.0, bins=3).value(jnp.zeros((1, 1, 3))).tolist()
+        [[0.5]]
+
+    Source:
+        arXiv:2403.03950, Section 3.1; MF Eq. 22 (`rljax.ops.categorical.two_hot`).
+    """
+    support = uniform_support(low, high, bins)
+    value = partial(categorical_mean_of_logits, support=support)
+    return ValueHead(bins, value, partial(two_hot, support=support), (low, high))
+
+
+def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21, sigma_ratio: float = 0.75) -> ValueHead:
+    """A distribution over bins, fitted to a normal one around the return.
+
+    Args:
+        low: centre of the lowest bin, in the reward's unit; leave some bins' room below the lowest return.
+        high: centre of the highest bin; leave some bins' room above the highest return.
+        bins: number of bins, at least 2.
+        sigma_ratio: standard deviation of the normal over a bin's width, positive.
+
+    Raises:
+        ValueError: `low` not below `high`, fewer than 2 bins, or `sigma_ratio` not positive.
+
+    Example:
+        >>> head = categorical_hl_gauss()
+        >>> head.size, head.support
+        (21, (-0.5, 1.5))
+
+    Source:
+        arXiv:2403.03950, Section 3.1; MF Eq. 22 (`rljax.ops.categorical.hl_gauss`).
+    """
+    support = uniform_support(low, high, bins)
+    value = partial(categorical_mean_of_logits, support=support)
+    return ValueHead(bins, value, partial(hl_gauss, support=support, sigma_ratio=sigma_ratio), (low, high))
+
+
+HEADS = MappingProxyType(
+    {"scalar": scalar, "mixture": mixture, "two_hot": categorical_two_hot, "hl_gauss": categorical_hl_gauss}
+)
+"""Name -> factory; its keyword arguments are the head's options."""

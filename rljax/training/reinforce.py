@@ -1,0 +1,66 @@
+"""The RL phase: sample, judge, learn; evaluate, show and save on the way."""
+
+import time
+
+from rljax.data.prompts import PromptStream
+from rljax.rollout import Collected, Groups
+from rljax.training.checkpoint import LAST
+from rljax.training.learner import make_learner
+from rljax.training.rollouts import next_rollout
+from rljax.training.run import Run, evaluate_and_keep_best
+
+
+def rollout_metrics(collected: Collected, seconds: float) -> dict[str, float]:
+    """Averages over everything that was sampled in a step, kept or not."""
+    sampled = collected.sampled
+    lengths = sampled.mask.sum(-1)
+    rewards = sampled.rewards[sampled.valid]
+    return {
+        "reward": float(rewards.mean()) if rewards.size else float("nan"),
+        "accuracy": float((rewards > 0).mean()) if rewards.size else float("nan"),
+        "response_length": float(lengths.mean()),
+        "truncated_share": float(sampled.truncated.mean()),
+        "filtered_ratio": collected.filtered_ratio,
+        "tries": float(collected.tries),
+        "trained_groups": float(collected.groups.count),
+        "tokens_per_second": float(lengths.sum()) / seconds,
+        "seconds": seconds,
+    }
+
+
+def reinforce(run: Run) -> None:
+    """Sample, judge, learn; evaluate, show and save on the way."""
+    config, setup = run.config, run.setup
+    order = PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed).indices
+    learn = make_learner(run)
+    run.display.phase("rl", config.steps)
+    while int(run.state.step) < config.steps:
+        begun = time.monotonic()
+        run.state, collected = next_rollout(
+            run.state, run.carried, config=config, engine=setup.train, algorithm=setup.algorithm, order=order
+        )
+        run.carried = collected.surplus
+        step = int(run.state.step) + 1
+        if not collected.complete:
+            run.display.warning(
+                f"Step {step}: {collected.groups.count} of {config.prompts} groups after {collected.tries} tries; "
+                f"{collected.filtered_ratio:.0%} were all right or all wrong. Training on those there are."
+            )
+        learned = learn(collected.groups)
+        numbers = learned | rollout_metrics(collected, time.monotonic() - begun)
+        run.trackers.log("rl", step, numbers)
+        run.display.update(step, numbers)
+        if config.sample_every and (step % config.sample_every == 0 or step == 1):
+            show_samples(run, step, collected.sampled)
+        if step == config.steps or (config.eval_every and step % config.eval_every == 0):
+            evaluate_and_keep_best(run, step)
+        if step == config.steps or step % config.checkpoint_every == 0:
+            run.save(LAST)
+        run.stop_if_asked()
+
+
+def show_samples(run: Run, step: int, groups: Groups) -> None:
+    """Show a few decoded responses, and keep them."""
+    rows = run.setup.train.shown(groups, run.config.shown_samples)
+    run.trackers.samples(step, rows)
+    run.display.samples(step, rows)

@@ -1,0 +1,116 @@
+"""A run in progress: what it works with, the few things that move, and what is said and kept of it."""
+
+from dataclasses import dataclass, field
+
+import jax
+import optax
+
+from rljax.models import count_parameters
+from rljax.rollout import Groups
+from rljax.training import checkpoint as checkpoints
+from rljax.training.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.config import TrainConfig
+from rljax.training.critic import Valuer
+from rljax.training.display import Display
+from rljax.training.evaluation import evaluate
+from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.optimizer import constant_schedule, cosine_schedule, make_optimizer
+from rljax.training.run_folder import RunFolder
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+from rljax.training.trackers import Trackers
+from rljax.training.update import Scorer
+
+
+@dataclass
+class Run:
+    """A run in progress: the immutable setup, and the few things that move."""
+
+    setup: Setup
+    folder: RunFolder
+    display: Display
+    trackers: Trackers
+    stop: StopRequest
+    state: TrainState
+    carried: Groups | None = None
+    notes: dict = field(default_factory=dict)
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings."""
+        return self.setup.config
+
+    @property
+    def scorer(self) -> Scorer:
+        """How response tokens are scored."""
+        config = self.config
+        return Scorer(self.setup.model, self.setup.prompt_length, config.temperature, config.score_chunk)
+
+    @property
+    def valuer(self) -> Valuer:
+        """How the critic looks at sequences; for algorithms that have one."""
+        return Valuer(self.setup.critic, self.setup.algorithm.critic.head, self.setup.prompt_length)
+
+    def save(self, which: str) -> None:
+        """Write a checkpoint, the last or the best."""
+        checkpoints.save(self.folder.checkpoints / which, Checkpoint(self.state, self.carried, self.notes))
+
+    def stop_if_asked(self) -> None:
+        """After Ctrl-C: save, say how to go on, and leave."""
+        if self.stop.requested:
+            self.save(LAST)
+            self.display.warning(f"Stopped. Everything is saved; go on with: rljax train --resume {self.folder.path}")
+            raise Interrupted
+
+
+def policy_optimizer(config: TrainConfig, phase: str) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Optimiser and learning-rate schedule of the policy in "warm_start" or "rl"."""
+    if phase == "warm_start":
+        schedule = cosine_schedule(config.warm_start_learning_rate, config.learning_rate_warmup, config.warm_start_steps)
+    else:
+        schedule = constant_schedule(config.learning_rate, config.learning_rate_warmup)
+    return make_optimizer(config, schedule), schedule
+
+
+def critic_optimizer(setup: Setup, phase: str) -> optax.GradientTransformation:
+    """Optimiser of the critic in "value_pretraining" or "rl"; its state passes from the one to the other."""
+    config = setup.config
+    peak = config.critic_learning_rate
+    if peak is None:
+        peak = config.learning_rate * setup.algorithm.critic.learning_rate_ratio
+    if phase == "value_pretraining" and config.value_pretraining_learning_rate is not None:
+        peak = config.value_pretraining_learning_rate
+    return make_optimizer(config, constant_schedule(peak, config.learning_rate_warmup))
+
+
+def evaluate_and_keep_best(run: Run, step: int) -> None:
+    """Evaluate; log it; save a checkpoint when it is the best so far."""
+    metrics = evaluate(run.setup.heldout, run.state.params).metrics()
+    run.trackers.log("eval", step, metrics)
+    run.display.message(f"Step {step}: held-out greedy accuracy {metrics['accuracy']:.1%}.")
+    run.notes["accuracy"] = metrics["accuracy"]
+    if metrics["accuracy"] > run.notes.get("best_accuracy", -1.0):
+        run.notes["best_accuracy"], run.notes["best_step"] = metrics["accuracy"], step
+        run.save(BEST)
+
+
+def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
+    """What is about to run, in a few lines."""
+    config = setup.config
+    mesh = " x ".join(f"{name}={size}" for name, size in setup.mesh.shape.items())
+    kind = setup.mesh.devices.flat[0].device_kind
+    train, heldout = setup.train.prompts, setup.heldout.prompts
+    lines = [
+        f"algorithm {config.algorithm} on {config.dataset or 'generated arithmetic'}: {len(train.tokens)} training prompts, "
+        f"{len(heldout.tokens)} held out",
+        f"model {config.model or 'from random weights'}: {count_parameters(state.params):,} parameters, {config.dtype}",
+        f"mesh {mesh} of {jax.device_count()} {kind} device(s)",
+        f"run folder {folder.path}",
+    ]
+    if setup.critic is not None:
+        trained = count_parameters(setup.critic.learned(state.critic.params))
+        lines.insert(2, f"critic from {config.critic or 'the policy'}: {trained:,} parameters that learn")
+    dropped = train.dropped + heldout.dropped
+    if dropped:
+        lines.append(f"{dropped} prompts are longer than max_prompt_tokens={config.max_prompt_tokens} and were left out")
+    return lines

@@ -1,0 +1,89 @@
+"""Value heads: what they read from the critic's numbers, and the loss of a categorical one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import BY_NAME, Rollout, prepare, value_loss
+from rljax.algorithms.critic import with_pretrained_value
+from rljax.algorithms.value_head import HEADS, mixture
+
+P, G, T = 2, 2, 3
+MASK = jnp.ones((P, G, T), bool).at[0, 0, 2:].set(False)
+RNG = np.random.default_rng(0)
+ROLLOUT = Rollout(
+    mask=MASK,
+    behaviour_logp=jnp.asarray(RNG.normal(size=(P, G, T)), jnp.float32),
+    rewards=jnp.array([[1.0, 0.0], [0.0, 1.0]]),
+    values=jnp.asarray(RNG.uniform(size=(P, G, T)), jnp.float32),
+)
+
+
+def with_head(head):
+    algorithm = BY_NAME["vapo"]()
+    return algorithm._replace(critic=algorithm.critic._replace(head=head))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_reads_one_value_a_token(name):
+    head = HEADS[name]()
+    outputs = jnp.asarray(RNG.normal(size=(P, T, head.size)), jnp.float32)
+    values = head.value(outputs)
+    assert values.shape == (P, T)
+    assert (head.distribution is None) == (head.support is None)
+    assert np.ptp(np.asarray(values)) > 0
+
+
+def test_a_mixture_lies_between_its_heads():
+    outputs = jnp.asarray(RNG.normal(size=(50, 6)), jnp.float32)
+    values = mixture(heads=3).value(outputs)
+    weights = np.exp(outputs[:, 3:]) / np.exp(outputs[:, 3:]).sum(-1, keepdims=True)
+    np.testing.assert_allclose(values, (weights * outputs[:, :3]).sum(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["two_hot", "hl_gauss"])
+def test_a_categorical_head_descends_its_cross_entropy(name):
+    head = HEADS[name](low=-1.0, high=2.0, bins=7)
+    algorithm = with_head(head)
+    batch = prepare(algorithm, ROLLOUT)
+    outputs = jnp.asarray(RNG.normal(size=(P * G, T, 7)), jnp.float32)
+
+    def total(outputs):
+        return value_loss(algorithm, head.value(outputs), batch, outputs=outputs)[0]
+
+    logp = jax.nn.log_softmax(outputs, -1)
+    expected = 0.0
+    for row in range(P * G):
+        for t in range(T):
+            if batch.mask[row, t]:
+                target = np.asarray(head.distribution(batch.value_target[row, t][None]))[0]
+                expected -= float(batch.value_weights[row, t]) * (target * np.asarray(logp[row, t])).sum()
+    np.testing.assert_allclose(total(outputs), expected, rtol=1e-5)
+    fitted = outputs
+    for _ in range(400):
+        fitted = fitted - 5.0 * jax.grad(total)(fitted)
+    near = np.abs(np.asarray(head.value(fitted) - batch.value_target))[np.asarray(batch.mask)]
+    assert near.max() < 0.1
+
+
+def test_a_categorical_head_needs_its_outputs():
+    algorithm = with_head(HEADS["two_hot"]())
+    batch = prepare(algorithm, ROLLOUT)
+    with pytest.raises(ValueError, match=r"outputs must be given for a categorical head, of shape \[4, 3, 21\], got None"):
+        value_loss(algorithm, jnp.zeros((4, 3)), batch)
+
+
+def test_the_pretrained_value_fades():
+    blend = with_pretrained_value(BY_NAME["vapo"](), initial=0.8, decay=2.0, eta=1.0).critic.blend
+    before, now = jnp.ones((P, G, T)), jnp.zeros((P, G, T))
+    at = [float(blend(before, now, jnp.array(t), jnp.array(0.0))[0, 0, 0]) for t in (0.0, 0.5, 1.0)]
+    np.testing.assert_allclose(at, 0.8 * np.exp(-2.0 * np.array([0.0, 0.5, 1.0])), rtol=1e-5)
+    trusted = float(blend(before, now, jnp.array(0.0), jnp.array(1.0))[0, 0, 0])
+    assert trusted == pytest.approx(0.4)
+    assert float(blend(before, now, jnp.array(0.0), jnp.array(-3.0))[0, 0, 0]) == pytest.approx(0.8)
+
+
+def test_a_blend_needs_a_critic():
+    with pytest.raises(ValueError, match="algorithm must have a critic"):
+        with_pretrained_value(BY_NAME["dapo"]())

@@ -1,0 +1,363 @@
+"""Runs with a critic, small: value pretraining, resume, reuse, variants, and refusals that name both sides."""
+
+import json
+import re
+import shutil
+import signal
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import rljax
+from rljax.algorithms import BY_NAME, Rollout, prepare
+from rljax.errors import InputError
+from rljax.models import Model, TransformerConfig, init_params
+from rljax.models.value_model import load_value_model
+from rljax.parallel import make_mesh, put_rows
+from rljax.training import checkpoint as checkpoints
+from rljax.training.config import TrainConfig
+from rljax.training.critic import (
+    Valuer,
+    check_support,
+    first_critic,
+    make_critic,
+    make_head,
+    make_value_step,
+    value_schedule,
+)
+from rljax.training.interrupt import Interrupted
+from rljax.training.learner import credit_metrics
+from rljax.training.loop import initial_state
+from rljax.training.rollouts import micro_batches
+from rljax.training.setup import laid_out, make_algorithm, make_setup
+from rljax.training.state import create, place
+from rljax.training.update import Sequences
+
+TINY = TrainConfig(
+    name="tiny",
+    algorithm="vapo",
+    layers=1,
+    width=16,
+    heads=2,
+    kv_heads=1,
+    hidden=32,
+    operands=(2, 2),
+    train_problems=40,
+    heldout_problems=6,
+    max_prompt_tokens=6,
+    max_response_tokens=12,
+    warm_start_steps=2,
+    warm_start_batch=8,
+    steps=2,
+    prompts=4,
+    group_size=4,
+    microbatch_rows=4,
+    minibatches=2,
+    learning_rate=1e-2,
+    value_pretraining_steps=3,
+    eval_every=0,
+    sample_every=0,
+    data=1,
+    quiet=True,
+)
+
+
+def even_length(completions):
+    """A reward that a random model gets both ways."""
+    return [float(len(completion) % 2 == 0) for completion in completions]
+
+
+def stopping_after(calls):
+    """The same reward, with a Ctrl-C during its n-th call."""
+    seen = []
+
+    def reward(completions):
+        seen.append(None)
+        if len(seen) == calls:
+            signal.raise_signal(signal.SIGINT)
+        return even_length(completions)
+
+    return reward
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    return rljax.train(replace(TINY, run=str(path)), even_length)
+
+
+def last_state(config, path):
+    setup, first_params = make_setup(config, reward=even_length)
+    return checkpoints.restore(path / "checkpoints" / "last", initial_state(setup, first_params())).state
+
+
+def rows(path, phase):
+    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    unstable = ("seconds", "tokens_per_second")
+    return [{k: v for k, v in row.items() if k not in unstable} for row in found if row["phase"] == phase]
+
+
+def distance(ours, theirs):
+    return max(jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), ours, theirs)))
+
+
+def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
+    config = replace(
+        TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=1, learning_rate=1e-30, critic_learning_rate=1e-2
+    )
+    result = rljax.train(config, even_length)
+    setup, first_params = make_setup(config, reward=even_length)
+    assert distance(result.params, first_params()) < 1e-12
+    start = initial_state(setup, first_params()).critic.params
+    model, saved = load_value_model(result.run / "critic")
+    assert model == setup.critic.model
+    assert distance(saved["trunk"], start["trunk"]) > 1e-3
+    value_rows = rows(result.run, "value")
+    assert [row["step"] for row in value_rows] == [1, 2, 3]
+    assert all(
+        np.isfinite(row[name]) for row in value_rows for name in ("explained_variance", "value_loss", "outcome_loss")
+    )
+    (row,) = rows(result.run, "rl")
+    assert {
+        "explained_variance",
+        "value_loss",
+        "advantage_correlation",
+        "lambda_10",
+        "lambda_90",
+        "positive_examples",
+    } <= set(row)
+
+
+def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
+    def starts_with_a_digit(completions):
+        return [float(completion[:1].isdigit()) for completion in completions]
+
+    config = replace(
+        TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8, microbatch_rows=64
+    )
+    config = replace(config, value_pretraining_steps=120, critic_learning_rate=2e-2)
+    result = rljax.train(config, starts_with_a_digit)
+    explained = [row["explained_variance"] for row in rows(result.run, "value")]
+    assert max(explained[:2]) < 0.3
+    assert min(explained[-5:]) > 0.5, explained
+
+
+def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
+    easy = {"value_pretraining_explained_variance": -1e9}
+    both = rljax.train(replace(TINY, run=str(tmp_path / "a"), steps=0, value_pretraining_loss=1e9, **easy), even_length)
+    assert len(rows(both.run, "value")) == 1
+    one = rljax.train(replace(TINY, run=str(tmp_path / "b"), steps=0, value_pretraining_loss=1e-9, **easy), even_length)
+    assert len(rows(one.run, "value")) == TINY.value_pretraining_steps
+
+
+@pytest.mark.parametrize("calls", [2, 5], ids=["in value pretraining", "in RL"])
+def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls):
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(replace(TINY, run=str(path)), stopping_after(calls))
+    stopped = last_state(TINY, path)
+    assert (int(stopped.value_step), int(stopped.step)) == {2: (1, 0), 5: (3, 1)}[calls]
+    rljax.train(None, even_length, resume=path)
+    jax.tree.map(np.testing.assert_array_equal, last_state(TINY, path), last_state(TINY, finished.run))
+    for phase in ("warm_start", "value", "rl", "eval"):
+        assert rows(path, phase) == rows(finished.run, phase)
+
+
+def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
+    config = replace(
+        TINY, run=str(tmp_path / "next"), critic=str(finished.run), value_pretraining_steps=0, warm_start_steps=0, steps=0
+    )
+    rljax.train(config, even_length)
+    _, saved = load_value_model(finished.run / "critic")
+    jax.tree.map(np.testing.assert_array_equal, last_state(config, tmp_path / "next").critic.params, saved)
+
+
+def test_a_frozen_trunk_stays(tmp_path):
+    config = replace(TINY, run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
+    rljax.train(config, even_length)
+    setup, first_params = make_setup(config, reward=even_length)
+    start, end = initial_state(setup, first_params()).critic.params, last_state(config, tmp_path / "frozen").critic.params
+    assert distance(end["trunk"], start["trunk"]) == 0
+    assert distance(end["head"], start["head"]) > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"critic_head": "mixture", "critic_head_options": {"heads": 2}},
+        {"critic_head": "two_hot"},
+        {"critic_head": "hl_gauss", "critic_head_options": {"low": -1, "high": 2, "bins": 31}},
+        {"mix_pretrained_value": True},
+        {"critic": "fresh"},
+        {"algorithm": "open_reasoner_zero"},
+        {"algorithm": "ppo", "algorithm_options": {"beta": 0.1, "entropy": 0.01}},
+        {"without": ("length_adaptive", "positive_examples")},
+        {"without": ("group_sampling",)},
+        {"without": ("value_pretraining",), "value_pretraining_steps": None},
+    ],
+    ids=lambda change: "-".join(map(str, change.values())),
+)
+def test_variants_train(tmp_path, change):
+    config = replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=1, **change)
+    result = rljax.train(config, even_length)
+    (row,) = rows(result.run, "rl")
+    assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
+    assert ("lambda_50" in row) == (config.algorithm == "vapo" and "length_adaptive" not in config.without)
+    setup, first_params = make_setup(config, reward=even_length)
+    assert distance(result.params, first_params()) > 0
+    assert distance(last_state(config, result.run).critic.params, initial_state(setup, first_params()).critic.params) > 0
+
+
+def test_the_blended_critic_is_the_pretrained_one(tmp_path):
+    config = replace(TINY, run=str(tmp_path / "run"), mix_pretrained_value=True, warm_start_steps=0, steps=1)
+    result = rljax.train(config, even_length)
+    state = last_state(config, result.run)
+    _, saved = load_value_model(result.run / "critic")
+    jax.tree.map(np.testing.assert_array_equal, state.critic.pretrained, saved)
+    assert distance(state.critic.params, saved) > 0
+
+
+def test_parts_are_taken_out():
+    whole = make_algorithm(TINY)
+    assert make_algorithm(replace(TINY, without=("positive_examples",))).terms == ()
+    assert make_algorithm(replace(TINY, without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
+    alone = replace(TINY, without=("group_sampling",))
+    config = laid_out(alone, make_algorithm(alone))
+    assert (config.prompts, config.group_size) == (16, 1)
+    assert laid_out(TINY, whole) is TINY
+
+
+@pytest.mark.parametrize(
+    ("prompts", "minibatches", "updates", "expected"),
+    [(128, 1, 12, (4, 3)), (36, 1, 12, (12, 1)), (32, 2, 12, (8, 3)), (32, 2, 1, (2, 1)), (5, 5, 1, (5, 1))],
+)
+def test_critic_updates_fit_the_prompts(prompts, minibatches, updates, expected):
+    algorithm = BY_NAME["ppo"]()
+    algorithm = algorithm._replace(critic=algorithm.critic._replace(updates=updates))
+    schedule = value_schedule(algorithm, replace(TINY, prompts=prompts, minibatches=minibatches), devices=1)
+    assert (schedule.minibatches, schedule.passes) == expected
+    assert schedule.minibatches * schedule.passes == minibatches * updates
+    assert prompts * TINY.group_size % (schedule.minibatches * schedule.rows) == 0
+
+
+def test_credit_is_measured_as_by_hand():
+    rng = np.random.default_rng(0)
+    values, advantage = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4))
+    rewards, mask = rng.normal(size=(2, 3)), rng.random((2, 3, 4)) < 0.7
+    outcome = np.broadcast_to(rewards[..., None], mask.shape)[mask]
+    poisoned = np.where(mask, values, np.nan)
+    measured = credit_metrics(
+        *(jnp.asarray(x, jnp.float32) for x in (poisoned, rewards)), jnp.asarray(mask), jnp.float32(advantage)
+    )
+    explained = 1 - np.var(outcome - values[mask]) / np.var(outcome)
+    np.testing.assert_allclose(measured["explained_variance"], explained, rtol=1e-4)
+    np.testing.assert_allclose(measured["value"], values[mask].mean(), rtol=1e-4)
+    np.testing.assert_allclose(measured["outcome_loss"], 0.5 * np.square(outcome - values[mask]).mean(), rtol=1e-4)
+    np.testing.assert_allclose(measured["advantage_correlation"], np.corrcoef(advantage[mask], outcome)[0, 1], rtol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def taught():
+    """One critic update of the same data, cut and sharded in several ways."""
+    config = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+    policy, rng = init_params(config, jax.random.key(0)), np.random.default_rng(0)
+    tokens = rng.integers(2, 16, (16, 8)).astype(np.int32)
+    valid = np.arange(8) < rng.integers(4, 9, 16)[:, None]
+    mask = valid[:, 3:].reshape(4, 4, 5)
+    rollout = Rollout(
+        mask,
+        np.zeros(mask.shape, np.float32),
+        rng.random((4, 4)).astype(np.float32),
+        values=rng.random(mask.shape).astype(np.float32),
+    )
+    algorithm = BY_NAME["ppo"]()
+    source = make_critic(algorithm, TINY, Model(config))
+    optimizer = optax.sgd(0.1)
+    batch = jax.device_get(prepare(algorithm, rollout))
+
+    def update(microbatch, mesh):
+        critic = first_critic(source, optimizer, policy, 0, blended=False)
+        state = place(create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=critic), mesh)
+        step = make_value_step(algorithm, Valuer(source, algorithm.critic.head, 3), optimizer, state, mesh)
+        (part,) = micro_batches((Sequences(tokens, valid), batch), 1, microbatch)
+        state, metrics = step(state, *put_rows(mesh, part, leading=1))
+        return jax.device_get((state.critic.params, metrics))
+
+    return update
+
+
+@pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1))])
+def test_micro_batches_and_meshes_change_nothing(taught, microbatch, mesh):
+    whole, cut = taught(16, make_mesh(1, 1)), taught(microbatch, make_mesh(*mesh))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), cut, whole)
+
+
+def test_returns_beyond_the_support_are_refused():
+    algorithm = BY_NAME["ppo"]()
+    ones = jnp.ones((1, 2, 3))
+    batch = jax.device_get(prepare(algorithm, Rollout(ones > 0, -ones, jnp.array([[5.0, 0.0]]), values=0 * ones)))
+    check_support(make_head("scalar", {}), batch)
+    check_support(make_head("two_hot", {"high": 5}), batch)
+    with pytest.raises(InputError, match=r"expresses values from -0\.5 to 1\.5 and the returns go from 0 to 5"):
+        check_support(make_head("two_hot", {}), batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"critic": "none"}, "critic is 'none' and vapo needs one"),
+        (
+            {"algorithm": "grpo", "critic": "policy", "value_pretraining_steps": None},
+            "grpo has no critic, so critic cannot apply",
+        ),
+        ({"algorithm": "grpo"}, "grpo has no critic, so value_pretraining_steps cannot apply"),
+        (
+            {"algorithm": "grpo", "mix_pretrained_value": True},
+            "so value_pretraining_steps, mix_pretrained_value cannot apply",
+        ),
+        ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
+        (
+            {"critic_head": "quantile"},
+            "critic_head 'quantile' is unknown; choose one of scalar, mixture, two_hot, hl_gauss",
+        ),
+        (
+            {"critic_head": "two_hot", "critic_head_options": {"heads": 3}},
+            "two_hot has no option 'heads'; it has bins, high, low",
+        ),
+        (
+            {"critic_head": "mixture", "critic_head_options": {"heads": 1}},
+            "do not fit the head mixture: heads must be at least 2",
+        ),
+        (
+            {"without": ("magic",)},
+            "--without magic: part of vapo must be one of value_pretraining, decoupled_gae, length_adaptive",
+        ),
+        ({"algorithm": "grpo", "without": ("x",)}, "--without x: name must be one of dapo, vapo, vc_ppo, got 'grpo'"),
+        ({"step_reward": "equations"}, "vapo does not learn from steps"),
+        ({"value_pretraining_steps": -1}, "value_pretraining_steps is -1; it must not be negative"),
+        ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0; it must be positive"),
+        ({"value_pretraining_explained_variance": 1.5}, "value_pretraining_explained_variance is 1.5; it must be below 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        rljax.train(replace(TINY, run=str(tmp_path / "run"), **change), even_length)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_critic_of_another_vocabulary_is_refused(finished, tmp_path):
+    folder = tmp_path / "critic"
+    shutil.copytree(finished.run / "critic", folder)
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"vocab_size": 99}))
+    with pytest.raises(InputError, match="vocabulary of"):
+        rljax.train(replace(TINY, run=str(tmp_path / "run"), critic=str(folder)), even_length)
+
+
+def test_an_untrained_critic_is_warned_of(tmp_path, capsys):
+    rljax.train(replace(TINY, run=str(tmp_path / "run"), value_pretraining_steps=0, critic="fresh", steps=0), even_length)
+    assert "value pretraining has 0 steps" in capsys.readouterr().out.replace("\n", " ")
