@@ -68,8 +68,7 @@ def encode_prompts(
     """
     if not problems:
         raise InputError("there are no problems to encode; give at least one.")
-    encode = _encode_chat if chat else _encode_text
-    rows = [(problem, encode(problem, tokenizer)) for problem in problems]
+    rows = [(problem, prompt_tokens(problem, tokenizer, chat=chat)) for problem in problems]
     fitting = [(problem, tokens) for problem, tokens in rows if len(tokens) <= max_length]
     if not fitting:
         shortest = min(len(tokens) for _, tokens in rows)
@@ -84,12 +83,28 @@ def encode_prompts(
     )
 
 
-def _encode_text(problem: Problem, tokenizer: Tokenizer) -> list[int]:
-    opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    return opening + tokenizer.encode(problem.prompt)
+def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> list[int]:
+    """Turn one prompt into tokens.
 
+    Args:
+        problem: what is asked.
+        tokenizer: its opening token, if it has one, is put first.
+        chat: write the prompt through the tokenizer's chat template instead, which brings its own special tokens.
 
-def _encode_chat(problem: Problem, tokenizer: Tokenizer) -> list[int]:
+    Returns:
+        Token ids.
+
+    Raises:
+        InputError: text that the tokenizer cannot write, or `chat` with a tokenizer that has no template.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> prompt_tokens(Problem("1+1=", "2"), ByteTokenizer())
+        [1, 52, 46, 52, 64]
+    """
+    if not chat:
+        opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        return opening + tokenizer.encode(problem.prompt)
     if not hasattr(tokenizer, "apply_chat_template"):
         raise InputError(
             f"a {type(tokenizer).__name__} has no chat template; leave the chat off, or take a model's tokenizer."
@@ -149,6 +164,36 @@ class PromptStream:
     def take(self, position: int, count: int) -> list:
         """Take the records themselves; see `indices`."""
         return [self.records[i] for i in self.indices(position, count)]
+
+
+def host_part(count: int, *, host: int, hosts: int) -> slice:
+    """Say which of the prompts of a step one host serves.
+
+    Every host asks the stream for the same `count` prompts and takes its own piece of them, so that the order of the data does not
+    depend on how many hosts there are. The pieces are contiguous, as the rows of an array that is sharded over hosts are.
+
+    Args:
+        count: prompts of the whole step.
+        host: which host this is, from 0 on (`jax.process_index()`).
+        hosts: how many there are (`jax.process_count()`).
+
+    Returns:
+        A slice of the `count` prompts.
+
+    Raises:
+        InputError: a count that the hosts cannot share equally.
+        ValueError: no hosts, or a host that is none of them.
+
+    Example:
+        >>> PromptStream(range(8), seed=0).indices(0, 6)[host_part(6, host=1, hosts=2)]
+        [7, 4, 2]
+    """
+    if hosts < 1 or not 0 <= host < hosts:
+        raise ValueError(f"host must lie in [0, hosts), got host={host} and hosts={hosts}")
+    if count % hosts:
+        raise InputError(f"{count} prompts cannot be shared equally by {hosts} hosts; take a multiple of {hosts}.")
+    share = count // hosts
+    return slice(host * share, (host + 1) * share)
 
 
 def left_pad(

@@ -7,7 +7,8 @@ import types
 
 import pytest
 
-from rljax.data.dataset import load_problems
+from rljax.data.dataset import load_problems, read_problems
+from rljax.data.fault import describe
 from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
 
@@ -64,8 +65,11 @@ def test_demonstrations(write):
     assert problem.demonstration == "1+1=2;#2"
     (problem,) = load_problems(write([{"prompt": "1+1=", "answer": "so\n#### 2"}]), demonstration_column="answer")
     assert problem.demonstration == problem.answer == "so\n#### 2"
-    path = write([{"prompt": "1+1=", "answer": "2", "demonstration": None}])
-    with pytest.raises(InputError, match="line 1, column 'demonstration': a demonstration must be text, not null"):
+    rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+1=", "answer": "2", "demonstration": None}]
+    rows += [{"prompt": "1+1=", "answer": "2", "demonstration": "#2"}]
+    assert [problem.demonstration for problem in load_problems(write(rows))] == [None, None, "#2"]
+    path = write([{"prompt": "1+1=", "answer": "2", "demonstration": 2}])
+    with pytest.raises(InputError, match="line 1, column 'demonstration': the demonstration must be text, not 2"):
         load_problems(path)
 
 
@@ -132,8 +136,8 @@ GOOD = '{"prompt": "a", "answer": "1"}\n'
         ("{", "line 2: this is not JSON"),
         ("[1]", "line 2: a row must be an object with named columns, not a list"),
         ("null", "line 2: a row must be .*, not null"),
-        ('{"prompt": "a"}', r"line 2: the column 'answer' is missing \(there are prompt\)"),
-        ("{}", r"line 2: the column 'prompt' is missing \(there are none\)"),
+        ('{"prompt": "a"}', r"line 2, column 'answer': it is missing \(there are prompt\)"),
+        ("{}", r"line 2, column 'prompt': it is missing \(there are none\)"),
         (
             '{"prompt": 3, "answer": "1"}',
             "line 2, column 'prompt': a prompt must be text or a list of chat messages, not 3",
@@ -182,7 +186,7 @@ def test_further_bad_rows_are_counted(write):
         ),
         ({"prompt": "a", "answer": "1"}, {"answer_column": "code"}, "line 1: there is no column 'code' for the answer"),
         ({"prompt": "a", "answer": "1"}, {"prompt_column": "code"}, "line 1: there is no column 'code' for the prompt"),
-        ({"prompt": "a", "answer": "1"}, {"demonstration_column": "code"}, "line 1: the column 'code' is missing"),
+        ({"prompt": "a", "answer": "1"}, {"demonstration_column": "code"}, "line 1, column 'code': it is missing"),
     ],
 )
 def test_columns_that_cannot_be_found(write, row, arguments, message):
@@ -206,8 +210,8 @@ def test_files_that_cannot_be_used(write, text, name, message):
 
 
 def test_a_file_in_another_encoding(tmp_path):
-    (tmp_path / "data.jsonl").write_bytes('{"prompt": "é", "answer": "1"}'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"data\.jsonl is not written in UTF-8"):
+    (tmp_path / "data.jsonl").write_bytes(GOOD.encode() + '{"prompt": "é", "answer": "1"}'.encode("latin-1"))
+    with pytest.raises(InputError, match=r"data\.jsonl, line 2: this is not written in UTF-8"):
         load_problems(tmp_path / "data.jsonl")
 
 
@@ -272,8 +276,9 @@ def test_the_hub_is_read_through_datasets(monkeypatch):
 
 
 def test_real_files(shared_data, write):
-    gsm8k = load_problems(shared_data / "gsm8k_train.jsonl", demonstration_column="answer")
-    assert len(gsm8k) == 7473
+    gsm8k = load_problems(shared_data / "gsm8k_train.jsonl")
+    assert (len(gsm8k), gsm8k[0].answer) == (7473, "72")
+    assert all("#" not in problem.answer for problem in gsm8k)
     assert gsm8k[0].prompt.startswith("Natalia sold clips")
     assert gsm8k[0].demonstration.endswith("#### 72")
 
@@ -282,16 +287,25 @@ def test_real_files(shared_data, write):
     assert all(math.isfinite(float(problem.answer)) and "." not in problem.answer for problem in amc)
     assert set(amc[0].columns) == {"id", "problem", "url"}
 
-    with pytest.raises(
-        InputError, match=r"mbpp\.jsonl, line 1: there is none of the columns answer, .*text, code, task_id"
-    ):
-        load_problems(shared_data / "mbpp.jsonl")
-    mbpp = load_problems(shared_data / "mbpp.jsonl", answer_column="code")
+    mbpp = load_problems(shared_data / "mbpp.jsonl")
     assert len(mbpp) == 974
-    assert mbpp[1].columns["test_list"][0].startswith("assert similar_elements")
+    assert mbpp[1].columns["tests"][0].startswith("assert similar_elements")
+    assert mbpp[1].columns["tests"][0] in mbpp[1].prompt
+    assert all(problem.answer == "" and "\r" not in problem.demonstration for problem in mbpp)
+    assert sum(bool(problem.columns["setup"]) for problem in mbpp) == 2
+    assert load_problems(shared_data / "mbpp.jsonl", answer_column="code")[1].columns["test_list"]
 
+
+def test_the_four_bad_rows_of_a_real_file(shared_data):
     path = shared_data / "math_train.json"
     with pytest.raises(InputError, match=r"math_train\.json, entry 887, column 'answer': .*not null.* 3 more rows"):
         load_problems(path)
-    usable = [row for row in json.loads(path.read_text()) if row["answer"] and row["answer"].strip()]
-    assert len(load_problems(write(usable, "math.json"))) == 7470
+    dropped = read_problems(path, on_error="drop")
+    assert (len(dropped.problems), dropped.rows) == (7470, 7474)
+    assert [fault.place for fault in dropped.faults] == ["entry 887", "entry 1010", "entry 5329", "entry 5331"]
+    kept = read_problems(path, on_error="keep")
+    assert len(kept.problems) == 7474
+    assert [kept.places[i] for i, problem in enumerate(kept.problems) if problem.answer == ""] == [
+        fault.place for fault in dropped.faults
+    ]
+    assert "4 bad rows kept" in describe(kept.faults)

@@ -1,0 +1,147 @@
+"""What is known about a problem before a model sees it: lengths, bins, complexity; and further wordings of its prompt."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from rljax.data.cells import joined
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import Tokenizer
+from rljax.ops.selection import length_bins, length_percentiles
+
+PERCENTILES = (25.0, 50.0, 75.0, 95.0)
+"""Where the bins of length end, in percent of the problems."""
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_STEP_END = re.compile(r"[\n;]|(?<=[.!?])\s")
+
+
+def bins_of(lengths: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Sort lengths into five bins that end at the 25th, 50th, 75th and 95th percentile.
+
+    Args:
+        lengths: in tokens, at least one.
+
+    Returns:
+        The bin of each length, 0 for the shortest, and the four edges in tokens; an edge belongs to the bin below it.
+
+    Raises:
+        ValueError: no lengths.
+
+    Example:
+        >>> bins_of([10, 20, 30, 40, 50])
+        ([0, 0, 1, 2, 4], [20.0, 30.0, 40.0, 48.0])
+
+    Source:
+        MF Algorithm 11, step 10, with the percentiles of MF Algorithm 3, step 2.
+    """
+    array = jnp.asarray(np.asarray(lengths, np.int32))
+    edges = length_percentiles(array, percentiles=PERCENTILES)
+    return length_bins(array, edges).tolist(), edges.tolist()
+
+
+def numbers_in(text: str) -> int:
+    """Count the different numbers that a text names in digits.
+
+    Example:
+        >>> numbers_in("Buy 3 pens and 3 cups for $1,200.50 in 2 days.")
+        3
+    """
+    return len(set(_NUMBER.findall(text)))
+
+
+def steps_in(text: str) -> int:
+    """Count the steps of a worked response: lines, sentences, and parts that a semicolon ends.
+
+    Example:
+        >>> steps_in("7+5=12;12+9=21;#21"), steps_in("We add. Then we halve it.\\n#### 3")
+        (3, 3)
+    """
+    return sum(bool(part.strip()) for part in _STEP_END.split(text))
+
+
+def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> Float[np.ndarray, "N"]:
+    """Score how much there is to a problem, relative to the others.
+
+    The score is the mean of two or three shares: of problems with a shorter prompt, with fewer numbers in it, and, for a
+    problem with a demonstration, of those with fewer steps. Equals count half. No model is asked, so it says nothing about
+    what is hard for one; that is what a history of pass rates is for.
+
+    Args:
+        problems: N of them.
+        prompt_tokens: length of each prompt.
+
+    Returns:
+        `[N]`, in (0, 1), four decimal places.
+
+    Example:
+        >>> problems = [Problem("1+1?", "2"), Problem("What is 1+2+3?", "6"), Problem("1+1 ?", "2")]
+        >>> complexity_of(problems, [4, 14, 5]).tolist()
+        [0.25, 0.8333, 0.4167]
+
+    Source:
+        MF Algorithm 11, step 11 asks for a complexity and does not define it; the definition is this library's.
+    """
+    worked = [i for i, problem in enumerate(problems) if problem.demonstration is not None]
+    total = _shares(prompt_tokens) + _shares([numbers_in(problem.prompt) for problem in problems])
+    parts = np.full(len(problems), 2.0)
+    if worked:
+        total[worked] += _shares([steps_in(problems[i].demonstration) for i in worked])
+        parts[worked] += 1
+    return np.round(total / parts, 4)
+
+
+def _shares(values: Sequence[int]) -> Float[np.ndarray, "N"]:
+    """Share of all values that lie below each, half of its equals included."""
+    _, position, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    below = np.cumsum(counts) - counts
+    return ((below + counts / 2) / len(values))[position]
+
+
+def worded(problem: Problem, wording: str) -> Problem:
+    """Put a prompt into an instruction.
+
+    Args:
+        problem: a question; of a chat, the last message is reworded.
+        wording: text in which `{prompt}` stands for the question.
+
+    Returns:
+        The problem with the new prompt, all else as it was.
+
+    Example:
+        >>> worded(Problem("1+1?", "2"), "{prompt}\\nThink first.").prompt
+        '1+1?\\nThink first.'
+    """
+    if problem.messages is None:
+        return replace(problem, prompt=wording.replace("{prompt}", problem.prompt))
+    *before, last = problem.messages
+    messages = (*before, {**last, "content": wording.replace("{prompt}", last["content"])})
+    return replace(problem, prompt=joined(messages), messages=messages)
+
+
+def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
+    """Count the tokens of a demonstration, its end token included; None without one.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> response_length(Problem("1+1?", "2", "so 2"), ByteTokenizer())
+        5
+    """
+    return None if problem.demonstration is None else len(tokenizer.encode(problem.demonstration)) + 1
+
+
+def summary(lengths: Sequence[int]) -> dict[str, float] | None:
+    """Give least, median, 95th percentile and most of lengths, for a report; None of no lengths.
+
+    Example:
+        >>> summary([1, 2, 3])
+        {'least': 1, 'median': 2.0, 'p95': 2.9, 'most': 3}
+    """
+    if not lengths:
+        return None
+    middle, high = np.round(np.percentile(np.asarray(lengths), [50, 95]), 4).tolist()
+    return {"least": min(lengths), "median": middle, "p95": high, "most": max(lengths)}

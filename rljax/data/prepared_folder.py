@@ -1,0 +1,174 @@
+"""The folder that `rljax preprocess` writes: rows, what was dropped, counts, and a manifest by which it can be checked."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from rljax.data.dataset import Loaded, read_problems
+from rljax.data.preprocess import REASONS, Prepared, Verify, prepare_rows
+from rljax.data.problem import Problem
+from rljax.data.reading import locate
+from rljax.data.recipe import Preprocess
+from rljax.data.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from rljax.errors import InputError
+
+MANIFEST, REPORT, DROPPED = "manifest.json", "report.json", "dropped.jsonl"
+
+
+def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
+    """Read a dataset, prepare it and write the folder.
+
+    The same recipe on the same input gives the same bytes, so a folder that holds its result already is simply written again.
+
+    Args:
+        recipe: what to do.
+        verify: `(prompts, completions, columns) -> (rewards, where there is an opinion)`, which judges answers.
+
+    Returns:
+        The rows, what was dropped and the report, as they were written.
+
+    Raises:
+        InputError: a dataset, tokenizer or held-out file that cannot be read, nothing left of it, or an output folder that
+            holds anything else.
+    """
+    tokenizer = load_tokenizer(recipe.tokenizer)
+    columns = {name: getattr(recipe, name) for name in ("prompt_column", "answer_column", "demonstration_column")}
+    loaded = read_problems(recipe.input, split=recipe.split, on_error=recipe.on_error, **columns)
+    # A held-out question without a good answer must not be given away either.
+    heldout = [read_problems(name, split="test", on_error="keep") for name in recipe.heldout]
+    source = _identity(recipe.input, recipe.split, loaded)
+    _refuse_foreign_folder(recipe, source)
+    secrets = [problem for part in heldout for problem in part.problems]
+    prepared = prepare_rows(loaded, recipe, tokenizer, verify, secrets, watch=progress_bar)
+    outputs = {
+        f"{recipe.split}.jsonl": _lines(prepared.rows),
+        DROPPED: _lines(item._asdict() for item in prepared.dropped),
+        REPORT: _document(prepared.report),
+    }
+    needed = ("rljax", "numpy", "jax", *(["transformers"] if isinstance(tokenizer, HuggingFaceTokenizer) else []))
+    manifest = {
+        "made_by": "rljax preprocess",
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in needed}},
+        "options": recipe.to_json(),
+        "input": source,
+        "heldout": [_identity(name, "test", part) for name, part in zip(recipe.heldout, heldout, strict=True)],
+        "outputs": {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in outputs.items()},
+        "counts": {
+            "rows_in": loaded.rows,
+            "rows_out": len(prepared.rows),
+            "dropped": {reason: counted["rows"] for reason, counted in prepared.report["dropped"].items()},
+        },
+    }
+    recipe.output.mkdir(parents=True, exist_ok=True)
+    # The manifest last: a folder with a manifest is whole.
+    for name, data in {**outputs, MANIFEST: _document(manifest)}.items():
+        _replace(recipe.output / name, data)
+    return prepared
+
+
+def progress_bar(items: Sequence, what: str) -> Iterable:
+    """Pass items on behind a progress bar, which goes when it is full; no bar where nobody looks at a terminal."""
+    console = Console(stderr=True)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
+
+
+def report_table(report: dict) -> Table:
+    """Show what was left out, and why.
+
+    Args:
+        report: of `prepare_rows`.
+
+    Returns:
+        A table for rich, a line for each reason that concerns a row.
+    """
+    table = Table(title=Text(f"{report['source']} ({report['format']})"))
+    table.add_column("rows", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("what")
+    table.add_column("first")
+
+    def line(rows: int, what: str, first: str = "") -> None:
+        table.add_row(f"{rows:,}", f"{abs(rows) / report['rows_in']:.1%}", Text(what), Text(first))
+
+    line(report["rows_in"], "read")
+    for reason, counted in report["dropped"].items():
+        line(-counted["rows"], f"{reason}: {REASONS[reason]}", counted["first"])
+    if report["kept_with_faults"]:
+        line(report["kept_with_faults"], "kept although faulty")
+    line(report["answers_checked"], "answers checked")
+    line(report["rows_out"], "written")
+    return table
+
+
+def _identity(name: str, split: str, loaded: Loaded) -> dict:
+    """Say which data this was: a file by its bytes, a hub dataset by the problems that came."""
+    path = locate(name, split)
+    if path is not None:
+        data = path.read_bytes()
+        return {"name": name, "file": path.name, "bytes": len(data), "sha256": _sha256(data)}
+    problems: Iterable[Problem] = loaded.problems
+    return {"name": name, "split": split, "sha256_of_problems": _sha256(_lines(vars(problem) for problem in problems))}
+
+
+def _refuse_foreign_folder(recipe: Preprocess, source: dict) -> None:
+    folder = recipe.output
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"the output {str(folder)!r} is a file; name a folder.")
+    ours = {f"{recipe.split}.jsonl", MANIFEST, REPORT, DROPPED}
+    foreign = sorted(file.name for file in folder.iterdir() if file.name not in ours)
+    if foreign:
+        raise InputError(
+            f"the output folder {str(folder)!r} holds {foreign[0]!r}, which this command did not make; name another folder."
+        )
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        if any(folder.iterdir()):
+            raise InputError(f"the output folder {str(folder)!r} holds files without a manifest; name another folder.")
+        return
+    try:
+        before = json.loads(manifest.read_text(encoding="utf-8"))
+        same = before["options"] == json.loads(json.dumps(recipe.to_json())) and before["input"] == source
+    except (ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise InputError(
+            f"the output folder {str(folder)!r} holds the result of other options or of another input; name another folder."
+        )
+
+
+def _lines(rows: Iterable[dict]) -> bytes:
+    return b"".join(_json(row) + b"\n" for row in rows)
+
+
+def _json(row: dict) -> bytes:
+    # Tables hold dates and bytes, which JSON has not; a column may hold half a character, which UTF-8 has not.
+    try:
+        return json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return json.dumps(row, default=str).encode()
+
+
+def _document(content: dict) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_bytes(data)
+    os.replace(unfinished, path)

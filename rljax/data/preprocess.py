@@ -1,0 +1,360 @@
+"""From a raw dataset to one that is ready to train on, a stage a function; what a stage leaves out, it names.
+
+The stages stand in this order: read, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths. So a
+row is only ever a repetition of one whose answer is good. Bins and complexity are measured on what is left.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rljax.data.dataset import Loaded
+from rljax.data.duplicates import leaks, near_duplicates
+from rljax.data.measure import bins_of, complexity_of, response_length, summary, worded
+from rljax.data.problem import Problem, reward_columns
+from rljax.data.prompts import prompt_tokens
+from rljax.data.recipe import Preprocess
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+
+Verify = Callable[[Sequence[str], Sequence[str], Mapping[str, Sequence]], tuple[Sequence[float], Sequence[bool]]]
+"""`(prompts, completions, columns) -> (rewards, where there is an opinion)`; a reward above 0 means right."""
+
+Watch = Callable[[Sequence, str], Iterable]
+"""`(items, what is done with them) -> the same items`."""
+
+BATCH = 512  # answers judged in one call
+MEASURED = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "source_row", "wording")
+"""Columns that are added to every row."""
+
+REASONS = {
+    "bad row": "the row cannot be used",
+    "identical": "prompt, answer and demonstration occur before",
+    "wrong answer": "the answer was not confirmed",
+    "not judged": "the verifier failed on it",
+    "ambiguous": "the prompt occurs with different answers",
+    "duplicate": "the prompt occurs before",
+    "near-duplicate": "nearly the same prompt, the same answer",
+    "leak": "contains a held-out prompt",
+    "not tokenizable": "the tokenizer cannot write it",
+    "long prompt": "the prompt is too long",
+    "long response": "the demonstration is too long",
+}
+"""Why a row is left out, in the order in which it is looked for."""
+
+
+class Example(NamedTuple):
+    """A problem on its way."""
+
+    problem: Problem
+    place: str
+    """Where it stands in the input."""
+
+
+class Measured(NamedTuple):
+    """A problem in one wording, with its lengths in tokens."""
+
+    problem: Problem
+    place: str
+    wording: int
+    prompt_tokens: int
+    response_tokens: int | None
+
+
+class Dropped(NamedTuple):
+    """A row that was left out."""
+
+    place: str
+    reason: str
+    """One of `REASONS`."""
+    detail: str
+
+
+class Verdict(NamedTuple):
+    """What a verifier says of a row."""
+
+    opinion: bool
+    reason: str | None = None
+    """One of `REASONS`; None if nothing is wrong."""
+    detail: str = ""
+
+
+class Prepared(NamedTuple):
+    """What came of a dataset."""
+
+    rows: list[dict]
+    """To be written, one JSON object a line."""
+    dropped: list[Dropped]
+    report: dict
+    """Counts, lengths and edges of the bins, as JSON."""
+
+
+def _unwatched(items: Sequence, what: str) -> Iterable:
+    """Pass items on and show nothing."""
+    del what
+    return items
+
+
+def prepare_rows(
+    loaded: Loaded,
+    recipe: Preprocess,
+    tokenizer: Tokenizer,
+    verify: Verify,
+    heldout: Sequence[Problem] = (),
+    *,
+    watch: Watch = _unwatched,
+) -> Prepared:
+    """Pass a dataset through all stages.
+
+    Args:
+        loaded: what was read.
+        recipe: limits, thresholds and wordings.
+        tokenizer: counts lengths.
+        verify: judges completions.
+        heldout: problems that must not be given away.
+        watch: is handed what the long stages go through, and says how far they are.
+
+    Returns:
+        Rows, what was left out, and the report. Without wordings every input row is in one of the two.
+
+    Raises:
+        InputError: nothing is left, or the verifier raises and `recipe.on_error` is `fatal`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> loaded = Loaded([Problem("1+1=", "2")] * 2, ["line 1", "line 2"], [], 2, "sums.jsonl", "plain")
+        >>> agrees = lambda prompts, completions, columns: ([1.0] * len(prompts), [True] * len(prompts))
+        >>> prepared = prepare_rows(loaded, Preprocess("sums.jsonl", Path("out")), ByteTokenizer(), agrees)
+        >>> [row["prompt"] for row in prepared.rows], [item.reason for item in prepared.dropped]
+        (['1+1='], ['identical'])
+
+    Source:
+        MF Algorithm 11; what concerns repetitions and leaks is an addition.
+    """
+    dropped = [Dropped(fault.place, "bad row", str(fault)) for fault in loaded.faults if not fault.kept]
+    examples = [Example(problem, place) for problem, place in zip(loaded.problems, loaded.places, strict=True)]
+    examples, identical = _drop_identical(examples)
+    excused = {fault.place for fault in loaded.faults if fault.kept}
+    asked = [_to_check(example, recipe) and example.place not in excused for example in examples]
+    examples, wrong, checked = _drop_wrong(examples, asked, verify, fatal=recipe.on_error == "fatal", watch=watch)
+    examples, repeated = _drop_repeated(examples)
+    examples, alike = _drop_near_duplicates(examples, recipe.near_duplicates)
+    examples, leaked = _drop_leaks(examples, heldout, recipe.leak)
+    measured, unfit = _measure(watch(examples, "Counting tokens"), recipe, tokenizer)
+    dropped += [*identical, *wrong, *repeated, *alike, *leaked, *unfit]
+    if not measured:
+        first = dropped[0]
+        raise InputError(
+            f"nothing is left of the {loaded.rows} rows of {loaded.source}; the first that was left out: {first.place}, "
+            f"{REASONS[first.reason]} ({first.detail}). Change the options that leave rows out."
+        )
+    rows, bins = _write_rows(measured)
+    counts = {"rows_in": loaded.rows, "rows_out": len(rows), "answers_checked": checked, "kept_with_faults": len(excused)}
+    return Prepared(rows, dropped, _report(loaded, rows, dropped, counts, bins))
+
+
+def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
+    """Leave out rows whose prompt, answer and demonstration all occur before."""
+    first: dict[tuple, str] = {}
+    kept, dropped = [], []
+    for example in examples:
+        key = (_key(example.problem), example.problem.answer, example.problem.demonstration)
+        if key in first:
+            dropped.append(Dropped(example.place, "identical", f"as {first[key]}"))
+        else:
+            first[key] = example.place
+            kept.append(example)
+    return kept, dropped
+
+
+def _to_check(example: Example, recipe: Preprocess) -> bool:
+    """Say whether a verifier is asked: always if a person named one, else where there is an answer to compare with."""
+    return recipe.reward is not None or example.problem.answer != ""
+
+
+def _drop_wrong(
+    examples: Sequence[Example], asked: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _unwatched
+) -> tuple[list[Example], list[Dropped], int]:
+    r"""Leave out rows whose worked response is judged wrong, or whose answer is not known again in `\boxed{answer}`.
+
+    Args:
+        examples: to be judged.
+        asked: for which of them the verifier is asked; the others pass.
+        verify: judges completions.
+        fatal: whether a verifier that raises ends everything; else the rows that it raises for are found and left out.
+        watch: is handed the beginnings of the batches.
+
+    Returns:
+        What passes, what does not, and about how many the verifier had an opinion.
+
+    Raises:
+        InputError: the verifier's, if `fatal`.
+    """
+    judged = [example for example, ask in zip(examples, asked, strict=True) if ask]
+    verdicts: list[Verdict] = []
+    for start in watch(range(0, len(judged), BATCH), "Checking answers"):
+        verdicts += _verdicts(judged[start : start + BATCH], verify, fatal=fatal)
+    dropped = [
+        Dropped(example.place, verdict.reason, verdict.detail)
+        for example, verdict in zip(judged, verdicts, strict=True)
+        if verdict.reason is not None
+    ]
+    gone = {item.place for item in dropped}
+    kept = [example for example in examples if example.place not in gone]
+    return kept, dropped, sum(verdict.opinion for verdict in verdicts)
+
+
+def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[Verdict]:
+    """Judge a batch; if that fails, its halves, down to the rows that it fails on."""
+    problems = [example.problem for example in batch]
+    completions = [_completion(problem) for problem in problems]
+    try:
+        rewards, opinions = verify([problem.prompt for problem in problems], completions, reward_columns(problems))
+    except InputError as error:
+        if fatal:
+            raise
+        if len(batch) == 1:
+            return [Verdict(False, "not judged", str(error))]
+        middle = len(batch) // 2
+        return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _verdicts(half, verify, fatal=False)]
+    return [
+        Verdict(True, "wrong answer", _objection(problem)) if opinion and not reward > 0 else Verdict(bool(opinion))
+        for problem, reward, opinion in zip(problems, rewards, opinions, strict=True)
+    ]
+
+
+def _completion(problem: Problem) -> str:
+    return rf"\boxed{{{problem.answer}}}" if problem.demonstration is None else problem.demonstration
+
+
+def _objection(problem: Problem) -> str:
+    if problem.demonstration is not None and not problem.answer:
+        return "the demonstration is judged wrong"
+    if problem.demonstration is not None:
+        return f"the demonstration is judged wrong against the answer {problem.answer[:60]!r}"
+    return f"the answer {problem.answer[:60]!r} is not known again when it is given as the response"
+
+
+def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
+    """Leave out repeated prompts: all but the first where they agree on the answer, all of them where they do not."""
+    groups: dict[tuple, list[Example]] = defaultdict(list)
+    for example in examples:
+        groups[_key(example.problem)].append(example)
+    kept, dropped = [], []
+    for example in examples:
+        group = groups[_key(example.problem)]
+        answered = [other for other in group if other.problem.answer.strip()]
+        first = (answered if answered else group)[0]
+        if len({other.problem.answer.strip() for other in answered}) > 1:
+            places = ", ".join(other.place for other in group[:4])
+            dropped.append(Dropped(example.place, "ambiguous", f"different answers in {places}"))
+        elif example is first:
+            kept.append(example)
+        else:
+            dropped.append(Dropped(example.place, "duplicate", f"as {first.place}"))
+    return kept, dropped
+
+
+def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) -> tuple[list[Example], list[Dropped]]:
+    """Leave out what nearly repeats an earlier prompt and has its answer; nothing without a threshold."""
+    if threshold is None:
+        return list(examples), []
+    texts = [example.problem.prompt for example in examples]
+    found = near_duplicates(texts, [example.problem.answer.strip() for example in examples], threshold=threshold)
+    return _split(examples, found, "near-duplicate", lambda other: f"like {examples[other].place}")
+
+
+def _drop_leaks(
+    examples: Sequence[Example], heldout: Sequence[Problem], threshold: float
+) -> tuple[list[Example], list[Dropped]]:
+    """Leave out what gives a held-out problem away."""
+    if not heldout:
+        return list(examples), []
+    found = leaks(
+        [example.problem.prompt for example in examples], [problem.prompt for problem in heldout], threshold=threshold
+    )
+    return _split(examples, found, "leak", lambda other: f"held out: {heldout[other].prompt[:60]!r}")
+
+
+def _split(
+    examples: Sequence[Example], found: Sequence[int | None], reason: str, detail: Callable[[int], str]
+) -> tuple[list[Example], list[Dropped]]:
+    pairs = list(zip(examples, found, strict=True))
+    kept = [example for example, other in pairs if other is None]
+    return kept, [Dropped(example.place, reason, detail(other)) for example, other in pairs if other is not None]
+
+
+def _measure(examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokenizer) -> tuple[list[Measured], list[Dropped]]:
+    """Write every prompt in every wording, count tokens, and leave out what is too long."""
+    kept, dropped = [], []
+    wordings = recipe.wordings if recipe.wordings else ("{prompt}",)
+    for problem, place in examples:
+        for number, wording in enumerate(wordings):
+            written = worded(problem, wording)
+            try:
+                asked = len(prompt_tokens(written, tokenizer, chat=recipe.chat))
+                answered = response_length(written, tokenizer)
+            except InputError as error:
+                dropped.append(Dropped(place, "not tokenizable", str(error)))
+                continue
+            if recipe.max_prompt_tokens is not None and asked > recipe.max_prompt_tokens:
+                dropped.append(Dropped(place, "long prompt", f"{asked} tokens"))
+            elif None not in (recipe.max_response_tokens, answered) and answered > recipe.max_response_tokens:
+                dropped.append(Dropped(place, "long response", f"{answered} tokens"))
+            else:
+                kept.append(Measured(written, place, number, asked, answered))
+    return kept, dropped
+
+
+def _write_rows(measured: Sequence[Measured]) -> tuple[list[dict], list[dict]]:
+    """Turn problems into the rows of the output, and say how many fall into each bin of length."""
+    problems = [item.problem for item in measured]
+    lengths = [item.prompt_tokens + (0 if item.response_tokens is None else item.response_tokens) for item in measured]
+    numbers, edges = bins_of(lengths)
+    complexity = complexity_of(problems, [item.prompt_tokens for item in measured]).tolist()
+    rows = []
+    for (problem, place, wording, asked, answered), number, score in zip(measured, numbers, complexity, strict=True):
+        row: dict = {"prompt": problem.prompt if problem.messages is None else list(problem.messages)}
+        row["answer"] = problem.answer
+        if problem.demonstration is not None:
+            row["demonstration"] = problem.demonstration
+        row |= {name: value for name, value in problem.columns.items() if name not in (*row, *MEASURED)}
+        row |= dict(zip(MEASURED, (asked, answered, number, score, place, wording), strict=True))
+        rows.append(row)
+    bins = [
+        {"up_to_tokens": round(edge, 2), "rows": numbers.count(number)}
+        for number, edge in enumerate([*edges, max(lengths)])
+    ]
+    return rows, bins
+
+
+def _report(
+    loaded: Loaded, rows: Sequence[dict], dropped: Sequence[Dropped], counts: dict[str, int], bins: Sequence[dict]
+) -> dict:
+    answered = [row["response_tokens"] for row in rows if row["response_tokens"] is not None]
+    return {
+        "source": loaded.source,
+        "format": loaded.format,
+        **counts,
+        "dropped": _counted(dropped),
+        "prompt_tokens": summary([row["prompt_tokens"] for row in rows]),
+        "response_tokens": summary(answered),
+        "length_bins": bins,
+    }
+
+
+def _key(problem: Problem) -> tuple:
+    """Say what makes two prompts the same: their words, and who says them."""
+    roles = () if problem.messages is None else tuple(message["role"] for message in problem.messages)
+    return roles, " ".join(problem.prompt.split())
+
+
+def _counted(dropped: Sequence[Dropped]) -> dict[str, dict]:
+    """Count each reason, with the first row that it concerns."""
+    of_reason = {reason: [item for item in dropped if item.reason == reason] for reason in REASONS}
+    return {
+        reason: {"rows": len(items), "first": items[0].place, "detail": items[0].detail}
+        for reason, items in of_reason.items()
+        if items
+    }

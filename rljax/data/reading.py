@@ -1,0 +1,128 @@
+"""Rows of files and of hub datasets, each with the place where it stands; what cannot be read is a value too, not an end."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from rljax.data.fault import BadRowError, kind
+from rljax.errors import InputError
+
+SUFFIXES = (".jsonl", ".json", ".parquet")
+"""Kinds of files that are read."""
+
+Row = tuple[str, object]
+"""Where a row stands ("line 3"), and what it holds: usually a dict, a `BadRowError` if it cannot be read."""
+
+
+def open_rows(path_or_id: str | Path, split: str) -> tuple[str, Iterator[Row]]:
+    """Find out what a person meant, and return its name and its rows.
+
+    Args:
+        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, or a hub id.
+        split: which part of a folder or of a hub dataset.
+
+    Returns:
+        The file or dataset as messages name it, and its rows in order. The file is only read, never written.
+
+    Raises:
+        InputError: no such file, a kind of file that is not read, or a missing package. While rows are taken: a file that is
+            no list of rows, or a hub that does not answer.
+    """
+    name = str(path_or_id)
+    path = locate(path_or_id, split)
+    if path is None:
+        return f"{name} ({split})", _read_hub(name, split)
+    readers = {".jsonl": _read_json_lines, ".json": _read_json, ".parquet": _read_parquet}
+    if path.suffix not in readers:
+        raise InputError(f"the dataset {str(path)!r} is no {', '.join(SUFFIXES)} file; convert it to one of these.")
+    return str(path), readers[path.suffix](path)
+
+
+def locate(path_or_id: str | Path, split: str) -> Path | None:
+    """Find the file that is meant, None for a dataset on the hub; `open_rows` says what is refused."""
+    path = Path(path_or_id).expanduser()
+    name = str(path_or_id)
+    if not name:
+        raise InputError("the name of the dataset is empty; give a file, a folder or the id of a dataset.")
+    if path.is_dir():
+        inside = [path / f"{split}{suffix}" for suffix in SUFFIXES]
+        found = [file for file in inside if file.is_file()]
+        if len(found) != 1:
+            state = f"holds {len(found)} of" if found else "holds none of"
+            raise InputError(
+                f"the folder {name!r} {state} {', '.join(file.name for file in inside)}; give the file that is meant."
+            )
+        return found[0]
+    if path.is_file():
+        return path
+    if path.suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(f"the dataset {name!r} does not exist; give an existing {', '.join(SUFFIXES)} file.")
+    return None
+
+
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    # Bytes, because only b"\n" ends a line: JSON text may hold U+2028 and its like, and one line may be in another encoding.
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"line {number}", _parsed(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+
+
+def _parsed(line: bytes) -> object:
+    try:
+        return json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return BadRowError(f"this is not written in UTF-8 ({error})", "save the file in UTF-8")
+    except (ValueError, RecursionError) as error:
+        return BadRowError(f"this is not JSON ({error})", "mend the line")
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not written in UTF-8 ({error}); save it in UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not JSON ({error}); mend it, or call it .jsonl if each line holds an object of its own."
+        ) from error
+    if not isinstance(rows, list):
+        raise InputError(f"{path} must hold one list of objects, not {kind(rows)}; rewrite it as a list.")
+    for number, row in enumerate(rows, start=1):
+        yield f"entry {number}", row
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415  (an optional package)
+    except ImportError as error:
+        raise InputError(
+            f"{path}: reading parquet needs the package pyarrow; run `pip install pyarrow`, or convert the file to .jsonl."
+        ) from error
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except ArrowInvalid as error:
+        raise InputError(f"{path} is not a parquet file ({error}); write it again.") from error
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row
+
+
+def _read_hub(name: str, split: str) -> Iterator[Row]:
+    try:
+        from datasets import load_dataset  # noqa: PLC0415  (an optional package)
+    except ImportError as error:
+        raise InputError(
+            f"the dataset {name!r} is no file here, and reading one from the Hugging Face hub needs the package datasets; "
+            f"check the path, or run `pip install datasets`."
+        ) from error
+    repository, _, configuration = name.partition(":")
+    try:
+        rows = load_dataset(repository, configuration or None, split=split)
+    except Exception as error:  # network, authorisation, scripts and parsers of many kinds stand behind this call
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({reason}); check the id, "
+            f"the split and the network, name a configuration as `id:configuration`, or give a file."
+        ) from error
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row

@@ -1,0 +1,124 @@
+"""Near-duplicates and leakage against a comparison of every pair."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljax.data.duplicates import jaccard, leaks, near_duplicates, shingle_ranks
+
+texts_strategy = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=14).map(" ".join), max_size=12)
+
+
+def triples(text):
+    words = text.split()
+    return {tuple(words[i : i + 3]) for i in range(max(1, len(words) - 2))}
+
+
+def similarity(left, right):
+    return len(left & right) / len(left | right)
+
+
+@given(texts_strategy, st.sampled_from([0.3, 0.5, 0.7, 0.8, 1.0]), st.data())
+def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(texts, threshold, data):
+    labels = [data.draw(st.sampled_from("xy")) for _ in texts]
+    expected = []
+    for i, text in enumerate(texts):
+        earlier = [j for j in range(i) if expected[j] is None and labels[j] == labels[i]]
+        same = [j for j in earlier if similarity(triples(text), triples(texts[j])) >= threshold]
+        expected.append(same[0] if same else None)
+    assert near_duplicates(texts, labels, threshold=threshold) == expected
+
+
+@given(texts_strategy, texts_strategy, st.sampled_from([0.3, 0.5, 0.7, 0.8, 1.0]))
+def test_leaks_are_those_of_a_comparison_of_all_pairs(texts, heldout, threshold):
+    def given_away(text, secret):
+        if len(secret) < 10:
+            return similarity(text, secret) >= threshold
+        return len(text & secret) / len(secret) >= threshold
+
+    counts = {}
+    for text in [*texts, *heldout]:
+        for triple in triples(text):
+            counts[triple] = counts.get(triple, 0) + 1
+    if any(count > 10 for count in counts.values()):
+        return  # boilerplate has a test of its own
+    expected = [
+        next((j for j, secret in enumerate(heldout) if given_away(triples(text), triples(secret))), None) for text in texts
+    ]
+    assert leaks(texts, heldout, threshold=threshold) == expected
+
+
+def test_case_and_white_space_do_not_matter_and_signs_do():
+    texts = ["What is 2 + 3 * 4 today?", "what  is 2+3*4\ntoday?", "What is 2 - 3 * 4 today?"]
+    assert near_duplicates(texts, ["14"] * 3, threshold=1.0) == [None, 0, None]
+
+
+def test_another_answer_is_another_problem():
+    texts = ["Tom has 3 red pens and 2 blue pens in a box"] * 2
+    assert near_duplicates(texts, ["5", "6"], threshold=0.5) == [None, None]
+
+
+def test_a_chain_is_measured_against_what_is_kept():
+    words = [f"w{i}" for i in range(30)]
+    texts = [" ".join(words[i:] + [f"x{k}" for k in range(i)]) for i in (0, 3, 6)]
+    assert near_duplicates(texts, [""] * 3, threshold=0.7) == [None, 0, None]
+
+
+def test_an_instruction_around_every_question_makes_none_alike():
+    wrapper = (
+        "Solve the following problem step by step and put the final answer on a line of its own : {} Remember to think ."
+    )
+    texts = [wrapper.format(f"what is q{i} r{i} s{i} ?") for i in range(40)]
+    assert near_duplicates(texts, [""] * 40, threshold=0.5) == [None] * 40
+    assert near_duplicates(texts[:5], [""] * 5, threshold=0.5) == [None, 0, 0, 0, 0], "five texts are too few to tell"
+
+
+def test_a_question_within_an_instruction_gives_it_away():
+    question = " ".join(f"w{i}" for i in range(20))
+    others = [f"other text number {i} of many with nothing in common at all" for i in range(3)]
+    wrapped = f"think hard about this : {question} and answer with one number on the last line of all"
+    assert leaks([*others, wrapped, question], [question], threshold=0.9) == [None, None, None, 0, 0]
+    assert leaks([question], [wrapped], threshold=0.9) == [None]
+
+
+def test_a_short_held_out_text_must_be_the_whole_of_it():
+    assert leaks(
+        ["find x in the figure below where y is 3", "find x in the figure"], ["find x in the figure"], threshold=0.8
+    ) == [
+        None,
+        0,
+    ]
+
+
+def test_boilerplate_alone_is_compared_as_a_whole():
+    texts = ["the same words all over again"] * 20
+    assert near_duplicates(texts, [""] * 20, threshold=0.8) == [None] + [0] * 19
+    assert all(shingle_ranks(texts))
+
+
+def test_jaccard_of_a_set_with_itself():
+    assert jaccard((1, 2), (1, 2)) == 1.0
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.5, -1.0])
+def test_refusals(threshold):
+    for compare in (
+        lambda: near_duplicates(["a"], ["b"], threshold=threshold),
+        lambda: leaks(["a"], ["a"], threshold=threshold),
+    ):
+        with pytest.raises(ValueError, match="threshold must be above 0 and at most 1"):
+            compare()
+    with pytest.raises(ValueError, match="labels must have one entry a text, got 0 for 1"):
+        near_duplicates(["a"], [], threshold=0.5)
+
+
+def test_real_questions(shared_data):
+    rows = [json.loads(line) for line in (shared_data / "gsm8k_train.jsonl").read_text().splitlines()[:2000]]
+    texts = [row["question"] for row in rows]
+    reworded = [f"Please answer: {text.replace('?', ' ?')} Thank you." for text in texts[:100]]
+    found = near_duplicates([*texts, *reworded], [""] * 2100, threshold=0.8)
+    assert sum(other is not None for other in found[:2000]) < 20
+    assert found[2000:].count(None) <= 10, "the frame around short questions weighs more"
+    assert leaks(texts, reworded[:1], threshold=0.7) == [0] + [None] * 1999

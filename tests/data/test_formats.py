@@ -1,0 +1,247 @@
+"""Published datasets are known by their columns; every format on rows made here."""
+
+import json
+
+import pytest
+
+from rljax.data.dataset import load_problems, read_problems
+from rljax.data.formats import recognise
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+
+USER = {"role": "user", "content": "1+1?"}
+SAID = {"role": "assistant", "content": "It is \\boxed{2}."}
+GSM8K = {"question": "1+1?", "answer": "1+1 = <<1+1=2>>2\n#### 1,002"}
+MATH = {"problem": "1+1?", "level": "Level 1", "type": "Algebra", "solution": r"So $\boxed{\frac{1}{2}}$."}
+AIME = {"ID": "2024-I-4", "Problem": "1+1?", "Solution": r"\boxed{33}", "Answer": 33}
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "def f(x):\n",
+    "canonical_solution": "    return x\n",
+    "test": "def check(candidate):\n    assert candidate(1) == 1\n",
+    "entry_point": "f",
+}
+MBPP = {
+    "text": "Write f.",
+    "code": "def f(x):\r\n  return x",
+    "task_id": 1,
+    "test_setup_code": "y = 1",
+    "test_list": ["assert f(1) == y"],
+    "challenge_test_list": [],
+}
+SANITIZED = {
+    "prompt": "Write f.",
+    "code": "def f(x): return x",
+    "task_id": 2,
+    "test_imports": ["import math"],
+    "test_list": ["assert f(1) == 1", "assert f(2) == 2"],
+}
+STRATEGY = {"qid": "a", "term": "t", "question": "Is it?", "answer": True, "facts": ["It is."], "decomposition": ["Q?"]}
+DAPO = {
+    "data_source": "math_dapo",
+    "prompt": [USER],
+    "ability": "MATH",
+    "reward_model": {"ground_truth": "34", "style": "rule-lighteval/MATH_v2"},
+    "extra_info": {"index": "9a"},
+}
+DAPO_PROCESSED = {**DAPO, "prompt": "1+1?", "solution": "34", "source_prompt": [USER]}
+
+
+def load(tmp_path, *rows, **options):
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_problems(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "problem"),
+    [
+        (GSM8K, "GSM8K", Problem("1+1?", "1,002", GSM8K["answer"])),
+        (
+            MATH,
+            "MATH",
+            Problem("1+1?", r"\frac{1}{2}", MATH["solution"], {n: MATH[n] for n in ("level", "type", "solution")}),
+        ),
+        (
+            {**MATH, "answer": "0.5"},
+            "MATH",
+            Problem("1+1?", "0.5", MATH["solution"], {n: MATH[n] for n in ("level", "type", "solution")}),
+        ),
+        (AIME, "AIME", Problem("1+1?", "33", r"\boxed{33}", {n: AIME[n] for n in ("ID", "Solution", "Answer")})),
+        (
+            {"id": 60, "problem": "1+1?", "answer": "025", "url": "https://x.org/2024_AIME_I_Problems"},
+            "AIME",
+            Problem("1+1?", "25", None, {"id": 60, "url": "https://x.org/2024_AIME_I_Problems"}),
+        ),
+        (
+            {"ID": "1983-1", "Year": 1983, "Problem Number": 1, "Question": "1+1?", "Answer": "60"},
+            "AIME",
+            Problem("1+1?", "60", None, {"ID": "1983-1", "Year": 1983, "Problem Number": 1, "Answer": "60"}),
+        ),
+        (
+            {"question": "Who won?", "answer": "They did", "year": 1983, "test": False},
+            "plain",
+            Problem("Who won?", "They did", None, {"year": 1983, "test": False}),
+        ),
+        ({"prompt": "Who?", "answer": "I", "test": "no"}, "plain", Problem("Who?", "I", None, {"test": "no"})),
+        (
+            HUMAN_EVAL,
+            "HumanEval",
+            Problem(
+                "def f(x):\n",
+                "",
+                "    return x\n",
+                {"header": "def f(x):\n", **{n: HUMAN_EVAL[n] for n in ("task_id", "test", "entry_point")}},
+            ),
+        ),
+        (
+            MBPP,
+            "MBPP",
+            Problem(
+                "Write f.\n\nThe code has to pass these tests:\n\nassert f(1) == y\n",
+                "",
+                "def f(x):\n  return x",
+                {
+                    "tests": ["assert f(1) == y"],
+                    "setup": "y = 1",
+                    "code": MBPP["code"],
+                    "task_id": 1,
+                    "challenge_test_list": [],
+                },
+            ),
+        ),
+        (
+            SANITIZED,
+            "MBPP",
+            Problem(
+                "Write f.\n\nThe code has to pass these tests:\n\nassert f(1) == 1\nassert f(2) == 2\n",
+                "",
+                SANITIZED["code"],
+                {"tests": SANITIZED["test_list"], "setup": "import math", "code": SANITIZED["code"], "task_id": 2},
+            ),
+        ),
+        (
+            STRATEGY,
+            "StrategyQA",
+            Problem("Is it?", "yes", None, {n: STRATEGY[n] for n in ("qid", "term", "facts", "decomposition")}),
+        ),
+        (DAPO, "verl", Problem("1+1?", "34", None, {n: v for n, v in DAPO.items() if n != "prompt"}, (USER,))),
+        (DAPO_PROCESSED, "verl", Problem("1+1?", "34", None, {n: v for n, v in DAPO_PROCESSED.items() if n != "prompt"})),
+        ({"messages": [USER, SAID]}, "TRL messages", Problem("1+1?", SAID["content"], SAID["content"], {}, (USER,))),
+        (
+            {"messages": [USER, SAID], "answer": "2"},
+            "TRL messages",
+            Problem("1+1?", "2", SAID["content"], {}, (USER,)),
+        ),
+        ({"prompt": "1+1?", "completion": "2"}, "TRL completion", Problem("1+1?", "2", "2")),
+        (
+            {"prompt": [USER], "completion": [SAID], "solution": "2"},
+            "TRL completion",
+            Problem("1+1?", "2", SAID["content"], {"solution": "2"}, (USER,)),
+        ),
+        (
+            {"prompt": "Write f.", "tests": ["assert f"]},
+            "code with tests",
+            Problem("Write f.", "", None, {"tests": ["assert f"]}),
+        ),
+        (
+            {"prompt": "Write f.", "test": "assert f", "answer": "f", "demonstration": "def f(): 1"},
+            "code with tests",
+            Problem("Write f.", "f", "def f(): 1", {"test": "assert f", "demonstration": "def f(): 1"}),
+        ),
+        ({"prompt": "1+1?", "answer": "2"}, "plain", Problem("1+1?", "2")),
+        ({"problem": "1+1?", "answer": "2", "type": "Algebra"}, "plain", Problem("1+1?", "2", None, {"type": "Algebra"})),
+    ],
+)
+def test_every_format(tmp_path, row, name, problem):
+    loaded = load(tmp_path, row)
+    assert (loaded.format, loaded.problems) == (name, [problem])
+
+
+@pytest.mark.parametrize(
+    ("good", "changes", "message"),
+    [
+        (GSM8K, {"answer": "72"}, "column 'answer': the solution states no answer after '####'"),
+        (GSM8K, {"answer": "#### "}, "column 'answer': the solution states no answer after '####'"),
+        (MATH, {"solution": "It is 2."}, r"column 'solution': the solution has no \\boxed"),
+        (MATH, {"solution": r"\boxed{{2}"}, r"column 'solution': the braces of the last \\boxed{ do not balance"),
+        (MATH, {"solution": r"\boxed{ }"}, r"column 'solution': the \\boxed{} of the solution is empty"),
+        (AIME, {"Answer": 1000}, "column 'Answer': an AIME answer is a whole number from 0 to 999, not '1000'"),
+        (AIME, {"Answer": 3.5}, "column 'Answer': an AIME answer"),
+        (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),
+        (STRATEGY, {"answer": "maybe"}, "column 'answer': a StrategyQA answer is true or false, not text"),
+        (MBPP, {"test_list": []}, "column 'test_list': test_list must be a list of texts, not an empty list"),
+        (MBPP, {"test_list": "assert 1"}, "column 'test_list': test_list must be a list of texts, not text"),
+        (MBPP, {"test_list": [1]}, "column 'test_list': test_list must be a list of texts, not a list"),
+        (MBPP, {"code": ""}, "column 'code': the code is empty"),
+        (HUMAN_EVAL, {"entry_point": None}, "column 'entry_point': the entry_point must be text, not null"),
+        (DAPO, {"reward_model": {"style": "rule"}}, "column 'reward_model.ground_truth': it is missing"),
+        (
+            DAPO,
+            {"reward_model": {"ground_truth": ["3"]}},
+            "column 'reward_model.ground_truth': an answer must be .*, not a list",
+        ),
+        (
+            {"messages": [USER, SAID]},
+            {"messages": [USER]},
+            "column 'messages': the conversation must end with the assistant",
+        ),
+        (
+            {"messages": [USER, SAID]},
+            {"messages": [SAID]},
+            "column 'messages': the conversation must end with the assistant",
+        ),
+        ({"messages": [USER, SAID]}, {"messages": "a"}, "column 'messages': a prompt must be .*, not text"),
+    ],
+)
+def test_rows_that_do_not_parse_are_named_with_their_column(tmp_path, good, changes, message):
+    with pytest.raises(InputError, match=rf"data\.jsonl, line 2, {message}"):
+        load(tmp_path, good, good | changes)
+
+
+def test_columns_that_a_person_names_come_before_any_format(tmp_path):
+    loaded = load(tmp_path, GSM8K, answer_column="answer")
+    assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("plain", GSM8K["answer"], None)
+    loaded = load(tmp_path, {**GSM8K, "steps": "two"}, demonstration_column="steps")
+    assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("GSM8K", "1,002", "two")
+
+
+@pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, DAPO])
+def test_what_preprocessing_writes_is_read_as_it_was(tmp_path, row):
+    (problem,) = load(tmp_path, row).problems
+    prompt = problem.prompt if problem.messages is None else list(problem.messages)
+    written = {**problem.columns, "prompt": prompt, "answer": problem.answer, "length_bin": 0}
+    if problem.demonstration is not None:
+        written["demonstration"] = problem.demonstration
+    (again,) = load(tmp_path, written).problems
+    assert (again.prompt, again.answer, again.messages) == (problem.prompt, problem.answer, problem.messages)
+    assert again.demonstration == problem.demonstration
+
+
+def test_a_solution_may_be_left_out_where_there_is_an_answer(tmp_path):
+    row = {**MATH, "answer": "1"}
+    loaded = load(tmp_path, row, {**row, "solution": ""}, {**row, "solution": None})
+    assert [problem.demonstration for problem in loaded.problems] == [MATH["solution"], None, None]
+
+
+def test_boxes(tmp_path):
+    texts = [
+        r"\boxed{1} then \boxed{\{2\}}",
+        r"\fbox{3}",
+        r"$\boxed 4$ is it",
+        r"\boxed{5} or \fbox{6}",
+        r"\boxed{\text{(7)}}",
+    ]
+    loaded = load(tmp_path, *({**MATH, "solution": text} for text in texts))
+    assert [problem.answer for problem in loaded.problems] == [r"\{2\}", "3", "4", "6", r"\text{(7)}"]
+
+
+def test_nothing_is_recognised_in_a_plain_row():
+    assert recognise({"prompt": "a", "answer": "1"}) is None
+    assert recognise({}) is None
+
+
+def test_a_chat_template_receives_the_messages(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "system", "content": "Add."}, USER, SAID]}))
+    assert load_problems(path)[0].messages == ({"role": "system", "content": "Add."}, USER)

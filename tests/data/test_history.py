@@ -1,0 +1,150 @@
+"""Pass rates kept over steps, and the choice of prompts by them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljax.data.history import History, Window, choose, curriculum, mean_lengths, no_history, pass_rates, record
+from rljax.data.prompts import PromptStream
+from rljax.errors import InputError
+
+EVERYTHING = Window(0.0, 1.0)
+
+
+def of(attempts, passes):
+    return History(*(np.array(column, np.float32) for column in (attempts, passes, np.zeros(len(attempts)))))
+
+
+@given(st.data())
+def test_recording_is_counting(data):
+    decay = data.draw(st.sampled_from([1.0, 0.5]))
+    history, counts = no_history(4), np.zeros((3, 4))
+    for _ in range(data.draw(st.integers(1, 4))):
+        problems = np.array(data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=2)))
+        rewards = np.array(data.draw(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=6, max_size=6))).reshape(
+            2, 3
+        )
+        lengths = np.array(data.draw(st.lists(st.integers(0, 9), min_size=6, max_size=6))).reshape(2, 3)
+        valid = np.array(data.draw(st.lists(st.booleans(), min_size=6, max_size=6))).reshape(2, 3)
+        history = record(history, problems, rewards, lengths, valid=valid, threshold=0.25, decay=decay)
+        counts[:, sorted({p for p, row in zip(problems, valid, strict=True) if row.any()})] *= decay
+        for p, row in enumerate(problems):
+            for i in range(3):
+                if valid[p, i]:
+                    counts[:, row] += 1, rewards[p, i] > 0.25, lengths[p, i]
+    np.testing.assert_allclose(np.stack(history), counts, rtol=1e-6)
+    assert all(column.dtype == np.float32 for column in history)
+
+
+def test_a_history_is_not_changed_in_place():
+    history = no_history(2)
+    record(history, np.array([0]), np.ones((1, 2)), np.ones((1, 2), int))
+    assert np.stack(history).sum() == 0
+
+
+def test_rates_and_lengths():
+    history = History(*(np.array(column, np.float32) for column in ([0, 4, 2], [0, 1, 2], [0, 10, 0])))
+    np.testing.assert_array_equal(pass_rates(history), np.array([np.nan, 0.25, 1.0], np.float32))
+    np.testing.assert_array_equal(mean_lengths(history, 7.0), np.array([7.0, 2.5, 1.0], np.float32))
+    np.testing.assert_array_equal(mean_lengths(history, np.array([3.0, 0.0, 0.0])), np.array([3.0, 2.5, 1.0], np.float32))
+
+
+def test_the_window_moves():
+    begin, end = Window(0.5, 1.0), Window(0.1, 0.6)
+    assert curriculum(begin, end, step=0, steps=10) == begin
+    assert curriculum(begin, end, step=5, steps=10) == Window(0.3, 0.8)
+    assert curriculum(begin, end, step=10, steps=10) == curriculum(begin, end, step=99, steps=10) == end
+
+
+@given(st.integers(0, 50), st.integers(0, 12))
+def test_an_open_window_is_the_stream_itself(position, count):
+    stream = PromptStream(range(7), seed=1)
+    history = of([0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 2, 5, 6])
+    choice = choose(history, stream, position, count, window=EVERYTHING, seed=0)
+    assert choice.problems.tolist() == stream.indices(position, count)
+    assert (choice.position, choice.passed_over) == (position + count, 0)
+
+
+def test_only_the_window_and_the_untried_are_taken():
+    history = of([4, 4, 4, 4, 0, 0], [0, 1, 3, 4, 0, 0])
+    stream = PromptStream(range(6), seed=2)
+    choice = choose(history, stream, 0, 8, window=Window(0.25, 0.75), seed=0, revisit=0.0)
+    assert choice.problems.tolist() == [i for i in stream.indices(0, 99) if i in (1, 2, 4, 5)][:8]
+    walked = stream.indices(0, choice.position)
+    assert choice.passed_over == sum(i in (0, 3) for i in walked)
+    assert walked[-1] == choice.problems[-1]
+    trusted = choose(history, stream, 0, 8, window=Window(0.25, 0.75), seed=0, revisit=0.0, least_attempts=5.0)
+    assert trusted.problems.tolist() == stream.indices(0, 8)
+
+
+def test_too_few_in_the_window_are_filled_up_by_the_nearest():
+    history = of([10] * 5, [0, 1, 5, 8, 10])
+    stream = PromptStream(range(5), seed=0)
+    choice = choose(history, stream, 0, 4, window=Window(0.5, 0.5), seed=0, revisit=0.0, patience=2)
+    walked = stream.indices(0, 8)
+    assert choice.position == 8
+    assert choice.passed_over == 8 - 4
+    distance = {0: 0.5, 1: 0.4, 2: 0.0, 3: 0.3, 4: 0.5}
+    nearest = sorted(range(8), key=lambda place: (distance[walked[place]], place))[:4]
+    assert choice.problems.tolist() == [walked[place] for place in sorted(nearest)]
+    assert {2, 3} <= set(choice.problems.tolist()), "both have been needed"
+
+
+def test_what_lies_outside_is_revisited_now_and_then():
+    history = of([4] * 400, [4] * 400)
+    stream = PromptStream(range(400), seed=0)
+    choice = choose(history, stream, 0, 20, window=Window(0.2, 0.8), seed=0, revisit=0.25)
+    assert 40 < choice.position < 160
+    assert len(set(choice.problems.tolist())) == 20
+    other = choose(history, stream, 0, 20, window=Window(0.2, 0.8), seed=1, revisit=0.25)
+    assert other.problems.tolist() != choice.problems.tolist()
+
+
+@given(st.integers(0, 30), st.integers(1, 6), st.integers(1, 6))
+def test_resuming_goes_on_as_if_never_stopped(position, first, second):
+    history = of([4, 4, 4, 0, 0, 4, 4, 4], [0, 2, 4, 0, 0, 2, 2, 2])
+    stream = PromptStream(range(8), seed=3)
+    options = {"window": Window(0.2, 0.8), "seed": 5, "revisit": 0.3}
+    whole = choose(history, stream, position, first + second, **options)
+    begun = choose(history, stream, position, first, **options)
+    rest = choose(history, PromptStream(range(8), seed=3), begun.position, second, **options)
+    assert [*begun.problems, *rest.problems] == whole.problems.tolist()
+    assert rest.position == whole.position
+
+
+def test_refusals():
+    history, stream = no_history(3), PromptStream(range(3), seed=0)
+    for window in (Window(0.8, 0.2), Window(-0.1, 0.5), Window(0.5, 1.1)):
+        with pytest.raises(InputError, match=r"difficulty window is .*; give two pass rates in order"):
+            choose(history, stream, 0, 1, window=window, seed=0)
+    with pytest.raises(InputError, match="patience is 0; give at least 1"):
+        choose(history, stream, 0, 1, window=EVERYTHING, seed=0, patience=0)
+    with pytest.raises(InputError, match=r"revisit is 1\.5"):
+        choose(history, stream, 0, 1, window=EVERYTHING, seed=0, revisit=1.5)
+    with pytest.raises(ValueError, match="history is of 2 prompts, the stream of 3"):
+        choose(no_history(2), stream, 0, 1, window=EVERYTHING, seed=0)
+    with pytest.raises(ValueError, match="prompts must be at least 1, got 0"):
+        no_history(0)
+    for step, steps in ((-1, 5), (0, 0)):
+        with pytest.raises(ValueError, match="step must not be negative"):
+            curriculum(EVERYTHING, EVERYTHING, step=step, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"problems": np.array([0, 1])}, "one row a prompt"),
+        ({"rewards": np.ones(2)}, "one row a prompt"),
+        ({"lengths": np.ones((1, 3), int)}, "one row a prompt"),
+        ({"valid": np.ones((1, 3), bool)}, r"valid must have the shape of rewards \(1, 2\)"),
+        ({"problems": np.array([3])}, r"problems must lie in \[0, 3\), got 3 to 3"),
+        ({"problems": np.array([-1])}, r"problems must lie in \[0, 3\), got -1 to -1"),
+        ({"decay": 0.0}, r"decay must be above 0 and at most 1, got 0\.0"),
+        ({"decay": 1.5}, "decay must be above 0"),
+    ],
+)
+def test_recording_refuses_what_does_not_fit(changes, message):
+    arguments = {"problems": np.array([0]), "rewards": np.ones((1, 2)), "lengths": np.ones((1, 2), int)} | changes
+    with pytest.raises(ValueError, match=message):
+        record(no_history(3), **arguments)

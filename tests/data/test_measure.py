@@ -1,0 +1,74 @@
+"""Lengths, bins, complexity and wordings."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljax.data.measure import bins_of, complexity_of, numbers_in, response_length, steps_in, summary, worded
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import ByteTokenizer
+
+
+@given(st.lists(st.integers(1, 60), min_size=8, max_size=8))
+def test_bins_hold_what_their_edges_say(lengths):
+    bins, edges = bins_of(lengths)
+    np.testing.assert_allclose(edges, np.percentile(lengths, [25, 50, 75, 95]), rtol=1e-6)
+    assert bins == [sum(edge < length for edge in edges) for length in lengths]
+
+
+def test_numbers():
+    assert numbers_in("3 pens, 3 cups, 1,200.50 dollars and x2") == 3
+    assert numbers_in("no number") == 0
+
+
+def test_steps():
+    assert steps_in("a=1\n\nb=2; c=3. So d.") == 4
+    assert steps_in("0.5 is half") == 1
+
+
+def test_complexity_is_the_mean_of_the_shares_below():
+    problems = [
+        Problem("1 2", "", "a"),
+        Problem("1 2 3", "", "a\nb"),
+        Problem("1", "", None),
+        Problem("1 2", "", "a"),
+    ]
+    shares_of_length = [0.5 / 4, 1.5 / 4, 2.5 / 4, 3.5 / 4]
+    shares_of_numbers = [2 / 4, 3.5 / 4, 0.5 / 4, 2 / 4]
+    shares_of_steps = [1 / 3, 2.5 / 3, None, 1 / 3]
+    expected = []
+    for parts in zip(shares_of_length, shares_of_numbers, shares_of_steps, strict=True):
+        there = [part for part in parts if part is not None]
+        expected.append(sum(there) / len(there))
+    np.testing.assert_allclose(complexity_of(problems, [1, 2, 3, 4]), expected, atol=5e-5)
+
+
+def test_complexity_grows_with_every_part():
+    easy, hard = Problem("1+1", "2", "2"), Problem("1+2+3", "6", "3\n6")
+    low, high = complexity_of([easy, hard], [3, 5])
+    assert (low, high) == (0.25, 0.75)
+
+
+def test_a_wording_surrounds_the_question_and_nothing_else():
+    wording = "Think: {prompt}\nUse \\boxed{}."
+    assert worded(Problem("1+1?", "2"), wording) == Problem("Think: 1+1?\nUse \\boxed{}.", "2")
+    chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"})
+    written = worded(Problem("Add.\n1+1?", "2", messages=chat), wording)
+    assert written.messages == (chat[0], {"role": "user", "content": "Think: 1+1?\nUse \\boxed{}."})
+    assert written.prompt == "Add.\nThink: 1+1?\nUse \\boxed{}."
+
+
+def test_a_response_counts_its_end_token():
+    assert response_length(Problem("a", "b", "abc"), ByteTokenizer()) == 4
+    assert response_length(Problem("a", "b"), ByteTokenizer()) is None
+
+
+def test_summary():
+    assert summary([4, 1, 2, 3]) == {"least": 1, "median": 2.5, "p95": 3.85, "most": 4}
+    assert summary([]) is None
+
+
+def test_no_lengths_have_no_bins():
+    with pytest.raises(ValueError, match="lengths must hold at least one length"):
+        bins_of([])

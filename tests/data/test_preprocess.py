@@ -1,0 +1,370 @@
+"""Every reason to leave a row out, what is written of the others, and that the same command gives the same bytes."""
+
+import hashlib
+import json
+from functools import partial
+
+import pytest
+
+from rljax.cli import main
+from rljax.data.dataset import load_problems, read_problems
+from rljax.data.prepared_folder import preprocess, report_table
+from rljax.data.preprocess import MEASURED, REASONS, prepare_rows
+from rljax.data.problem import Problem
+from rljax.data.recipe import Preprocess
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
+from rljax.errors import InputError
+from rljax.rewards.exact import exact
+from rljax.rewards.protocol import score
+
+VERIFY = partial(score, exact)
+LONG = "Tom has {} red pens and some blue pens in a box that Ann gave him on a day in May , how many pens are there ?"
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """Write rows, read them again and prepare them."""
+
+    def _prepare(*rows, heldout=(), verify=VERIFY, tokenizer=None, **options):
+        path = tmp_path / "raw.jsonl"
+        path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+        recipe = Preprocess(str(path), tmp_path / "out", **options)
+        loaded = read_problems(path, on_error=recipe.on_error)
+        tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
+        prepared = prepare_rows(loaded, recipe, tokenizer, verify, heldout)
+        if not recipe.wordings:
+            assert len(prepared.rows) + len(prepared.dropped) == len(rows), "every row is in one of the two"
+        return prepared
+
+    return _prepare
+
+
+def row(prompt, answer, **more):
+    return {"prompt": prompt, "answer": answer, **more}
+
+
+def reasons(prepared):
+    return [(item.place, item.reason) for item in prepared.dropped]
+
+
+def test_what_is_written_of_a_row(prepare):
+    prepared = prepare(row("1+1=", 2, demonstration="so\n#### 2", level=3))
+    (written,) = prepared.rows
+    assert written == {
+        "prompt": "1+1=",
+        "answer": "2",
+        "demonstration": "so\n#### 2",
+        "level": 3,
+        "prompt_tokens": 5,
+        "response_tokens": 10,
+        "length_bin": 0,
+        "complexity": 0.5,
+        "source_row": "line 1",
+        "wording": 0,
+    }
+    assert tuple(written)[-6:] == MEASURED
+    assert prepared.report["prompt_tokens"] == {"least": 5, "median": 5.0, "p95": 5.0, "most": 5}
+    assert prepared.report["answers_checked"] == 1
+
+
+def test_bad_rows_and_identical_rows(prepare):
+    prepared = prepare(row("a", "1"), "{", row("a", None), row(" a ", "1"), row("b", "1"))
+    assert reasons(prepared) == [("line 2", "bad row"), ("line 3", "bad row"), ("line 4", "identical")]
+    assert prepared.dropped[2].detail == "as line 1"
+    assert [written["source_row"] for written in prepared.rows] == ["line 1", "line 5"]
+
+
+def test_kept_rows_are_not_judged(prepare):
+    prepared = prepare(row("a", "1"), row("b", None), on_error="keep")
+    assert [written["answer"] for written in prepared.rows] == ["1", ""]
+    assert (prepared.report["kept_with_faults"], prepared.report["answers_checked"]) == (1, 1)
+    prepared = prepare(row("a", "1"), row("b", None), on_error="keep", reward="exact")
+    assert len(prepared.rows) == 2
+
+
+def test_wrong_demonstrations_and_answers_that_are_not_known_again(prepare):
+    rows = [
+        row("a", "1", demonstration="#### 1"),
+        row("b", "1", demonstration="#### 11"),
+        row("c", "1", demonstration="nothing"),
+    ]
+    prepared = prepare(*rows)
+    assert reasons(prepared) == [("line 2", "wrong answer"), ("line 3", "wrong answer")]
+    assert "judged wrong against the answer '1'" in prepared.dropped[0].detail
+    prepared = prepare(row("a", "{2}"), row("b", "}2"))
+    assert reasons(prepared) == [("line 2", "wrong answer")]
+    assert "not known again" in prepared.dropped[0].detail
+
+
+def test_no_opinion_is_no_objection(prepare):
+    def undecided(prompts, completions, columns):
+        return [0.0] * len(prompts), [prompt != "b" for prompt in prompts]
+
+    prepared = prepare(row("b", "1"), row("c", "1"), verify=undecided)
+    assert reasons(prepared) == [("line 2", "wrong answer")]
+    assert prepared.report["answers_checked"] == 1
+
+
+def test_where_tests_judge_only_a_named_reward_is_asked(prepare):
+    asked = []
+
+    def runs_tests(prompts, completions, columns):
+        asked.extend(zip(completions, columns["tests"], strict=True))
+        return [float("good" in completion) for completion in completions], [True] * len(prompts)
+
+    rows = [
+        {"prompt": "f", "tests": ["assert f"], "demonstration": "good"},
+        {"prompt": "g", "tests": ["assert g"], "demonstration": "bad"},
+    ]
+    assert len(prepare(*rows, verify=runs_tests).rows) == 2
+    assert asked == []
+    assert reasons(prepare(*rows, verify=runs_tests, reward="code")) == [("line 2", "wrong answer")]
+    assert asked == [("good", ["assert f"]), ("bad", ["assert g"])]
+
+
+def test_a_verifier_that_raises_costs_one_row_unless_errors_are_fatal(prepare):
+    def raises(prompts, completions, columns):
+        if "b" in prompts:
+            raise InputError("the reward raised")
+        return [1.0] * len(prompts), [True] * len(prompts)
+
+    prepared = prepare(row("a", "1"), row("b", "1"), row("c", "1"), verify=raises)
+    assert reasons(prepared) == [("line 2", "not judged")]
+    assert (prepared.dropped[0].detail, prepared.report["answers_checked"]) == ("the reward raised", 2)
+    with pytest.raises(InputError, match="the reward raised"):
+        prepare(row("a", "1"), row("b", "1"), verify=raises, on_error="fatal")
+
+
+def test_a_large_batch_is_halved_until_the_rows_that_fail_are_found(prepare):
+    sizes = []
+
+    def raises(prompts, completions, columns):
+        sizes.append(len(prompts))
+        if {"p70", "p600"} & set(prompts):
+            raise InputError("the reward raised")
+        return [1.0] * len(prompts), [True] * len(prompts)
+
+    prepared = prepare(*(row(f"p{i}", "1") for i in range(700)), verify=raises, near_duplicates=None)
+    assert reasons(prepared) == [("line 71", "not judged"), ("line 601", "not judged")]
+    assert prepared.report["answers_checked"] == 698
+    assert max(sizes) == 512
+    assert len(sizes) < 50
+
+
+def test_a_failure_of_the_library_s_own_kind_costs_its_row(raw, tmp_path):
+    reward = tmp_path / "mine.py"
+    reward.write_text("def f(prompts, completions, answer):\n    return [1.0 / (a != '4') for a in answer]\n")
+    assert main(["preprocess", str(raw), str(tmp_path / "out"), "--reward", f"{reward}:f"]) == 0
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+    assert [(item["place"], item["reason"]) for item in dropped][-1] == ("line 3", "not judged")
+    assert "ZeroDivisionError" in dropped[-1]["detail"]
+
+
+def test_repeated_prompts(prepare):
+    rows = [row("a", "1", demonstration="#1"), row("a", "1"), row("b", "1"), row("b", "2"), row("c", "1")]
+    prepared = prepare(*rows)
+    assert reasons(prepared) == [("line 2", "duplicate"), ("line 3", "ambiguous"), ("line 4", "ambiguous")]
+    assert prepared.dropped[0].detail == "as line 1"
+    assert prepared.dropped[1].detail == "different answers in line 3, line 4"
+
+
+def test_a_repetition_of_a_wrong_row_is_none(prepare):
+    prepared = prepare(row("a", "1", demonstration="#2"), row("a", "1", demonstration="#1"))
+    assert reasons(prepared) == [("line 1", "wrong answer")]
+
+
+def test_another_speaker_makes_another_prompt(prepare):
+    chats = [[{"role": role, "content": "a"}, {"role": "user", "content": "b"}] for role in ("system", "user")]
+    assert len(prepare(*(row(chat, "1") for chat in chats), near_duplicates=None).rows) == 2
+    assert prepare(row(chats[0], "1")).rows[0]["prompt"] == chats[0]
+
+
+def test_near_duplicates(prepare):
+    rows = [row(LONG.format("three"), "5"), row(LONG.format("three") + " !", "5"), row(LONG.format("four"), "6")]
+    prepared = prepare(*rows)
+    assert reasons(prepared) == [("line 2", "near-duplicate")]
+    assert prepared.dropped[0].detail == "like line 1"
+    assert len(prepare(*rows, near_duplicates=None).rows) == 3
+    assert len(prepare(*rows, near_duplicates=1.0).rows) == 3
+
+
+def test_leaks(prepare):
+    heldout = [Problem(LONG.format("three"), "")]
+    rows = [row("Think . " + LONG.format("three") + " Be brief .", "5"), row("b", "6")]
+    prepared = prepare(*rows, heldout=heldout)
+    assert reasons(prepared) == [("line 1", "leak")]
+    assert "held out: 'Tom has three" in prepared.dropped[0].detail
+
+
+def test_limits_of_length(prepare):
+    rows = [row("1234", "1"), row("12345", "1"), row("1", "1", demonstration="#1"), row("2", "1", demonstration="is#1")]
+    prepared = prepare(*rows, max_prompt_tokens=5, max_response_tokens=3)
+    assert [(d.place, d.reason, d.detail) for d in prepared.dropped] == [
+        ("line 2", "long prompt", "6 tokens"),
+        ("line 4", "long response", "5 tokens"),
+    ]
+
+
+def test_what_the_tokenizer_cannot_write(prepare):
+    prepared = prepare(row("1+1=", "2"), row("é", "2"), tokenizer=CharacterTokenizer())
+    assert reasons(prepared) == [("line 2", "not tokenizable")]
+    with pytest.raises(InputError, match=r"nothing is left of the 1 rows .*cannot write it .*chat template"):
+        prepare(row("1+1=", "2"), chat=True)
+
+
+def test_wordings(prepare):
+    prepared = prepare(row("1+1=", "2"), row("1+22=", "23"), wordings=("{prompt}", "Add: {prompt}"), max_prompt_tokens=10)
+    assert [(r["prompt"], r["wording"], r["source_row"]) for r in prepared.rows] == [
+        ("1+1=", 0, "line 1"),
+        ("Add: 1+1=", 1, "line 1"),
+        ("1+22=", 0, "line 2"),
+    ]
+    assert reasons(prepared) == [("line 2", "long prompt")]
+
+
+def test_nothing_left_is_an_error_that_says_why(prepare):
+    with pytest.raises(InputError, match=r"nothing is left of the 2 rows .*line 1, the prompt is too long \(3 tokens\)"):
+        prepare(row("ab", "1"), row("cd", "1"), max_prompt_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_prompt_tokens": 0}, "--max-prompt-tokens is 0"),
+        ({"max_response_tokens": -1}, "--max-response-tokens is -1"),
+        ({"near_duplicates": 1.5}, "--near-duplicates is 1.5"),
+        ({"leak": 0.0}, "--leak is 0.0"),
+        ({"wordings": ("Think.",)}, r"wording 'Think\.' does not hold {prompt}"),
+        ({"wordings": ("{prompt}", "{prompt}")}, "names a wording twice"),
+    ],
+)
+def test_options_that_cannot_work(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        Preprocess("in", tmp_path, **options)
+
+
+def written_files(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture
+def raw(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    rows = [row("1+1=", "2", note="é"), row("1+1=", "2"), row("2+2=", "4", note="\ud800"), row("3+3=", None)]
+    path.write_text("".join(json.dumps(item) + "\n" for item in rows))
+    return path
+
+
+def test_the_same_command_twice_gives_the_same_bytes(raw, tmp_path, capsys):
+    before = raw.read_bytes()
+    out = tmp_path / "out"
+    assert main(["preprocess", str(raw), str(out)]) == 0
+    first = written_files(out)
+    said = capsys.readouterr().out
+    assert "bad row" in said
+    assert "identical" in said
+    assert main(["preprocess", str(raw), str(out)]) == 0
+    assert written_files(out) == first
+    assert main(["preprocess", str(raw), str(tmp_path / "other")]) == 0
+    assert written_files(tmp_path / "other") == first
+    assert raw.read_bytes() == before
+    assert set(first) == {"train.jsonl", "dropped.jsonl", "report.json", "manifest.json"}
+    manifest = json.loads(first["manifest.json"])
+    assert manifest["input"]["sha256"] == hashlib.sha256(before).hexdigest()
+    for name, described in manifest["outputs"].items():
+        assert described == {"bytes": len(first[name]), "sha256": hashlib.sha256(first[name]).hexdigest()}
+    assert manifest["counts"] == {"rows_in": 4, "rows_out": 2, "dropped": {"bad row": 1, "identical": 1}}
+    assert [json.loads(line)["reason"] for line in first["dropped.jsonl"].splitlines()] == ["bad row", "identical"]
+
+
+def test_the_output_is_a_dataset(raw, tmp_path):
+    preprocess(Preprocess(str(raw), tmp_path / "out"), VERIFY)
+    problems = load_problems(tmp_path / "out")
+    assert [(problem.prompt, problem.answer) for problem in problems] == [("1+1=", "2"), ("2+2=", "4")]
+    assert problems[0].columns["note"] == "é"
+    assert set(MEASURED) <= set(problems[0].columns)
+
+
+def test_held_out_files_are_read_and_named_in_the_manifest(raw, tmp_path):
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text(json.dumps(row("2+2=", None)) + "\n" + json.dumps(row("9+9=", "18")))
+    recipe = Preprocess(str(raw), tmp_path / "out", heldout=(str(secret),))
+    prepared = preprocess(recipe, VERIFY)
+    assert reasons(prepared)[-1] == ("line 3", "leak")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["heldout"][0]["sha256"] == hashlib.sha256(secret.read_bytes()).hexdigest()
+
+
+def test_folders_that_are_not_overwritten(raw, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["preprocess", str(raw), str(out)]) == 0
+    before = written_files(out)
+
+    def refused(*arguments):
+        capsys.readouterr()
+        assert main(["preprocess", *arguments]) == 2
+        return capsys.readouterr().err
+
+    assert "result of other options" in refused(str(raw), str(out), "--on-error", "keep")
+    assert "line 4, column 'answer'" in refused(str(raw), str(tmp_path / "no"), "--on-error", "fatal")
+    assert "holds 'out', which this command did not make" in refused(str(raw), str(tmp_path))
+    assert "is a file; name a folder" in refused(str(raw), str(raw))
+    assert written_files(out) == before
+    raw.write_text(raw.read_text() + json.dumps(row("4+4=", "8")) + "\n")
+    assert "of another input" in refused(str(raw), str(out))
+    (out / "manifest.json").write_text("{}")
+    assert "result of other options" in refused(str(raw), str(out))
+    (out / "manifest.json").unlink()
+    assert "files without a manifest" in refused(str(raw), str(out))
+    assert not (tmp_path / "no").exists()
+
+
+def test_help_explains_every_option(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["preprocess", "--help"])
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in said for name in Preprocess("in", "out").to_json() if name != "input")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--reward", "no"), "there is no reward 'no'"),
+        (("--tokenizer", "./no"), "tokenizer folder './no' does not exist"),
+        (("--heldout", "no.jsonl"), "dataset 'no.jsonl' does not exist"),
+        (("--prompt-column", "no"), "no column 'no' for the prompt"),
+        (("--max-prompt-tokens", "1"), "nothing is left of the 4 rows"),
+    ],
+)
+def test_what_cannot_work_writes_nothing(raw, tmp_path, capsys, arguments, message):
+    assert main(["preprocess", str(raw), str(tmp_path / "out"), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rljax: ")
+    assert message in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_reason_is_explained_in_the_table(prepare):
+    prepared = prepare(row("a", "1"), "{", row("b", "1"), row("b", "1"))
+    table = report_table(prepared.report)
+    cells = [str(cell) for column in table.columns for cell in column.cells]
+    assert f"bad row: {REASONS['bad row']}" in cells
+    assert "-1" in cells
+    assert "25.0%" in cells
+
+
+def test_real_files(shared_data, tmp_path):
+    amc = str(shared_data / "amc23.jsonl")
+    math = preprocess(
+        Preprocess(str(shared_data / "math_train.json"), tmp_path / "math", heldout=(amc,), near_duplicates=None), VERIFY
+    )
+    assert math.report["dropped"]["bad row"]["rows"] == 4
+    assert len(math.rows) + len(math.dropped) == 7474
+    assert len(math.rows) > 7400
+    mbpp = preprocess(Preprocess(str(shared_data / "mbpp.jsonl"), tmp_path / "mbpp"), VERIFY)
+    assert len(mbpp.rows) > 950
+    again = load_problems(tmp_path / "mbpp")
+    assert [(p.prompt, p.demonstration, p.columns["tests"]) for p in again[:20]] == [
+        (r["prompt"], r["demonstration"], r["tests"]) for r in mbpp.rows[:20]
+    ]
