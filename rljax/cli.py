@@ -1,16 +1,18 @@
-"""`rljax train | eval | sample | plot | export | algorithms | equations | errata`."""
+"""`rljax train | preprocess | eval | sample | plot | export | algorithms | equations | errata`."""
 
 import importlib.util
 import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
 import rljax
+from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 
@@ -21,6 +23,7 @@ PROGRAM = """Reinforcement learning for language models in JAX.
 
 rljax train                          a small model learns arithmetic, from random weights, in minutes on a CPU
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
+rljax preprocess INPUT OUTPUT        check a dataset, drop what is bad or repeated, measure the rest
 rljax eval RUN                       how good is it on held-out problems
 rljax sample RUN --prompt "3+4+5="   ask it something
 rljax plot RUN [RUN ...]             its curves, or several runs in one picture
@@ -140,7 +143,7 @@ class Errata:
 
 
 COMMANDS = {"train": Train, "eval": Eval, "sample": Sample, "plot": Plot, "export": Export}
-COMMANDS |= {"algorithms": Algorithms, "equations": Equations, "errata": Errata}
+COMMANDS |= {"preprocess": Preprocess, "algorithms": Algorithms, "equations": Equations, "errata": Errata}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -250,6 +253,21 @@ def refuse_settings_on_resume(command: Train) -> None:
         )
 
 
+def run_preprocess(command: Preprocess) -> int:
+    """Write a dataset that is ready to train on; print what was left out."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from rljax.data.prepared_folder import preprocess, report_table  # noqa: PLC0415
+    from rljax.rewards import resolve  # noqa: PLC0415
+    from rljax.rewards.protocol import score  # noqa: PLC0415
+
+    reward = resolve("exact" if command.reward is None else command.reward)
+    prepared = preprocess(command, partial(score, reward, max_failure_share=0.0))
+    Console().print(report_table(prepared.report))
+    print(f"Dataset: {command.output}")
+    return 0
+
+
 def run_eval(command: Eval) -> int:
     """Print accuracy with its interval; write the answers if asked."""
     from rljax.data.dataset import load_problems  # noqa: PLC0415
@@ -339,13 +357,15 @@ def run_export(command: Export) -> int:
 
 
 def run_algorithms(command: Algorithms) -> int:
-    """Print each algorithm's first line and its options."""
-    from rljax.algorithms import BY_NAME  # noqa: PLC0415
+    """Print each algorithm's first line, its options and the parts it can do without."""
+    from rljax.algorithms import ABLATIONS, BY_NAME  # noqa: PLC0415
     from rljax.training.setup import option_names  # noqa: PLC0415
 
     for name in command.names or sorted(BY_NAME):
         options = " ".join(f"{option}={value}" for option, value in option_names(name).items())
         print(f"{name:<20}{inspect.getdoc(BY_NAME[name]).splitlines()[0]}\n{'':<20}{options}")
+        if name in ABLATIONS:
+            print(f"{'':<20}--without {' '.join(ABLATIONS[name])}")
     return 0
 
 
@@ -366,6 +386,7 @@ def run_errata(command: Errata) -> int:
 
 RUN = {
     Train: run_train,
+    Preprocess: run_preprocess,
     Eval: run_eval,
     Sample: run_sample,
     Plot: run_plot,

@@ -9,9 +9,24 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from rljax.errors import InputError
-from rljax.rewards import exact, format
+from rljax.rewards import choice, code, exact, format, math
+from rljax.rewards.failure import one_line
 
-BY_NAME = MappingProxyType({"exact": exact.exact, "format": format.has_final_answer})
+BY_NAME = MappingProxyType(
+    {
+        "exact": exact.exact,
+        "math": math.math,
+        "math_or_last_number": math.math_or_last_number,
+        "gsm8k": math.gsm8k,
+        "aime": math.aime,
+        "yes_no": choice.yes_no,
+        "multiple_choice": choice.multiple_choice,
+        "code": code.code,
+        "code_fraction": code.code_fraction,
+        "format": format.has_final_answer,
+        "think_answer": format.think_answer,
+    }
+)
 """The rewards that come with the library."""
 
 
@@ -50,7 +65,7 @@ def resolve(reward: str | Callable) -> Callable:
 
 
 def _choices() -> str:
-    return f"take {' or '.join(map(repr, BY_NAME))}, or name your own as `module:function` or `path.py:function`"
+    return f"take one of {', '.join(map(repr, BY_NAME))}, or name your own as `module:function` or `path.py:function`"
 
 
 def _import_module(name: str, reward: str) -> ModuleType:
@@ -58,7 +73,7 @@ def _import_module(name: str, reward: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:  # importing runs a person's code
         raise InputError(
-            f"the reward {reward!r}: the module {name!r} cannot be imported ({_one_line(error)}); install it, or name its file "
+            f"the reward {reward!r}: the module {name!r} cannot be imported ({one_line(error)}); install it, or name its file "
             f"as `path.py:function`."
         ) from error
 
@@ -76,10 +91,6 @@ def _import_file(path: Path, reward: str) -> ModuleType:
     except Exception as error:  # importing runs a person's code
         del sys.modules[name]
         raise InputError(
-            f"the reward {reward!r}: running {str(path)!r} failed ({_one_line(error)}); mend the file."
+            f"the reward {reward!r}: running {str(path)!r} failed ({one_line(error)}); mend the file."
         ) from error
     return module
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -4,6 +4,12 @@ import re
 
 _BRACES = re.compile(r"(?P<boxed>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_LONGEST_READ = 200_000
+_PHRASE = re.compile(r"\banswer\**\s*(?:is|:|=)\s*:?\s*\**", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\.(?:\s|$)")
+_LAST_LINE_MARK = "####"
+_OPEN, _CLOSE = "<answer>", "</answer>"
+_NUMBER_IN_TEXT = re.compile(r"(?<![\w.,])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?!\w|\.[0-9])")
 
 
 def normalized(text: str) -> str:
@@ -71,3 +77,86 @@ def _last_boxed(text: str) -> list[tuple[int, str]]:
             if box is not None:
                 found.append((box[0], text[box[1] : match.start()]))
     return [max(found)] if found else []
+
+
+def stated_answer(text: str) -> str | None:
+    r"""Read the answer that a free solution states: in a box, in answer tags, after `####`, or after "the answer is".
+
+    The last balanced `\boxed{...}` counts; without one, what the last `<answer>...</answer>` holds; without these, the later
+    of what follows the last `####` on its line, and what follows the last "answer is" or "answer:" to the end of its
+    sentence. Of a text of more than 200,000 characters the last 200,000 are read.
+
+    Args:
+        text: a response, or a reference solution.
+
+    Returns:
+        The answer in its normalised form; None if there is none, or an empty one.
+
+    Example:
+        >>> stated_answer(r"The answer is \boxed{\frac{1}{2}}."), stated_answer("Adding up, the answer is 1,080. Done.")
+        ('\\frac{1}{2}', '1080')
+        >>> stated_answer("#### 72"), stated_answer("It is 72.")
+        ('72', None)
+    """
+    end = text[-_LONGEST_READ:]
+    candidates = _last_boxed(end) or _last_tagged(end) or [*_last_marked(end), *_last_phrase(end)]
+    if not candidates:
+        return None
+    _, answer = max(candidates)
+    return normalized(answer) or None
+
+
+def last_number(text: str) -> str | None:
+    """Read the last number of a text, whatever it stands for: a guess, for texts that commit themselves to no answer.
+
+    Args:
+        text: a response; of more than 200,000 characters the last 200,000 are read.
+
+    Returns:
+        The number without dollar sign and grouping commas; None if there is none.
+
+    Example:
+        >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is none")
+        ('-7.50', None)
+    """
+    found = _NUMBER_IN_TEXT.findall(text[-_LONGEST_READ:])
+    return found[-1].replace("$", "").replace(",", "") if found else None
+
+
+def stated_answer_or_last_number(text: str) -> str | None:
+    """Read the stated answer; where there is none, guess the last number.
+
+    Args:
+        text: a response.
+
+    Returns:
+        What `stated_answer` gives, else what `last_number` gives.
+
+    Example:
+        >>> stated_answer_or_last_number("The answer is 5, not 6."), stated_answer_or_last_number("It is 72.")
+        ('5, not 6', '72')
+    """
+    stated = stated_answer(text)
+    return last_number(text) if stated is None else stated
+
+
+def _last_tagged(text: str) -> list[tuple[int, str]]:
+    begin = text.rfind(_OPEN, 0, max(text.rfind(_CLOSE), 0))
+    if begin < 0:
+        return []
+    inside = text[begin + len(_OPEN) :]
+    return [(begin, inside[: inside.index(_CLOSE)])]
+
+
+def _last_marked(text: str) -> list[tuple[int, str]]:
+    before, mark, after = text.rpartition(_LAST_LINE_MARK)
+    return [(len(before), after.partition("\n")[0])] if mark else []
+
+
+def _last_phrase(text: str) -> list[tuple[int, str]]:
+    found = list(_PHRASE.finditer(text))
+    if not found:
+        return []
+    last = found[-1]
+    line = text[last.end() :].partition("\n")[0]
+    return [(last.start(), _SENTENCE_END.split(line, maxsplit=1)[0].strip("* "))]

@@ -1,7 +1,8 @@
 """Whether a response has the form that lets it be judged at all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from rljax.errors import InputError
 from rljax.rewards.extract import final_answer
 
 
@@ -21,3 +22,78 @@ def has_final_answer(completions: Sequence[str], **columns: Sequence) -> list[fl
     """
     del columns
     return [float(final_answer(completion) is not None) for completion in completions]
+
+
+def in_tags(completion: str, names: Sequence[str]) -> bool:
+    """Say whether a text is a row of tagged parts and nothing else.
+
+    Args:
+        completion: the text.
+        names: of the tags, in order.
+
+    Returns:
+        True if each tag opens once and closes once, in order, around something that is not blank, with nothing but white
+        space outside of them.
+
+    Example:
+        >>> in_tags("<think>7+5</think> <answer>12</answer>", ["think", "answer"])
+        True
+        >>> in_tags("<answer>12</answer><think>7+5</think>", ["think", "answer"])
+        False
+    """
+    rest = completion
+    for name in names:
+        before, opened, after = rest.partition(f"<{name}>")
+        inside, closed, rest = after.partition(f"</{name}>")
+        if before.strip() or not (opened and closed and inside.strip()):
+            return False
+        if completion.count(opened) != 1 or completion.count(closed) != 1:
+            return False
+    return not rest.strip()
+
+
+def tags(names: Sequence[str] = ("think", "answer")) -> Callable:
+    """Make a reward: 1 for a completion that is a row of tagged parts and nothing else, else 0.
+
+    Args:
+        names: of the tags, in order; each once.
+
+    Returns:
+        A reward that takes `completions`.
+
+    Raises:
+        InputError: no name, or one twice.
+
+    Example:
+        >>> tags(["plan", "code"])(completions=["<plan>sort</plan><code>sorted(x)</code>", "<plan>sort</plan>"])
+        [1.0, 0.0]
+    """
+    if not names or isinstance(names, str) or len(set(names)) < len(names):
+        raise InputError(f"the tags are {names!r}; give a list of at least one name, each name once.")
+
+    def tagged(completions: Sequence[str], **columns: Sequence) -> list[float]:
+        del columns
+        return [float(in_tags(completion, names)) for completion in completions]
+
+    tagged.__qualname__ = f"tags({', '.join(names)})"
+    return tagged
+
+
+def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]:
+    """Give 1 for `<think>...</think><answer>...</answer>` and nothing else, else 0.
+
+    Args:
+        completions: the responses.
+        columns: unused.
+
+    Returns:
+        1.0 or 0.0 for each completion.
+
+    Example:
+        >>> think_answer(completions=["<think>7+5</think><answer>12</answer>", "<answer>12</answer>"])
+        [1.0, 0.0]
+
+    Source:
+        Format reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2.
+    """
+    return tags()(completions, **columns)

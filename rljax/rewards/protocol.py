@@ -1,72 +1,185 @@
 """How a reward function is called, and what it may answer.
 
 The convention is TRL's: `f(prompts=..., completions=..., **columns)`, every argument a list with one entry a completion; the
-answer is as long a list of numbers, None for "no opinion". The function may be a coroutine function.
+answer is as long a list of numbers, None for "no opinion". The function may be a coroutine function. One that names an
+argument `progress` receives a function `(done, all)` to call, or None.
+
+A completion that could not be judged is neither wrong nor without an opinion: it is a failure, counted by reward and kind. It
+gets no reward, and too many of them stop the run.
 """
 
-import asyncio
-import inspect
 import math
-import numbers
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32
 
 from rljax.errors import InputError
+from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
+from rljax.rewards.failure import Failures
+
+MAX_FAILURE_SHARE = 0.1
+"""Share of a batch that may fail before the run stops, unless the person says otherwise."""
 
 
 class Scores(NamedTuple):
     """Several rewards of N completions, together and apart.
 
-    `total` is the weighted sum of the rewards that have an opinion, and `valid` says where at least one has; elsewhere the
-    total is 0. In `parts`, unweighted and by name, NaN stands for no opinion.
+    `total` is the weighted sum of the rewards that have an opinion, and `valid` says where at least one has and none failed;
+    elsewhere the total is 0. In `parts`, unweighted and by name, NaN stands for no opinion and for a failure. `failures`
+    counts the latter, by the same names.
     """
 
     total: Float32[np.ndarray, "N"]
     valid: Bool[np.ndarray, "N"]
     parts: dict[str, Float32[np.ndarray, "N"]]
+    failures: dict[str, Failures]
 
 
-def score(
-    reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
-) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Ask one reward function about completions.
+@dataclass(frozen=True)
+class Weighted:
+    """Several rewards as one: a weighted sum whose parts `judge` keeps apart.
+
+    It is itself a reward, so it may be named, passed to the trainer, and be a part of another one.
+
+    Args:
+        rewards: the functions, under the names that their parts shall have.
+        weights: a finite number for each of those names.
+
+    Raises:
+        InputError: no rewards, or weights that do not match them.
+
+    Example:
+        >>> from rljax.rewards import BY_NAME
+        >>> both = Weighted({"exact": BY_NAME["exact"], "format": BY_NAME["format"]}, {"exact": 1.0, "format": 0.5})
+        >>> both(prompts=["1+1="] * 2, completions=["#2", "#3"], answer=["2"] * 2)
+        [1.5, 0.5]
+    """
+
+    rewards: Mapping[str, Callable]
+    weights: Mapping[str, float]
+
+    def __post_init__(self):
+        if not self.rewards:
+            raise InputError("there is no reward; name at least one.")
+        if set(self.weights) != set(self.rewards):
+            raise InputError(
+                f"the weights are for {sorted(self.weights)}, the rewards are {sorted(self.rewards)}; give each reward one."
+            )
+        for name, weight in self.weights.items():
+            if not math.isfinite(weight):
+                raise InputError(f"the weight of the reward {name!r} is {weight}; give a finite number.")
+
+    def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float | None]:
+        """Give the weighted sums, None where no part has an opinion or one failed."""
+        scores = judge(self, prompts, completions, columns)
+        return [float(total) if valid else None for total, valid in zip(scores.total, scores.valid, strict=True)]
+
+    def flat(self) -> "Weighted":
+        """Take the parts of parts up, as `outer/inner`, with the product of their weights."""
+        rewards, weights = {}, {}
+        for name, reward in self.rewards.items():
+            if isinstance(reward, Weighted):
+                inner = reward.flat()
+                rewards |= {f"{name}/{part}": function for part, function in inner.rewards.items()}
+                weights |= {f"{name}/{part}": self.weights[name] * weight for part, weight in inner.weights.items()}
+            else:
+                rewards[name], weights[name] = reward, self.weights[name]
+        return Weighted(rewards, weights)
+
+
+def judge(
+    reward: Callable,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    columns: Mapping[str, Sequence],
+    *,
+    max_failure_share: float = MAX_FAILURE_SHARE,
+    progress: Progress | None = None,
+) -> Scores:
+    """Ask a reward about completions, and keep its parts and its failures apart.
+
+    The parts of a `Weighted` are asked one after another; those that are coroutine functions wait together.
 
     Args:
         reward: called with `prompts`, `completions` and the columns; if it does not take `**kwargs`, with those it names.
         prompts: N of them.
         completions: one a prompt.
         columns: extra data by name, N entries each, `answer` among them where there is one.
+        max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
+            one of several completions may always fail.
+        progress: called by rewards that support it with the completions judged and all of them, or None.
 
     Returns:
-        The rewards, and where the function has an opinion; a reward without is 0.
+        The reward, and every part of it; one part, under the function's name, where it is no `Weighted`.
 
     Raises:
         ValueError: completions or a column not as long as the prompts.
-        InputError: the function asks for a column that is not there, raises, or answers with anything but N finite numbers.
+        InputError: the function asks for a column that is not there, answers with anything but finite numbers, or raises,
+            exceeds its time or gives a wrong number of values for more than the allowed share; or this share is not one.
+
+    Example:
+        >>> scores = judge(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
+        >>> scores.total.tolist(), scores.valid.tolist(), scores.failures["<lambda>"].total
+        ([3.0, 0.0], [True, False], 0)
+    """
+    if not 0 <= max_failure_share <= 1:
+        raise InputError(f"max_failure_share is {max_failure_share!r}; give a number from 0 to 1.")
+    for name, column in {"completions": completions, **columns}.items():
+        if len(column) != len(prompts):
+            raise ValueError(f"{name} must have one entry a prompt, got {len(column)} for {len(prompts)} prompts")
+    name = called_name(reward).rpartition(".")[2]
+    parts = reward.flat() if isinstance(reward, Weighted) else Weighted({name: reward}, {name: 1.0})
+    returned = wait_for([ask(part, prompts, completions, columns, progress) for part in parts.rewards.values()])
+    total = np.zeros(len(prompts), np.float32)
+    valid = np.zeros(len(prompts), bool)
+    failed = np.zeros(len(prompts), bool)
+    values, failures = {}, {}
+    for (name, part), said in zip(parts.rewards.items(), returned, strict=True):
+        answer = read_answer(said, called_name(part), len(prompts))
+        check_failures(answer, called_name(part), max_failure_share)
+        total += np.float32(parts.weights[name]) * answer.values
+        valid |= answer.valid
+        failed |= answer.failed
+        values[name] = np.where(answer.valid, answer.values, np.float32(np.nan))
+        failures[name] = answer.failures
+    valid &= ~failed
+    return Scores(np.where(valid, total, np.float32(0)), valid, values, failures)
+
+
+def score(
+    reward: Callable,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    columns: Mapping[str, Sequence],
+    *,
+    max_failure_share: float = MAX_FAILURE_SHARE,
+) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
+    """Ask a reward about completions, where only the sum matters; see `judge`.
+
+    Args:
+        reward: as in `judge`.
+        prompts: N of them.
+        completions: one a prompt.
+        columns: extra data by name, N entries each.
+        max_failure_share: as in `judge`.
+
+    Returns:
+        The rewards, and where there is one; elsewhere it is 0.
+
+    Raises:
+        ValueError: what `judge` raises.
+        InputError: what `judge` raises.
 
     Example:
         >>> values, valid = score(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
         >>> values.tolist(), valid.tolist()
         ([3.0, 0.0], [True, False])
     """
-    for name, column in {"completions": completions, **columns}.items():
-        if len(column) != len(prompts):
-            raise ValueError(f"{name} must have one entry a prompt, got {len(column)} for {len(prompts)} prompts")
-    called = _name(reward)
-    arguments = _arguments(reward, called, prompts, completions, columns)
-    try:
-        returned = reward(**arguments)
-        if inspect.isawaitable(returned):
-            returned = _wait_for(returned)
-    except Exception as error:  # a reward is a person's program, and may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"the reward {called} raised {reason}; mend the function.") from error
-    return _read(returned, called, len(prompts))
+    scores = judge(reward, prompts, completions, columns, max_failure_share=max_failure_share)
+    return scores.total, scores.valid
 
 
 def weighted_scores(
@@ -75,8 +188,10 @@ def weighted_scores(
     prompts: Sequence[str],
     completions: Sequence[str],
     columns: Mapping[str, Sequence],
+    *,
+    max_failure_share: float = MAX_FAILURE_SHARE,
 ) -> Scores:
-    """Ask several reward functions about the same completions and add up what they say.
+    """Ask several rewards about the same completions and add up what they say.
 
     Args:
         rewards: the functions, under the names that their parts shall have.
@@ -84,110 +199,20 @@ def weighted_scores(
         prompts: N of them.
         completions: one a prompt.
         columns: extra data by name, N entries each.
+        max_failure_share: as in `judge`.
 
     Returns:
         The weighted sum and every part of it.
 
     Raises:
-        ValueError: completions or a column not as long as the prompts.
-        InputError: no rewards, weights that do not match them, or whatever `score` refuses.
+        ValueError: what `judge` raises.
+        InputError: what `Weighted` and `judge` refuse.
 
     Example:
         >>> from rljax.rewards import BY_NAME
-        >>> scores = weighted_scores(BY_NAME, {"exact": 1.0, "format": 0.1}, ["1+1="] * 2, ["#2", "#3"], {"answer": ["2"] * 2})
+        >>> two = {name: BY_NAME[name] for name in ("exact", "format")}
+        >>> scores = weighted_scores(two, {"exact": 1.0, "format": 0.1}, ["1+1="] * 2, ["#2", "#3"], {"answer": ["2"] * 2})
         >>> scores.total.round(2).tolist(), scores.parts["exact"].tolist()
         ([1.100000023841858, 0.10000000149011612], [1.0, 0.0])
     """
-    if not rewards:
-        raise InputError("there is no reward; name at least one.")
-    if set(weights) != set(rewards):
-        raise InputError(f"the weights are for {sorted(weights)}, the rewards are {sorted(rewards)}; give each reward one.")
-    for name, weight in weights.items():
-        if not math.isfinite(weight):
-            raise InputError(f"the weight of the reward {name!r} is {weight}; give a finite number.")
-    total = np.zeros(len(prompts), np.float32)
-    valid = np.zeros(len(prompts), bool)
-    parts = {}
-    for name, reward in rewards.items():
-        values, has_opinion = score(reward, prompts, completions, columns)
-        total += np.float32(weights[name]) * values
-        valid |= has_opinion
-        parts[name] = np.where(has_opinion, values, np.float32(np.nan))
-    return Scores(total, valid, parts)
-
-
-def _name(reward: Callable) -> str:
-    described = reward if hasattr(reward, "__qualname__") else type(reward)
-    return f"{described.__module__}.{described.__qualname__}"
-
-
-def _arguments(
-    reward: Callable, called: str, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
-) -> dict[str, list]:
-    """Pick what the function can take, in lists of its own that it may change."""
-    taken = {"prompts", "completions"} & set(columns)
-    if taken:
-        raise InputError(
-            f"the data has a column called {' and '.join(map(repr, sorted(taken)))}, a name under which rewards receive "
-            f"something else; rename it."
-        )
-    offered = {name: list(values) for name, values in {"prompts": prompts, "completions": completions, **columns}.items()}
-    try:
-        parameters = inspect.signature(reward).parameters.values()
-    except ValueError as error:  # some functions written in C
-        raise InputError(f"the reward {called} does not tell its arguments; wrap it in a Python function.") from error
-    by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    absent = [name for name, p in by_name.items() if p.default is p.empty and name not in offered]
-    if absent:
-        raise InputError(
-            f"the reward {called} asks for {', '.join(absent)}, but the data has the columns {', '.join(offered)}; rename "
-            f"the argument, or add the column."
-        )
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return {name: values for name, values in offered.items() if takes_all or name in by_name}
-
-
-def _wait_for(awaitable: object) -> object:
-    """Run a coroutine to its end, on a thread of its own: a notebook's thread has an event loop that cannot be entered again."""
-
-    async def awaited() -> object:
-        return await awaitable
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, awaited()).result()
-
-
-def _read(returned: object, called: str, count: int) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Check what a reward function returned."""
-    shown = reprlib.repr(returned)
-    listed = returned.tolist() if hasattr(returned, "tolist") else returned
-    if not isinstance(listed, (list, tuple)):
-        raise InputError(f"the reward {called} returned {shown}; it must return a list with one number a completion.")
-    if len(listed) != count:
-        raise InputError(
-            f"the reward {called} returned {len(listed)} values for {count} completions; it must return one for each."
-        )
-    values = [value.tolist() if hasattr(value, "tolist") else value for value in listed]
-    for position, value in enumerate(values):
-        if value is not None and not isinstance(value, numbers.Real):
-            raise InputError(
-                f"the reward {called} returned {reprlib.repr(value)} for completion {position} (in {shown}); it must return "
-                f"a number, or None for no opinion."
-            )
-    valid = np.array([value is not None for value in values], bool)
-    with np.errstate(over="ignore"):  # what overflows is refused below
-        rewards = np.array([0.0 if value is None else _as_float(value) for value in values], np.float32)
-    if not np.isfinite(rewards).all():
-        position = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise InputError(
-            f"the reward {called} returned {reprlib.repr(values[position])} for completion {position}; it must return a "
-            f"finite number, or None for no opinion."
-        )
-    return rewards, valid
-
-
-def _as_float(value: numbers.Real) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
+    return judge(Weighted(rewards, weights), prompts, completions, columns, max_failure_share=max_failure_share)

@@ -168,7 +168,9 @@ class TrainConfig:
     value_pretraining_steps: int | None = None
     """Rollouts of the fixed policy on which the critic alone learns before RL; by default the algorithm's number."""
     value_pretraining_learning_rate: float | None = None
-    """Peak learning rate of that phase; by default the critic's."""
+    """Peak learning rate of that phase, at the end a tenth of it; by default the critic's."""
+    value_pretraining_passes: int = 1
+    """How often the critic goes through each of those rollouts."""
     value_pretraining_explained_variance: float | None = None
     """End that phase once new rollouts' explained variance reaches this."""
     value_pretraining_loss: float | None = None
@@ -258,7 +260,15 @@ class TrainConfig:
 _AT_LEAST_ONE = (
     *("layers", "width", "heads", "kv_heads", "hidden", "fsdp", "score_chunk"),
     *("digits", "train_problems", "heldout_problems", "warm_start_batch", "warm_start_eval_every", "checkpoint_every"),
-    *("prompts", "group_size", "max_prompt_tokens", "max_response_tokens", "max_tries", "minibatches"),
+    *(
+        "prompts",
+        "group_size",
+        "max_prompt_tokens",
+        "max_response_tokens",
+        "max_tries",
+        "minibatches",
+        "value_pretraining_passes",
+    ),
 )
 _NOT_NEGATIVE = (
     *("warm_start_steps", "steps", "learning_rate_warmup", "eval_every", "sample_every", "shown_samples"),

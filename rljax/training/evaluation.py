@@ -22,11 +22,13 @@ class Evaluation(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """Averages; rewards over the responses that the reward had an opinion on."""
         rewards = self.groups.rewards[self.groups.valid]
+        lengths = self.groups.mask.sum(-1)
         return {
             "accuracy": float((rewards > 0).mean()) if rewards.size else math.nan,
             "reward": float(rewards.mean()) if rewards.size else math.nan,
-            "response_length": float(self.groups.mask.sum(-1).mean()),
+            "response_length": float(lengths.mean()),
             "truncated_share": float(self.groups.truncated.mean()),
+            **accuracy_by_length(rewards > 0, lengths[self.groups.valid]),
         }
 
     def summary(self) -> str:
@@ -39,6 +41,17 @@ class Evaluation(NamedTuple):
             f"problems, mean reward {metrics['reward']:.3f}, mean response {metrics['response_length']:.1f} tokens, "
             f"{metrics['truncated_share']:.1%} truncated"
         )
+
+
+def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+    """Accuracy of the responses of each range of lengths, the ranges doubling from 1 to 16 tokens on; empty ones left out.
+
+    Example:
+        >>> accuracy_by_length(np.array([True, False, True]), np.array([3, 16, 40]))
+        {'accuracy_to_16_tokens': 0.5, 'accuracy_to_64_tokens': 1.0}
+    """
+    bucket = 16 * 2 ** np.ceil(np.log2(np.maximum(lengths, 16) / 16)).astype(int)
+    return {f"accuracy_to_{most}_tokens": float(right[bucket == most].mean()) for most in np.unique(bucket)}
 
 
 def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:

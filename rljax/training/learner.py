@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm, Batch
@@ -58,16 +59,19 @@ def credit_metrics(values: Array, rewards: Array, mask: Array, advantage: Array)
     }
 
 
-def make_critic_learner(run: Run, algorithm: Algorithm, phase: str) -> Callable[[Sequences, Batch], Numbers]:
-    """Compile what teaches the critic a prepared rollout, in as many updates as the algorithm has."""
+def make_critic_learner(
+    run: Run, algorithm: Algorithm, optimizer: optax.GradientTransformation, *, passes: int = 1
+) -> Callable[[Sequences, Batch], Numbers]:
+    """Compile what teaches the critic a prepared rollout, in as many updates as the algorithm has, times `passes`."""
     setup = run.setup
     schedule = value_schedule(algorithm, setup.config, setup.mesh.size)
-    update = make_value_step(algorithm, run.valuer, critic_optimizer(setup, phase), run.state, setup.mesh)
+    update = make_value_step(algorithm, run.valuer, optimizer, run.state, setup.mesh)
 
     def learn(sequences: Sequences, batch: Batch) -> Numbers:
         check_support(algorithm.critic.head, batch)
         history = []
-        for part in micro_batches((sequences, batch), schedule.minibatches, schedule.rows) * schedule.passes:
+        parts = micro_batches((sequences, batch), schedule.minibatches, schedule.rows)
+        for part in parts * (schedule.passes * passes):
             if part[1].value_weights.any():
                 run.state, metrics = update(run.state, *put_rows(setup.mesh, part, leading=1))
                 history.append({name: float(value) for name, value in metrics.items()})
@@ -124,7 +128,7 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
     )
     prepared = make_prepare(algorithm, minibatches=config.minibatches, **minibatches)
     values_of = make_rollout_values(run, algorithm) if has_critic else None
-    teach = make_critic_learner(run, algorithm, "rl") if has_critic else None
+    teach = make_critic_learner(run, algorithm, critic_optimizer(setup)) if has_critic else None
 
     def inputs(groups: Groups, sequences: Sequences) -> dict[str, np.ndarray]:
         given = {}

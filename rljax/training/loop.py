@@ -44,9 +44,8 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
     """The critic that goes with these parameters of the policy, if the algorithm has one."""
     if setup.critic is None:
         return None
-    optimizer = critic_optimizer(setup, "value_pretraining")
     blended = setup.algorithm.critic.blend is not None
-    return first_critic(setup.critic, optimizer, params, setup.config.seed, blended=blended)
+    return first_critic(setup.critic, critic_optimizer(setup), params, setup.config.seed, blended=blended)
 
 
 def initial_state(setup: Setup, params: Params) -> TrainState:

@@ -72,15 +72,25 @@ def policy_optimizer(config: TrainConfig, phase: str) -> tuple[optax.GradientTra
     return make_optimizer(config, schedule), schedule
 
 
-def critic_optimizer(setup: Setup, phase: str) -> optax.GradientTransformation:
-    """Optimiser of the critic in "value_pretraining" or "rl"; its state passes from the one to the other."""
+def critic_learning_rate(setup: Setup) -> float:
+    """Peak learning rate of the critic in RL."""
     config = setup.config
-    peak = config.critic_learning_rate
-    if peak is None:
-        peak = config.learning_rate * setup.algorithm.critic.learning_rate_ratio
-    if phase == "value_pretraining" and config.value_pretraining_learning_rate is not None:
-        peak = config.value_pretraining_learning_rate
-    return make_optimizer(config, constant_schedule(peak, config.learning_rate_warmup))
+    if config.critic_learning_rate is not None:
+        return config.critic_learning_rate
+    return config.learning_rate * setup.algorithm.critic.learning_rate_ratio
+
+
+def critic_optimizer(setup: Setup) -> optax.GradientTransformation:
+    """Optimiser of the critic in RL."""
+    return make_optimizer(setup.config, constant_schedule(critic_learning_rate(setup), setup.config.learning_rate_warmup))
+
+
+def pretraining_optimizer(setup: Setup, updates: int) -> optax.GradientTransformation:
+    """Optimiser of the critic in value pretraining of so many updates; RL goes on with its state."""
+    config = setup.config
+    peak = config.value_pretraining_learning_rate
+    peak = critic_learning_rate(setup) if peak is None else peak
+    return make_optimizer(config, cosine_schedule(peak, config.learning_rate_warmup, updates))
 
 
 def evaluate_and_keep_best(run: Run, step: int) -> None:

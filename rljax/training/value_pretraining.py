@@ -22,7 +22,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.critic import critic_folder, value_schedule
 from rljax.training.learner import Numbers, credit_metrics, make_critic_learner, make_rollout_values
 from rljax.training.rollouts import as_sequences, make_prepare, next_rollout
-from rljax.training.run import Run
+from rljax.training.run import Run, pretraining_optimizer
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
@@ -70,7 +70,7 @@ def pretrain_value(run: Run) -> None:
         return
     algorithm = monte_carlo(setup.algorithm)
     order = PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed).indices
-    learn = make_value_learner(run, algorithm)
+    learn = make_value_learner(run, algorithm, steps)
     run.display.phase("value", steps)
     while int(run.state.value_step) < steps:
         begun = time.monotonic()
@@ -90,13 +90,15 @@ def pretrain_value(run: Run) -> None:
     save_critic(run)
 
 
-def make_value_learner(run: Run, algorithm: Algorithm) -> Callable[[Groups], Numbers]:
-    """Compile what asks the critic about a rollout, and then teaches it."""
+def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[Groups], Numbers]:
+    """Compile what asks the critic about a rollout, and then teaches it; `steps` rollouts at most."""
     config, setup = run.config, run.setup
     schedule = value_schedule(algorithm, config, setup.mesh.size)
     prepared = make_prepare(algorithm, minibatches=config.minibatches, value_minibatches=schedule.minibatches)
     values_of = make_rollout_values(run, algorithm)
-    teach = make_critic_learner(run, algorithm, "value_pretraining")
+    passes = config.value_pretraining_passes
+    optimizer = pretraining_optimizer(setup, steps * passes * schedule.minibatches * schedule.passes)
+    teach = make_critic_learner(run, algorithm, optimizer, passes=passes)
 
     def learn(groups: Groups) -> Numbers:
         groups = pad(groups, config.prompts)

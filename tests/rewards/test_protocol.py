@@ -11,7 +11,8 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
-from rljax.rewards.protocol import score, weighted_scores
+from rljax.rewards.failure import Failed, Failures
+from rljax.rewards.protocol import judge, score, weighted_scores
 
 PROMPTS, COMPLETIONS = ["1+1=", "1+2="], ["#2", "#4"]
 COLUMNS = {"answer": ["2", "3"], "level": [1, 7]}
@@ -198,3 +199,129 @@ def test_a_row_without_any_opinion_is_not_valid():
 def test_weights_must_match(rewards, weights, message):
     with pytest.raises(InputError, match=message):
         combine(rewards, weights)
+
+
+def answers(count, *, raised=0, timed_out=0):
+    failed = [Failed("raised", "KeyError: 'x'")] * raised + [Failed("timed_out", "no answer within 2 s")] * timed_out
+    return lambda completions: [1.0] * (count - len(failed)) + failed
+
+
+def many(reward, count=20, **options):
+    return judge(reward, ["?"] * count, ["#2"] * count, {}, **options)
+
+
+def test_failures_are_counted_apart_and_get_no_reward():
+    scores = many(answers(20, raised=1, timed_out=1))
+    assert scores.failures == {"<lambda>": Failures(raised=1, timed_out=1)}
+    assert scores.valid.tolist() == [True] * 18 + [False] * 2
+    assert scores.total.tolist() == [1.0] * 18 + [0.0] * 2
+    assert np.isnan(scores.parts["<lambda>"][18:]).all()
+    values, valid = score(answers(20, raised=2), ["?"] * 20, ["#2"] * 20, {})
+    assert (values.sum(), valid.sum()) == (18.0, 18)
+
+
+@pytest.mark.parametrize(
+    ("count", "failed", "share", "stops"),
+    [
+        (20, 2, 0.1, False),
+        (20, 3, 0.1, True),
+        (20, 1, 0.0, True),
+        (20, 1, 0.01, False),
+        (20, 2, 0.01, True),
+        (2, 1, 0.1, False),
+        (2, 2, 0.1, True),
+        (1, 1, 0.1, True),
+        (20, 20, 1.0, False),
+        (20, 20, 0.99, True),
+    ],
+)
+def test_too_many_failures_stop_the_run(count, failed, share, stops):
+    reward = answers(count, raised=failed - failed // 2, timed_out=failed // 2)
+    if not stops:
+        assert many(reward, count, max_failure_share=share).failures["<lambda>"].total == failed
+        return
+    with pytest.raises(
+        InputError, match=rf"failed on {failed} of {count} completions \(1?.* raised.*more than the {share:.0%}"
+    ):
+        many(reward, count, max_failure_share=share)
+
+
+def test_the_first_failure_is_told():
+    with pytest.raises(InputError, match=r"\(2 raised, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Mend the"):
+        many(answers(20, raised=2, timed_out=3))
+
+
+def test_a_whole_call_may_fail_only_if_everything_may():
+    def short(completions):
+        return [1.0]
+
+    def broken(completions):
+        raise KeyError("x")
+
+    for reward, failures in ((short, Failures(wrong_count=20)), (broken, Failures(raised=20))):
+        scores = many(reward, max_failure_share=1.0)
+        assert scores.failures == {reward.__name__: failures}
+        assert not scores.valid.any()
+        assert not scores.total.any()
+        with pytest.raises(InputError, match=rf"{reward.__name__} (returned 1 values|raised KeyError)"):
+            many(reward, max_failure_share=0.99)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
+def test_a_share_is_between_nothing_and_everything(share):
+    with pytest.raises(InputError, match=r"max_failure_share is .*; give a number from 0 to 1"):
+        many(answers(20), max_failure_share=share)
+
+
+def test_what_says_itself_what_to_mend_is_passed_on():
+    def careful(completions):
+        raise InputError("the reference answer 3 is 'x'.")
+
+    async def patient_and_careful(completions):
+        raise InputError("the reference answer 3 is 'x'.")
+
+    for reward in (careful, patient_and_careful):
+        with pytest.raises(InputError, match=r"^the reference answer 3 is 'x'\.$"):
+            many(reward, max_failure_share=1.0)
+
+
+def test_coroutines_wait_together():
+    met = asyncio.Event()
+
+    async def first(completions):
+        await asyncio.wait_for(met.wait(), 5)
+        return [1.0, 1.0]
+
+    async def second(completions):
+        met.set()
+        return [2.0, 2.0]
+
+    assert combine({"a": first, "b": second, "c": exact}, {"a": 1.0, "b": 1.0, "c": 1.0}).total.tolist() == [4.0, 3.0]
+
+
+def test_one_coroutine_that_fails_leaves_the_other_its_answer():
+    scores = weighted_scores(
+        {"good": patient, "bad": failing}, {"good": 1.0, "bad": 1.0}, PROMPTS, COMPLETIONS, COLUMNS, max_failure_share=1.0
+    )
+    assert scores.parts["good"].tolist() == [2.0, 2.0]
+    assert scores.failures == {"good": Failures(), "bad": Failures(raised=2)}
+    assert not scores.valid.any()
+    assert not scores.total.any()
+
+
+def test_progress_goes_to_whom_it_is_named():
+    seen = []
+
+    def named(completions, progress):
+        progress(1, 2)
+        return [0.0, 0.0]
+
+    def unnamed(completions, **columns):
+        assert "progress" not in columns
+        return [0.0, 0.0]
+
+    for reward in (named, unnamed):
+        judge(reward, PROMPTS, COMPLETIONS, COLUMNS, progress=lambda done, count: seen.append((done, count)))
+    assert seen == [(1, 2)]
+    with pytest.raises(InputError, match="a column called 'progress'"):
+        ask(exact, {"answer": ["2", "3"], "progress": [1, 2]})

@@ -1,0 +1,130 @@
+"""Rewards made of rewards: each part is judged, weighted, and logged under its own name."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rljax.errors import InputError
+from rljax.rewards import resolve
+from rljax.rewards.protocol import Weighted
+
+
+def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float]) -> Weighted:
+    """Add rewards up. With rewards for objectives this is multi-objective reinforcement learning.
+
+    ::
+
+        R = Σ_i λ_i R_i
+
+    Args:
+        rewards: R_i by a name of your own: functions, or their names as `rljax.rewards.resolve` reads them.
+        weights: λ_i by the same names, of either sign.
+
+    Returns:
+        One reward, whose parts `rljax.rewards.protocol.judge` keeps apart.
+
+    Raises:
+        InputError: no reward, weights that do not match, or a reward that is not found.
+
+    Example:
+        >>> both = weighted({"right": "exact", "form": "format"}, {"right": 1.0, "form": 0.5})
+        >>> both(prompts=["1+1="] * 2, completions=["#2", "#3"], answer=["2"] * 2)
+        [1.5, 0.5]
+
+    Source:
+        Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format); MF Eq. 63. The equation is
+        `rljax.ops.shaping.multi_objective`; here a part without an opinion on a completion adds nothing to it.
+    """
+    return Weighted({name: resolve(reward) for name, reward in rewards.items()}, dict(weights))
+
+
+def reasoning(
+    correctness: Callable | str,
+    step_quality: Callable | str,
+    length_penalty: Callable | str,
+    *,
+    step_weight: float = 0.5,
+    length_weight: float = 0.3,
+) -> Weighted:
+    """Reward a right answer and good steps, less a penalty for length.
+
+    ::
+
+        R = Correctness + 0.5 StepQuality - 0.3 LengthPenalty
+
+    Args:
+        correctness: a reward, or its name; for example "math".
+        step_quality: a reward, or its name; the source leaves open how it is measured.
+        length_penalty: a reward that grows with the length; for example `rljax.rewards.length.length_penalty`.
+        step_weight: weight of the steps.
+        length_weight: weight of the penalty, which is subtracted.
+
+    Returns:
+        One reward with the parts `correctness`, `step_quality` and `length_penalty`.
+
+    Raises:
+        InputError: a reward that is not found, or a weight that is not finite.
+
+    Example:
+        >>> judge = reasoning("exact", "format", lambda completions: [len(c) / 4 for c in completions])
+        >>> [round(reward, 3) for reward in judge(prompts=["1+1="] * 2, completions=["#2", "#3;4"], answer=["2"] * 2)]
+        [1.35, 0.2]
+
+    Source:
+        *DAPO: A Revolutionary RL Algorithm from ByteDance*, "Practical Implementation of GRPO", step 2; no primary paper.
+    """
+    parts = {"correctness": correctness, "step_quality": step_quality, "length_penalty": length_penalty}
+    return weighted(parts, {"correctness": 1.0, "step_quality": step_weight, "length_penalty": -length_weight})
+
+
+def constitutional(
+    base: Callable | str,
+    principles: Mapping[str, Callable | str],
+    weights: Mapping[str, float],
+    *,
+    judge: Callable | None = None,
+) -> Weighted:
+    """Add to a reward how well a response keeps each of some principles.
+
+    ::
+
+        R_constitutional = R_base + Σ_i w_i s_i(y)
+
+    Args:
+        base: R_base, a reward or its name.
+        principles: s_i by name: a rule, which is a reward function like any other; or a sentence, which `judge` scores by.
+        weights: w_i by the same names, of either sign.
+        judge: a judging model, called as `judge(prompts=..., completions=..., principle=...)` for a list of numbers; it may
+            be a coroutine function. None if every principle is a rule.
+
+    Returns:
+        One reward with the parts `base` and the principles.
+
+    Raises:
+        InputError: no principle, one called "base", sentences without a judge, or weights that do not match.
+
+    Example:
+        >>> def judge(prompts, completions, principle):
+        ...     return [float(principle not in completion) for completion in completions]
+        >>> kind = constitutional("exact", {"insults": "fool"}, {"insults": 0.5}, judge=judge)
+        >>> kind(prompts=["1+1="] * 2, completions=["#2", "fool: #2"], answer=["2"] * 2)
+        [1.5, 1.0]
+
+    Source:
+        MF Eq. 62; no primary paper. The equation is `rljax.ops.shaping.constitutional_sum`.
+    """
+    if not principles or "base" in principles:
+        raise InputError(f"the principles are {sorted(principles)}; give at least one, and call none 'base'.")
+    scored = {name: _by_judge(judge, name, p) if isinstance(p, str) else p for name, p in principles.items()}
+    return weighted({"base": base, **scored}, {"base": 1.0, **weights})
+
+
+def _by_judge(judge: Callable | None, name: str, principle: str) -> Callable:
+    if judge is None:
+        raise InputError(
+            f"the principle {name!r} is a sentence ({principle!r}); give a `judge` that scores by it, or a rule."
+        )
+
+    def scored(prompts: Sequence[str], completions: Sequence[str]) -> object:
+        return judge(prompts=prompts, completions=completions, principle=principle)
+
+    scored.__qualname__ = f"constitutional({name})"
+    return scored

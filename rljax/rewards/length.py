@@ -1,0 +1,73 @@
+"""Rewards for length. A length is a number of tokens, so each of them takes the function that counts them."""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.ops.checks import check_positive
+from rljax.ops.shaping import soft_overlong_penalty
+
+
+def soft_overlong(count: Callable[[str], int], *, max_length: float, cache: float) -> Callable:
+    """Make a reward: DAPO's soft overlong punishment, 0 down to -1.
+
+    Args:
+        count: the number of tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
+        max_length: in tokens; see `rljax.ops.shaping.soft_overlong_penalty`.
+        cache: in tokens, likewise.
+
+    Returns:
+        A reward that takes `completions`, to be added with a positive weight.
+
+    Raises:
+        ValueError: what `soft_overlong_penalty` refuses.
+
+    Example:
+        >>> soft_overlong(len, max_length=16, cache=4)(completions=["a" * 12, "a" * 15, "a" * 99])
+        [0.0, -0.75, -1.0]
+
+    Source:
+        DAPO, arXiv:2503.14476, Eq. 13.
+    """
+    soft_overlong_penalty(jnp.zeros(1, jnp.int32), max_length=max_length, cache=cache)
+
+    def overlong(completions: Sequence[str], **columns: Sequence) -> list[float]:
+        del columns
+        return np.asarray(soft_overlong_penalty(_lengths(count, completions), max_length=max_length, cache=cache)).tolist()
+
+    return overlong
+
+
+def length_penalty(count: Callable[[str], int], *, max_length: float) -> Callable:
+    """Make a reward: the length as a share of the longest, to be added with a negative weight.
+
+    ::
+
+        penalty(y) = min(1, |y| / L_max)
+
+    Args:
+        count: the number of tokens of a completion.
+        max_length: L_max in tokens, positive.
+
+    Returns:
+        A reward that takes `completions`, in [0, 1].
+
+    Raises:
+        ValueError: `max_length` not positive.
+
+    Example:
+        >>> length_penalty(len, max_length=8)(completions=["", "aa", "a" * 99])
+        [0.0, 0.25, 1.0]
+    """
+    check_positive(max_length=max_length)
+
+    def penalty(completions: Sequence[str], **columns: Sequence) -> list[float]:
+        del columns
+        return [min(1.0, count(completion) / max_length) for completion in completions]
+
+    return penalty
+
+
+def _lengths(count: Callable[[str], int], completions: Sequence[str]):
+    return jnp.asarray(np.array([count(completion) for completion in completions], np.int32))

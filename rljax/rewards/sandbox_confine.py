@@ -1,0 +1,182 @@
+"""Taking a process of its own away from everything, by what the kernel offers to this user.
+
+Only the small launcher that was started for one program comes here, never the process that trains: these functions fork.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rljax.rewards import sandbox_seccomp as seccomp
+from rljax.rewards import sandbox_spaces as spaces
+
+_PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
+_OPEN_FILES = 64
+_ENOUGH_USERS = 2**15
+
+
+class Bounds(NamedTuple):
+    """What one process may use; see `rljax.rewards.sandbox.Limits`."""
+
+    seconds: float
+    memory_bytes: int
+    file_bytes: int
+    threads: int
+
+
+def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> int:
+    """Run a function in a confined process.
+
+    Args:
+        body: the function.
+        keep: the descriptors that it needs; all others are closed.
+        level: `namespaces`, `seccomp` or `rlimits`.
+        bounds: what it may use.
+        folder: an empty folder.
+        user: the number of a user that nobody has, for the case that this process is root's.
+
+    Returns:
+        The number of the process, which leads a group of its own.
+
+    Raises:
+        OSError: the process cannot be confined so; the message says why.
+    """
+    listen, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            _confine((*keep, tell), level, bounds, folder, user)
+            os.close(tell)
+            body()
+            code = 0
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # nobody listens any more once the confinement stands
+                os.write(tell, f"{type(error).__name__}: {error}"[:500].encode())
+        finally:
+            os._exit(code)
+    os.close(tell)
+    with open(listen, "rb") as problems:
+        problem = problems.read().decode()
+    if problem:
+        raise OSError(problem)
+    return pid
+
+
+def adopt_orphans() -> None:
+    """Become the parent of the processes that outlive theirs among the descendants, and close this one to them; on Linux."""
+    if sys.platform == "linux":
+        _prctl(_SUBREAPER, 1)
+        _prctl(_DUMPABLE, 0)
+
+
+def nobody(position: int) -> int:
+    """Choose the number of a user that no other process has, neither a person's nor another program's under test.
+
+    Args:
+        position: 0 or 1, for the two processes of one launcher.
+
+    Returns:
+        The number; this process's own where the system has no other to give, as in a container of one user.
+
+    Example:
+        >>> nobody(0) >= 0
+        True
+    """
+    table = Path("/proc/self/uid_map")
+    users = sum(int(line.split()[2]) for line in table.read_text().splitlines()) if table.exists() else 2**31
+    most = min(users, 2**31)
+    if most < _ENOUGH_USERS:
+        return os.geteuid()
+    return most - 3 - (2 * os.getpid() + position) % (most // 2)
+
+
+def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
+    """Leave behind, in this order: files, terminal, the system's names, its resources, its users, its calls."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    _close_all_but(keep)
+    os.environ.clear()
+    as_root = os.geteuid() == 0 != user
+    if level == "namespaces":
+        _die_with_parent()
+        _prctl(_DUMPABLE, 1)  # or the numbers of users in the new namespace could not be written
+        as_root = spaces.unshare() and as_root
+        _continue_in_child(keep)  # the first process of the new namespace: when it ends, the kernel ends all others there
+        spaces.enter(folder, bounds.file_bytes)
+        _continue_in_child(keep)
+    else:
+        os.chdir(folder)
+        if as_root:
+            os.chown(folder, user, user)
+            spaces.reach_library()
+    counted_apart = as_root or level == "namespaces"  # elsewhere the limit counts all threads of this user
+    _limit(bounds, bounds.threads if counted_apart and level != "rlimits" else 0)
+    if as_root:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)  # root's is for good
+    if sys.platform == "linux":
+        spaces.drop_capabilities()
+        _die_with_parent()
+        _prctl(_DUMPABLE, 1 if as_root else 0)  # a user of its own may look at /proc/self, another's must not be looked at
+        _prctl(_NO_NEW_PRIVILEGES, 1)
+    if level != "rlimits":
+        seccomp.install(writing=level == "namespaces")
+
+
+def _continue_in_child(keep: tuple[int, ...]) -> None:
+    """Go on in a child; the parent waits for its end, and ends."""
+    pid = os.fork()
+    if pid == 0:
+        _die_with_parent()
+        return
+    _prctl(_DUMPABLE, 0)
+    for file in keep:
+        os.close(file)
+    os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _close_all_but(keep: tuple[int, ...]) -> None:
+    first = 3
+    for file in sorted(keep):
+        os.closerange(first, file)
+        first = file + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _limit(bounds: Bounds, threads: int) -> None:
+    seconds = int(bounds.seconds) + 1
+    limits = {
+        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_FSIZE: bounds.file_bytes,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NPROC: threads,
+    }
+    if sys.platform == "linux":  # macOS knows the name and does not keep to it
+        limits[resource.RLIMIT_AS] = bounds.memory_bytes
+    for kind, most in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        _prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))):
+        raise OSError(ctypes.get_errno(), f"prctl {option}")

@@ -1,0 +1,127 @@
+"""Linux namespaces: a file system, a network, a table of processes and users of a process's own."""
+
+import ctypes
+import os
+import platform
+import stat
+import struct
+import sys
+from pathlib import Path
+from types import MappingProxyType
+
+_MOUNTS, _NAMES, _IPC, _PROCESSES, _NETWORK, _USERS = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000, 0x10000000
+_BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
+_READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS = 1, 2, 4, 8
+_DETACH, _ALL_BELOW, _FROM_HERE = 2, 0x8000, -100
+_CALLS = MappingProxyType({"x86_64": (155, 126), "aarch64": (41, 91)})  # pivot_root and capset
+_MOUNT_SETATTR = 442
+_CAPABILITIES_VERSION = 0x20080522
+_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/nix/store")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+def unshare() -> bool:
+    """Give this process namespaces of its own; the one of processes is its next child's.
+
+    Returns:
+        False if it took a new namespace of users, in which this process's user is the only one.
+
+    Raises:
+        OSError: not permitted here.
+    """
+    wanted = _MOUNTS | _NAMES | _IPC | _PROCESSES | _NETWORK
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(wanted) == 0:
+        return True
+    user, group = os.geteuid(), os.getegid()
+    _check(libc.unshare(wanted | _USERS), "namespaces")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return False
+
+
+def enter(folder: str, temporary_bytes: int) -> None:
+    """Leave the file system for one with Python and the system's libraries, to read, and a temporary folder to write.
+
+    Args:
+        folder: an empty folder, on which the new root is mounted; only this process sees it.
+        temporary_bytes: size of the temporary folder.
+
+    Raises:
+        OSError: not permitted here, or a kernel before 5.12.
+    """
+    _mount(None, "/", None, _RECURSIVE | _PRIVATE)
+    _mount("tmpfs", folder, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
+    python = {sys.base_prefix, sys.base_exec_prefix, os.path.dirname(os.__file__)}
+    for source in (*_SYSTEM, *sorted(python)):
+        if os.path.exists(source) and not os.path.lexists(folder + source):
+            _show(source, folder + source)
+    os.mkdir(f"{folder}/dev")
+    for device in _DEVICES:
+        Path(folder + device).touch()
+        _mount(device, folder + device, None, _BIND)
+        _restrict(folder + device, _READ_ONLY | _NO_SETUID)
+    os.makedirs(f"{folder}/tmp", exist_ok=True)
+    _restrict(folder, _READ_ONLY | _NO_SETUID | _NO_DEVICES, below=0)
+    options = f"size={temporary_bytes},nr_inodes=1000,mode=1777"
+    _mount("tmpfs", f"{folder}/tmp", "tmpfs", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, options)
+    os.chdir(folder)
+    libc = ctypes.CDLL(None, use_errno=True)
+    _check(libc.syscall(_CALLS[platform.machine()][0], b".", b"."), "pivot_root")  # the old root now covers the new one
+    _check(libc.umount2(b".", _DETACH), "umount")
+    os.chdir("/tmp")
+
+
+def drop_capabilities() -> None:
+    """Give up every privilege that is not the user's own, such as those over a namespace."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_VERSION, 0))
+    none = ctypes.create_string_buffer(24)
+    if platform.machine() in _CALLS:
+        libc = ctypes.CDLL(None, use_errno=True)
+        _check(libc.syscall(_CALLS[platform.machine()][1], header, none), "capset")
+
+
+def reach_library() -> None:
+    """Keep Python's library at hand where only root may pass through the folders above it.
+
+    An open folder can be used by whoever holds it, and the path of a held folder leads into it.
+    """
+    library = os.path.dirname(os.__file__)
+    above = [Path(library), *Path(library).resolve().parents]
+    if sys.platform != "linux" or all(folder.stat().st_mode & stat.S_IXOTH for folder in above):
+        return
+    held = f"/proc/self/fd/{os.open(library, os.O_PATH | os.O_DIRECTORY)}"
+    sys.path[:] = [entry.replace(library, held) for entry in sys.path]
+    for module in list(sys.modules.values()):
+        if hasattr(module, "__path__"):
+            module.__path__ = [entry.replace(library, held) for entry in module.__path__]
+
+
+def _show(source: str, target: str) -> None:
+    """Make one folder of the old file system visible in the new one, to read."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(source) and not os.path.isabs(os.readlink(source)):
+        os.symlink(os.readlink(source), target)
+        return
+    os.mkdir(target)
+    _mount(source, target, None, _BIND | _RECURSIVE)
+    _restrict(target, _READ_ONLY | _NO_SETUID | _NO_DEVICES)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind, options)]
+    _check(libc.mount(*words[:3], ctypes.c_ulong(flags), words[3]), f"mount {target}")
+
+
+def _restrict(target: str, attributes: int, below: int = _ALL_BELOW) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    wanted = ctypes.create_string_buffer(struct.pack("=4Q", attributes, 0, 0, 0), 32)
+    called = libc.syscall(_MOUNT_SETATTR, _FROM_HERE, os.fsencode(target), below, wanted, ctypes.c_size_t(32))
+    _check(called, f"mount_setattr {target}")
+
+
+def _check(returned: int, what: str) -> None:
+    if returned:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,66 @@
+"""The process that judges one item at a time for `rljax.rewards.workers.Pool`. It never imports JAX.
+
+The time limit is an interval timer whose signal nobody handles, so the kernel ends the process: also in the middle of a
+computation that holds the interpreter's lock, and also when the process that wanted the answer has been killed meanwhile. An
+idle worker ends when the other end of its connection is closed, which the kernel does for a process that is killed.
+"""
+
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+
+from rljax.rewards.failure import Failed, one_line
+
+
+def main(descriptor: int, name: str, memory: int | None) -> None:
+    """Serve until the connection is closed.
+
+    Args:
+        descriptor: an open file descriptor of the connection.
+        name: the function, as `rljax.rewards.resolve` reads it.
+        memory: most bytes of address space, or None. Kept on Linux only; macOS does not hold processes to it.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory is not None and sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    connection = Connection(descriptor)
+    try:
+        function = _load(name)
+    except BaseException as error:  # importing runs a person's code
+        connection.send(Failed("raised", one_line(error)))
+        return
+    connection.send(None)
+    _serve(connection, function)
+
+
+def _load(name: str) -> Callable:
+    from rljax.rewards import resolve  # noqa: PLC0415 - inside, so that a failure to import is told like any other
+
+    return resolve(name)
+
+
+def _serve(connection: Connection, function: Callable) -> None:
+    while True:
+        try:
+            arguments, seconds = connection.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        answer = _pickled(function, arguments)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            connection.send_bytes(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _pickled(function: Callable, arguments: dict) -> memoryview:
+    try:
+        return ForkingPickler.dumps(function(**arguments))
+    except BaseException as error:  # a judge is a person's program, and may raise anything or call sys.exit
+        return ForkingPickler.dumps(Failed("raised", one_line(error)))

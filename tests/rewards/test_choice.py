@@ -1,0 +1,56 @@
+"""Yes or no, and letters: one answer, not a text in which it occurs."""
+
+import pytest
+
+from rljax.errors import InputError
+from rljax.rewards.choice import multiple_choice, read_letter, read_yes_no, yes_no
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *[(text, True) for text in ("yes", "Yes.", " YES ", "**yes**", "**Yes.**", '"yes"', "true", "True", r"\text{Yes}")],
+        *[(text, False) for text in ("no", "No.", "false", r"\textbf{No}", "*no*")],
+        *[(text, None) for text in ("", "yes or no", "yesterday", "not", "know", "yes no", "y", "1", "yes, because")],
+    ],
+)
+def test_read_yes_no(text, says):
+    assert read_yes_no(text) is says
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        *[
+            (text, "B")
+            for text in ("B", "b", "(B)", "B)", "B.", "B: Rome", "(B) Rome", "B) Rome", "B. Rome", "**B**", "*(b)*")
+        ],
+        *[(text, "D") for text in (r"\text{(D)}", r"\textbf{D}", "$D$", r"\textbf{(D)}\ 57")],
+        *[(text, None) for text in ("", "A or B", "AB", "A dog", "Rome", "(AB)", "1", "(B", "(B)ad", "B,C", "É")],
+    ],
+)
+def test_read_letter(text, letter):
+    assert read_letter(text) == letter
+
+
+def test_yes_no():
+    completions = ["so the answer is yes.", "no", r"\boxed{\text{Yes}}", "#### no", "<answer>yes</answer>", "yes, I know"]
+    assert yes_no(["?"] * 6, completions, [True] * 6) == [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
+    assert yes_no(["?"] * 6, completions, [False] * 6) == [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+    assert yes_no(["?"] * 6, ["no"] * 6, ["No", "false", None, " ", False, True]) == [*(1.0, 1.0, None, None, 1.0, 0.0)]
+
+
+def test_multiple_choice():
+    completions = ["The answer is (B).", "B: Rome", r"\boxed{B}", "C", "A or B", "not A, so B"]
+    assert multiple_choice(["?"] * 6, completions, ["(B)", "b", "B", "B", "B", "B"]) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert multiple_choice(["?"] * 2, ["B", "B"], [None, ""]) == [None, None]
+
+
+def test_references_that_are_no_choice():
+    with pytest.raises(InputError, match="the reference answer 1 is 'maybe'; it must be yes or no"):
+        yes_no(["?"] * 2, ["yes"] * 2, ["yes", "maybe"])
+    with pytest.raises(InputError, match="the reference answer 0 is '3'; it must be the letter of a choice"):
+        multiple_choice(["?"], ["B"], [3])
+    for reward in (yes_no, multiple_choice):
+        with pytest.raises(ValueError, match="zip"):
+            reward(["?"] * 2, ["no"] * 2, [None])

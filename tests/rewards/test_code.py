@@ -1,0 +1,158 @@
+"""The rewards for programs: what is taken for the program, which tests it gets, and what it scores."""
+
+import json
+import logging
+from functools import partial
+
+import pytest
+
+from rljax.errors import InputError
+from rljax.rewards.code import code, code_fraction, extracted_code
+from rljax.rewards.protocol import score
+from rljax.rewards.sandbox import Limits, Program, judge_all
+
+SQUARE = "def square(x):\n    return x * x"
+TESTS = ["assert square(2) == 4", "assert square(-3) == 9"]
+
+ROOT = '''from typing import List
+import math
+
+
+def poly(xs: list, x: float):
+    """Value of a polynomial."""
+    return sum(c * math.pow(x, i) for i, c in enumerate(xs))
+
+
+def find_zero(xs: List[float]):
+    """Find a zero of a polynomial."""
+'''
+BISECTION = """    low, high = -1.0, 1.0
+    while poly(xs, low) * poly(xs, high) > 0:
+        low, high = 2 * low, 2 * high
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if poly(xs, middle) * poly(xs, low) > 0 else (low, middle)
+    return low
+"""
+CHECK = """
+METADATA = {}
+
+def check(candidate):
+    import copy
+    for coefficients in ([1, 2], [-6, 11, -6, 1], [2, -3]):
+        root = candidate(copy.deepcopy(coefficients))
+        assert math.fabs(poly(coefficients, root)) < 1e-6
+"""
+
+
+def fenced(text, mark="python"):
+    return f"```{mark}\n{text}\n```"
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (SQUARE, SQUARE),
+        (f"Here:\n{fenced(SQUARE)}\nDone.", SQUARE),
+        (f"{fenced('x = 1')}\nno, better\n{fenced(SQUARE, 'py')}", SQUARE),
+        (f"{fenced(SQUARE, 'Python3')}\nIt prints\n{fenced('4', '')}", SQUARE),
+        (f"{fenced('4', 'text')}\n{fenced(SQUARE)}", SQUARE),
+        (f"cut off\n```python\n{SQUARE}", f"{SQUARE}"),
+        (f"```\nleft open\n{fenced(SQUARE)}", SQUARE),
+        (fenced("").replace("\n\n", "\n"), ""),
+        (fenced("4", "text"), fenced("4", "text")),
+        ("", ""),
+        ("`" * 10_000, "`" * 10_000),
+    ],
+)
+def test_extracted_code(completion, expected):
+    assert extracted_code(completion) == expected
+
+
+def test_lists_of_assertions():
+    completions = [fenced(SQUARE), SQUARE, "def square(x): return 2 * x", "", "I cannot.", SQUARE, SQUARE]
+    columns = {"tests": [TESTS] * 5 + [[], None]}
+    assert code(["Square it."] * 7, completions, **columns) == [1.0, 1.0, 0.0, 0.0, 0.0, None, None]
+    assert code_fraction(["Square it."] * 7, completions, **columns) == [1.0, 1.0, 0.5, 0.0, 0.0, None, None]
+
+
+def test_setup_comes_before_the_assertions():
+    program = "class Node:\n    def __init__(self, value): self.value, self.next = value, None\ndef last(node):\n"
+    program += "    return last(node.next) if node.next else node.value"
+    setup = "root = Node(1)\r\nroot.next = Node(2);  \r\n"
+    assert code(
+        [""] * 2, [program, "def last(node): return 2"], tests=[["assert last(root) == 2"]] * 2, setup=[setup] * 2
+    ) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (BISECTION, 1.0),
+        (f"Sure.\n{fenced('def find_zero(xs):' + chr(10) + BISECTION)}", 1.0),
+        (fenced(ROOT + BISECTION), 1.0),
+        (fenced(BISECTION), 1.0),
+        ("    return 0\n", 0.0),
+        ("    return 0\n\n\ndef poly(xs, x):\n    return 0\n", 0.0),
+        ("    return 0\n\n\nclass math:\n    fabs = lambda x: 0\n", 0.0),
+        ("    return 0\n\n\ndef check(candidate):\n    pass\n", 0.0),
+        ("    pass", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_check_with_helpers_of_the_prompt(completion, expected):
+    assert code([ROOT], [completion], test=[CHECK], entry_point=["find_zero"]) == [expected]
+
+
+def test_prompt_in_words_is_not_run():
+    check = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(0) == 1"
+    columns = {"test": [check], "entry_point": ["square"]}
+    assert code_fraction(["Write\ndef square(x):\nfor me, please"], [fenced(SQUARE)], **columns) == [0.5]
+    assert code_fraction([[{"role": "user"}]], [SQUARE], **columns) == [0.5]
+
+
+def test_tests_that_cannot_be_run_are_no_opinion_and_said(caplog):
+    with caplog.at_level(logging.WARNING, logger="rljax.rewards.code"):
+        assert code([""] * 2, [SQUARE] * 2, tests=[["assert square("], TESTS]) == [None, 1.0]
+    assert "1 of 2 programs have tests that cannot be run, the first: test 0 is not Python" in caplog.text
+
+
+def test_as_a_reward_of_the_protocol():
+    columns = {"tests": [TESTS, None], "answer": ["4", "9"], "task_id": [1, 2]}
+    values, valid = score(partial(code, limits=Limits(seconds=9.0), workers=1), ["", ""], [SQUARE] * 2, columns)
+    assert values.tolist() == [1.0, 0.0]
+    assert valid.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"test": ["def check(candidate): pass"]}, "row 0 has a test but no entry_point"),
+        ({"tests": [[3]]}, r"row 0: the column tests\[0\] holds int"),
+        ({"tests": [[None]]}, r"row 0: the column tests\[0\] holds NoneType"),
+        ({"tests": [TESTS], "setup": [3]}, "row 0: the column setup holds int"),
+    ],
+)
+def test_refusals(columns, message):
+    with pytest.raises(InputError, match=message):
+        code([""], [SQUARE], **columns)
+
+
+def test_columns_have_one_entry_a_prompt():
+    with pytest.raises(ValueError, match="zip"):
+        code([""] * 2, [SQUARE] * 2, tests=[TESTS])
+
+
+def test_reference_solutions_pass_their_tests(shared_data):
+    rows = [json.loads(line) for line in (shared_data / "mbpp.jsonl").read_text().splitlines()]
+    with_objects = [row for row in rows if row["test_setup_code"] or row["task_id"] in (533, 596, 601, 912)]
+    chosen = [*rows[::40], *with_objects]
+    columns = {"tests": [row["test_list"] for row in chosen], "setup": [row["test_setup_code"] for row in chosen]}
+    assert code([row["text"] for row in chosen], [row["code"] for row in chosen], **columns) == [1.0] * len(chosen)
+
+
+def test_empty_functions_pass_nothing(shared_data):
+    rows = [json.loads(line) for line in (shared_data / "mbpp.jsonl").read_text().splitlines()][::50]
+    names = [row["test_list"][0].split("(")[0].removeprefix("assert ").strip() for row in rows]
+    programs = [Program(f"def {name}(*args): pass", tuple(row["test_list"])) for name, row in zip(names, rows, strict=True)]
+    assert not [verdict for verdict in judge_all(programs) if all(verdict.shares)]

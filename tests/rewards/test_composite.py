@@ -1,0 +1,116 @@
+"""Composite rewards against the equations, and every part kept apart."""
+
+import asyncio
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.errors import InputError
+from rljax.ops import shaping
+from rljax.rewards.composite import constitutional, reasoning, weighted
+from rljax.rewards.failure import Failed, Failures
+from rljax.rewards.protocol import Weighted, judge
+
+PROMPTS, COMPLETIONS, COLUMNS = ["1+1="] * 3, ["#2", "#3", "a lot of words #2"], {"answer": ["2"] * 3}
+
+
+def length(completions):
+    return [len(completion) / 20 for completion in completions]
+
+
+def steps(completions):
+    return [0.25, 0.5, None]
+
+
+def ask(reward, **options):
+    return judge(reward, PROMPTS, COMPLETIONS, COLUMNS, **options)
+
+
+def test_reasoning_is_correctness_and_half_the_steps_less_the_length():
+    scores = ask(reasoning("exact", steps, length))
+    by_hand = [1 + 0.5 * 0.25 - 0.3 * 0.1, 0 + 0.5 * 0.5 - 0.3 * 0.1, 1 - 0.3 * 17 / 20]
+    np.testing.assert_allclose(scores.total, by_hand, rtol=1e-6)
+    assert list(scores.parts) == ["correctness", "step_quality", "length_penalty"]
+    np.testing.assert_array_equal(scores.parts["step_quality"], np.float32([0.25, 0.5, np.nan]))
+    np.testing.assert_allclose(scores.parts["length_penalty"], [0.1, 0.1, 0.85], rtol=1e-6)
+    other = ask(reasoning("exact", steps, length, step_weight=2.0, length_weight=1.0))
+    np.testing.assert_allclose(other.total[:2], [1 + 0.5 - 0.1, 0 + 1.0 - 0.1], rtol=1e-6)
+
+
+def test_constitutional_is_the_equation():
+    rules = {"short": length, "kind": lambda completions: [1.0, 0.0, -1.0]}
+    weights = {"short": -0.5, "kind": 2.0}
+    scores = ask(constitutional("exact", rules, weights))
+    s = np.stack([scores.parts["short"], scores.parts["kind"]], axis=-1)
+    equation = shaping.constitutional_sum(jnp.asarray(scores.parts["base"]), jnp.asarray(s), jnp.array([-0.5, 2.0]))
+    np.testing.assert_allclose(scores.total, equation, rtol=1e-6)
+    np.testing.assert_allclose(scores.total, [1 - 0.05 + 2, 0 - 0.05, 1 - 0.425 - 2], rtol=1e-6)
+
+
+def test_multi_objective_is_the_equation():
+    scores = ask(weighted({"right": "exact", "long": length, "form": "format"}, {"right": 1.0, "long": 0.5, "form": -0.25}))
+    objectives = np.stack([scores.parts[name] for name in ("right", "long", "form")], axis=-1)
+    equation = shaping.multi_objective(jnp.asarray(objectives), jnp.array([1.0, 0.5, -0.25]))
+    np.testing.assert_allclose(scores.total, equation, rtol=1e-6)
+    np.testing.assert_allclose(scores.total, [0.8, -0.2, 1.175], rtol=1e-6)
+
+
+def test_a_judge_scores_by_each_sentence():
+    asked = []
+
+    async def model(prompts, completions, principle):
+        asked.append((principle, len(prompts)))
+        await asyncio.sleep(0)
+        return [float(principle in completion) for completion in completions]
+
+    reward = constitutional(
+        "exact", {"w": "words", "two": "2", "rule": length}, {"w": 1.0, "two": 10.0, "rule": 0.0}, judge=model
+    )
+    scores = ask(reward)
+    assert sorted(asked) == [("2", 3), ("words", 3)]
+    assert scores.total.tolist() == [11.0, 0.0, 12.0]
+    assert scores.parts["w"].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_parts_of_parts_are_named_and_their_weights_multiply():
+    inner = weighted({"right": "exact", "long": length}, {"right": 1.0, "long": 0.5})
+    middle = weighted({"inner": inner, "form": "format"}, {"inner": 2.0, "form": 1.0})
+    scores = ask(constitutional(middle, {"always": lambda completions: [1.0] * 3}, {"always": 3.0}))
+    assert list(scores.parts) == ["base/inner/right", "base/inner/long", "base/form", "always"]
+    np.testing.assert_allclose(scores.total, [2 * (1 + 0.05) + 4, 2 * 0.05 + 4, 2 * (1 + 0.425) + 4], rtol=1e-6)
+
+
+def test_a_completion_of_which_one_part_failed_has_no_reward():
+    def slow(completions):
+        return [Failed("timed_out", "slow"), 0.5, None]
+
+    broken = weighted({"right": "exact", "slow": slow}, {"right": 1.0, "slow": 1.0})
+    scores = ask(broken)
+    assert scores.total.tolist() == [0.0, 0.5, 1.0]
+    assert scores.valid.tolist() == [False, True, True]
+    assert scores.failures == {"right": Failures(), "slow": Failures(timed_out=1)}
+    assert scores.parts["right"].tolist() == [1.0, 0.0, 1.0]
+    np.testing.assert_array_equal(scores.parts["slow"], np.float32([np.nan, 0.5, np.nan]))
+    assert broken(PROMPTS, COMPLETIONS, **COLUMNS) == [None, 0.5, 1.0]
+    # Negative weights do not turn the absent into a reward, and the total of an invalid row is 0.
+    assert ask(weighted(broken.rewards, {"right": 5.0, "slow": -1.0})).total.tolist() == [0.0, -0.5, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: weighted({}, {}), "there is no reward"),
+        (lambda: weighted({"a": "exact"}, {"b": 1.0}), r"the weights are for \['b'\], the rewards are \['a'\]"),
+        (lambda: weighted({"a": "exakt"}, {"a": 1.0}), "there is no reward 'exakt'"),
+        (lambda: reasoning("exact", steps, length, step_weight=float("inf")), "weight of the reward 'step_quality' is inf"),
+        (lambda: constitutional("exact", {}, {}), r"the principles are \[\]; give at least one"),
+        (lambda: constitutional("exact", {"base": steps}, {"base": 1.0}), "call none 'base'"),
+        (lambda: constitutional("exact", {"a": steps}, {}), "the weights are for"),
+        (lambda: constitutional("exact", {"a": "be kind"}, {"a": 1.0}), r"'a' is a sentence \('be kind'\); give a `judge`"),
+        (lambda: Weighted({"a": steps}, {"a": float("nan")}), "is nan; give a finite number"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

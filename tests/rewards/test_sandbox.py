@@ -1,0 +1,221 @@
+"""What the sandbox lets through, and how it judges."""
+
+import ast
+import logging
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from rljax.errors import InputError
+from rljax.rewards import sandbox, sandbox_confine, sandbox_spaces
+from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, judge_all, level
+
+LEVEL = level()
+HERE = LEVELS[LEVELS.index(LEVEL) :]
+
+PROGRAM = """
+import heapq, collections, re, dataclasses
+
+@dataclasses.dataclass
+class Pair:
+    left: int
+    right: int
+    def total(self): return self.left + self.right
+
+def total(pairs): return pairs[0].total() + total(pairs[1:]) if pairs[1:] else pairs[0].total()
+def smallest(values, count): return heapq.nsmallest(count, values)
+def count(words): return collections.Counter(words)
+def same(value): return value
+def numbers(most): yield from range(most)
+def grow(values): values.append(len(values))
+def refuse(value): raise ValueError(value)
+def of_kind(values, kind): return [value for value in values if type(value) == kind]
+def pairs(): return [Pair(1, 2)]
+def sum(left, right): return left - right
+LIMIT = 3
+"""
+RIGHT = (
+    "assert smallest([3, 1, 2], 2) == [1, 2]",
+    "assert count(['a', 'b', 'a']) == {'a': 2, 'b': 1}",
+    "assert same((1, 2.5, 'x', None, True, 2j, b'y', {3}, 2**80)) == (1, 2.5, 'x', None, True, 2j, b'y', {3}, 2**80)",
+    "assert set(smallest([2, 1], 2)) == {1, 2} and len(smallest([1], 5)) == 1",
+    "assert math.isclose(same(0.1) + same(0.2), 0.3)",
+    "import math\nassert math.isnan(same(math.nan)) and same(-math.inf) < 0",
+    "assert list(numbers(3)) == [0, 1, 2] and sorted(numbers(2), reverse=True) == [1, 0]",
+    "assert total([Pair(5, 6), Pair(left=1, right=2)]) == 14",
+    "assert pair.left == 9 and pair.total() == 11",
+    "assert pairs()[0].right == 2",
+    "values = [5]\ngrow(values)\nassert values == [5, 1]",
+    "try:\n    refuse(3)\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError",
+    "assert of_kind([1, 'a', 2.0], str) == ['a']",
+    "assert LIMIT == 3",
+    "assert sum([1, 2]) == 3",
+    "for n in range(5):\n    assert same(n) == n",
+)
+WRONG = (
+    "assert same(1) == 2",
+    "assert missing(1) == 1",
+    "assert same(True) == 'True'",
+    "assert same([1]) == (1,)",
+    "assert 1 / 0",
+)
+
+
+@pytest.mark.parametrize("at", HERE)
+def test_right_programs_pass_at_every_level(at):
+    verdict = judge(Program(PROGRAM, (*RIGHT, *WRONG), setup="pair = Pair(1, 2)\npair.left = 9"), at=at)
+    assert verdict.ended == "done"
+    assert verdict.shares == (1.0,) * len(RIGHT) + (0.0,) * len(WRONG)
+
+
+@pytest.mark.parametrize("code", ["", "def answer(x): pass", "def answer(x):"])
+def test_nothing_passes_nothing(code):
+    assert judge(Program(code, ("assert answer(3) == 42", "assert answer(4)"))).shares == (0.0, 0.0)
+
+
+def test_function_under_test_may_have_a_builtins_name():
+    program = Program("def sum(left, right): return left - right", ("assert sum(5, 3) == 2",))
+    assert judge(program).shares == (1.0,)
+    named = Program("def max(x): return -x", ("assert max(abs(-2)) == -2",), entry_point="max")
+    assert judge(named).shares == (1.0,)
+
+
+def test_what_was_passed_before_the_time_ran_out_counts():
+    code = "def f(x):\n    while x == 2: pass\n    return x"
+    verdict = judge(Program(code, ("assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3")), Limits(seconds=0.7))
+    assert verdict.shares == (1.0, 0.0, 0.0)
+    assert verdict.ended == "timeout"
+
+
+def test_check_counts_its_assertions():
+    check = "def check(candidate):\n    assert True\n    assert candidate(1) == 1\n"
+    check += "    for n in (2, 3):\n        assert candidate(n) == 3"
+    assert judge(Program("def f(x): return x", check=check, entry_point="f")).shares == (2 / 3,)
+    raises = check + "\n    candidate(None).x"
+    assert judge(Program("def f(x): return x", check=raises, entry_point="f")).shares == (0.0,)
+    assert judge(Program("f = 3", check=check, entry_point="f")).shares == (0.0,)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        Program("def f(x): return x", ("assert f(",)),
+        Program("def f(x): return x", ("assert f(1) == 1",), setup="import a_package_that_is_not_there"),
+        Program("def f(x): return x(1)", ("assert f(lambda x: x) == 1",)),
+        Program("def f(x): return x", ("assert f(1) == 1",), prompt="1 / 0"),
+    ],
+)
+def test_tests_that_cannot_be_run_are_no_judgement(program):
+    verdict = judge(program)
+    assert verdict.ended == "unjudged"
+    assert verdict.reason
+
+
+@pytest.mark.skipif(LEVEL != "namespaces", reason="only namespaces give a temporary folder within a read-only file system")
+def test_temporary_folder_can_be_used():
+    code = """
+import os, tempfile, threading
+def f(x):
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/a", "w") as file: file.write(x)
+        os.rename(folder + "/a", folder + "/b")
+        with open(folder + "/b") as file: return file.read()
+def g(x):
+    found = []
+    thread = threading.Thread(target=found.append, args=(x,))
+    thread.start(); thread.join()
+    return found
+"""
+    assert judge(Program(code, ("assert f('text') == 'text'", "assert g(1) == [1]"))).shares == (1.0, 1.0)
+
+
+def test_many_at_a_time_keep_their_order():
+    programs = [Program(f"def f(): return {n}", ("assert f() % 2 == 0",)) for n in range(6)]
+    assert [verdict.shares for verdict in judge_all(programs, workers=2)] == [(1.0,), (0.0,)] * 3
+
+
+@pytest.mark.parametrize("name", Limits._fields)
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_limits_are_positive(name, value):
+    with pytest.raises(InputError, match=f"limit {name} is"):
+        judge(Program("", ("assert 1",)), Limits()._replace(**{name: value}))
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="without tests"):
+        judge(Program("a = 1"))
+    with pytest.raises(InputError, match="0 programs at a time"):
+        judge_all([], workers=0)
+
+
+def test_level_is_said_once(caplog):
+    level.cache_clear()
+    with caplog.at_level(logging.INFO, logger="rljax.rewards.sandbox"):
+        assert level() == level() == LEVEL
+    assert [record.getMessage() for record in caplog.records] == [f"programs under test are confined by {LEVEL}"]
+
+
+def test_weaker_levels_are_taken_in_order_and_none_is_refused(monkeypatch):
+    level.cache_clear()
+    monkeypatch.setattr(sandbox, "_problem", lambda name: None if name == "rlimits" else "not here")
+    assert level() == "rlimits"
+    level.cache_clear()
+    monkeypatch.setattr(sandbox, "_problem", lambda name: "not here")
+    with pytest.raises(InputError, match="namespaces: not here; seccomp: not here; rlimits: not here"):
+        level()
+    level.cache_clear()
+
+
+def test_level_that_cannot_be_had_is_refused(monkeypatch):
+    monkeypatch.setattr(sandbox, "_launch", lambda *_: [b'{"ended": "not confined", "reason": "no such call"}'])
+    with pytest.raises(InputError, match="no such call"):
+        judge(Program("", ("assert 1",)), at="namespaces")
+
+
+def test_launcher_that_dies_is_no_pass(monkeypatch, tmp_path):
+    program = Program("def f(): return 1", ("assert f() == 1",))
+    for text, ended in (
+        ("", "died"),
+        ("import os; os.write(1, b'[1, 1]\\n'); os._exit(1)", "died"),
+        ("import time; time.sleep(99)", "timeout"),
+    ):
+        launcher = tmp_path / "launcher.py"
+        launcher.write_text(text)
+        monkeypatch.setattr(sandbox, "_LAUNCHER", launcher)
+        monkeypatch.setattr(sandbox, "_GRACE_SECONDS", 0.1)
+        assert judge(program, Limits(seconds=0.5), LEVEL)[:2] == ((0.0,), ended)
+
+
+@pytest.mark.parametrize("file", sorted(sandbox._LAUNCHER.parent.glob("sandbox_*.py")), ids=lambda file: file.stem)
+def test_what_the_launcher_loads_is_small(file):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    assert {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names} <= {"rljax.rewards"}
+
+
+def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
+    library = tmp_path / "closed" / "lib"
+    library.mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    path = [str(library), "/elsewhere"]
+    held = SimpleNamespace(__file__=str(library / "os.py"))
+    monkeypatch.setattr(sandbox_spaces.os, "__file__", held.__file__)
+    monkeypatch.setattr(sandbox_spaces.sys, "path", path)
+    monkeypatch.setattr(sandbox_spaces.sys, "modules", {})
+    sandbox_spaces.reach_library()
+    number = int(path[0].rpartition("/")[2])
+    assert path[1] == "/elsewhere"
+    assert os.path.samestat(os.fstat(number), library.stat())
+    os.close(number)
+
+
+def test_users_of_two_programs_differ_unless_there_is_but_one(monkeypatch, tmp_path):
+    for table, spare in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
+        (tmp_path / "uid_map").write_text(table)
+        monkeypatch.setattr(sandbox_confine, "Path", lambda _: tmp_path / "uid_map")
+        users = {sandbox_confine.nobody(0), sandbox_confine.nobody(1)}
+        assert len(users) == (2 if spare else 1)
+        assert all(user > 1000 for user in users) or not spare

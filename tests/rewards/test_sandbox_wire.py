@@ -1,0 +1,192 @@
+"""What the sandbox's processes say to each other, and the filter of system calls, in every detail."""
+
+import json
+import os
+import struct
+from array import array
+from collections import Counter, OrderedDict, deque
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljax.rewards import sandbox_seccomp
+from rljax.rewards import sandbox_wire as wire
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers()), inner, max_size=3)
+        | st.sets(st.integers(), max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+def test_wire_keeps_plain_data(value):
+    read = wire.decode(json.loads(json.dumps(wire.encode(value, id))), id)
+    assert read == value
+    assert repr(read) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63,
+        -(2**64),
+        10**5000,
+        range(1, 9, 2),
+        deque([1]),
+        Decimal("1.50"),
+        Fraction(1, 3),
+        bytearray(b"a"),
+        frozenset({1}),
+        array("i", [1]),
+        date(2020, 1, 2),
+        datetime(2020, 1, 2, 3),
+        time(4, 5),
+        timedelta(1, 2, 3),
+        int,
+        object,
+        ...,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_wire_keeps_standard_values(value):
+    known = []
+    read = wire.decode(
+        json.loads(json.dumps(wire.encode(value, lambda thing: known.append(thing) or 0))), known.__getitem__
+    )
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_wire_makes_subclasses_plain():
+    for value in (
+        Counter("aab"),
+        OrderedDict(a=1),
+        type("T", (int,), {})(3),
+        type("T", (str,), {})("x"),
+        type("T", (list,), {})([1]),
+    ):
+        read = wire.decode(wire.encode(value, id), id)
+        assert type(read) in (dict, int, str, list)
+        assert read == value
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {},
+        {"a": 1, "b": 2},
+        {"eval": ["1"]},
+        {"int": ["x"]},
+        {"int": [[]]},
+        {"dict": [1]},
+        {"set": [[]]},
+        {"type": ["open"]},
+        {"bytes": [3]},
+        {"range": [1, 2, 0]},
+        {"remote": [9]},
+        {"remote": []},
+        {"decimal": ["x"]},
+        {"tuple": 3},
+    ],
+)
+def test_wire_refuses(written):
+    with pytest.raises((wire.WireError, IndexError)):
+        wire.decode(written, [].__getitem__)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\0" * 7, struct.pack(">Q", 5) + b"1234", struct.pack(">Q", 2) + b"{]", struct.pack(">Q", 2**40)]
+)
+def test_frames_are_whole_or_refused(sent):
+    here, there = os.pipe()
+    os.write(there, sent)
+    os.close(there)
+    with pytest.raises(wire.WireError):
+        wire.receive(here)
+    os.close(here)
+
+
+def verdict_of(program: bytes, audit: int, call: int, *arguments: int) -> int:
+    """Run a filter as the kernel would."""
+    data = struct.pack("=iIQ6Q", call, audit, 0, *(arguments + (0,) * 6)[:6])
+    steps = list(struct.iter_unpack("=HBBI", program))
+    value, position = 0, 0
+    while True:
+        code, if_true, if_false, operand = steps[position]
+        position += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("=I", data, operand)
+        elif code == 0x06:
+            return operand
+        else:
+            holds = value == operand if code == 0x15 else value & operand != 0
+            position += if_true if holds else if_false
+
+
+ALLOW = 0x7FFF0000
+X86, ARM = 0xC000003E, 0xC00000B7
+
+
+@pytest.mark.parametrize(
+    ("machine", "audit", "harmless", "writing", "harmful"),
+    [
+        (
+            "x86_64",
+            X86,
+            (0, 1, 9, 202, 228),
+            (87, 83, 82, 263, 88),
+            (41, 42, 57, 58, 59, 62, 101, 200, 234, 310, 311, 165, 272, 321, 425, 435),
+        ),
+        (
+            "aarch64",
+            ARM,
+            (63, 64, 222, 98, 113),
+            (35, 34, 38, 36),
+            (198, 203, 220, 221, 117, 129, 130, 131, 270, 271, 40, 97, 280, 425, 435),
+        ),
+    ],
+)
+def test_filter(machine, audit, harmless, writing, harmful):
+    for may_write in (True, False):
+        program = sandbox_seccomp.assembled(machine, may_write)
+        assert len(program) // 8 < 4096
+        assert all(verdict_of(program, audit, call) == ALLOW for call in harmless)
+        assert all(verdict_of(program, audit, call) & 0xFFFF0000 == 0x00050000 for call in harmful)
+        assert all((verdict_of(program, audit, call) == ALLOW) is may_write for call in writing)
+        opening, place = (2, 1) if machine == "x86_64" else (56, 2)
+        for flags, changes in (
+            (0, False),
+            (0o2000000, False),
+            (1, True),
+            (2, True),
+            (0o101, True),
+            (0o1000, True),
+            (0o20200000, True),
+        ):
+            asked = verdict_of(program, audit, opening, *[0] * place, flags)
+            assert (asked == ALLOW) is (may_write or not changes), oct(flags)
+        assert verdict_of(program, audit ^ 1, 0) == 0x80000000
+        assert verdict_of(program, audit, 0x40000000) != ALLOW
+        clone, limit, control = (56, 302, 16) if machine == "x86_64" else (220, 261, 29)
+        assert verdict_of(program, audit, clone, 0x3D0F00) == ALLOW
+        assert verdict_of(program, audit, clone, 17) != ALLOW
+        assert verdict_of(program, audit, limit, 0) == ALLOW
+        assert verdict_of(program, audit, limit, 1) != ALLOW
+        assert verdict_of(program, audit, control, 0, 0x5401) == ALLOW
+        assert verdict_of(program, audit, control, 0, 0x5412) != ALLOW

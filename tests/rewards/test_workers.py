@@ -1,0 +1,293 @@
+"""Worker processes: a hard limit for each item, whatever the item does, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rljax.errors import InputError
+from rljax.rewards import workers
+from rljax.rewards.failure import Failed
+from rljax.rewards.workers import Pool, shared_pool
+
+JUDGES = """
+import os, signal, subprocess, sys, threading, time
+
+def act(kind, value=None):
+    if kind == "value":
+        return value
+    if kind == "pid":
+        return os.getpid()
+    if kind == "jax":
+        return sorted({"jax", "flax", "optax"} & set(sys.modules))
+    if kind == "sleep":
+        time.sleep(value)
+        return value
+    if kind == "raise":
+        raise KeyError("no\\nkey")
+    if kind == "exit":
+        sys.exit(0)
+    if kind == "vanish":
+        os._exit(3)
+    if kind == "die":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if kind == "unpicklable":
+        return threading.Lock()
+    if kind == "busy":
+        return 9 ** (9 ** 9) > 0  # holds the interpreter's lock
+    if kind == "deaf":
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+    if kind == "memory":
+        return len(bytearray(value))
+    if kind == "parent":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        with open(value, "w") as file:
+            file.write(str(child.pid))
+        time.sleep(60)
+    if kind == "print":
+        print("not an answer", flush=True)
+        return value
+"""
+
+
+@pytest.fixture(scope="module")
+def judges(tmp_path_factory):
+    path = tmp_path_factory.mktemp("judges") / "judges.py"
+    path.write_text(JUDGES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pool(judges):
+    with Pool(f"{judges}:act", seconds=1.0, workers=2) as pool:
+        yield pool
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has waited for does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def ends(pid: int, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_values_come_back_in_order_and_progress_is_told(pool):
+    told = []
+    items = [{"kind": "value", "value": number} for number in range(50)]
+    assert pool.map(items, lambda done, count: told.append((done, count))) == list(range(50))
+    assert told == [(done, 50) for done in range(1, 51)]
+    assert pool.map([]) == []
+
+
+def test_slow_items_do_not_change_the_order(pool):
+    values = [0.2, 0.0, 0.1, 0.0]
+    assert pool.map([{"kind": "sleep", "value": value} for value in values]) == values
+
+
+def test_workers_are_reused_and_never_import_jax(pool):
+    seen = {pid for _ in range(3) for pid in pool.map([{"kind": "pid"}] * 20)}
+    assert len(seen) <= 2
+    assert os.getpid() not in seen
+    assert pool.map([{"kind": "jax"}]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "outcome"),
+    [
+        ("raise", None, Failed("raised", "KeyError: 'no\\nkey'")),
+        ("exit", None, Failed("raised", "SystemExit: 0")),
+        ("vanish", None, Failed("raised", "its process ended (exit code 3)")),
+        ("die", None, Failed("raised", "its process ended (signal SIGSEGV)")),
+        ("sleep", 30, Failed("timed_out", "no answer within 1 s")),
+        ("busy", None, Failed("timed_out", "no answer within 1 s")),
+        ("deaf", None, Failed("timed_out", "no answer within 1 s")),
+        ("print", 7, 7),
+        ("value", Failed("raised", "mine"), Failed("raised", "mine")),
+        ("value", None, None),
+    ],
+)
+def test_one_bad_item_costs_only_itself(pool, kind, value, outcome):
+    good = {"kind": "value", "value": "good"}
+    started = time.monotonic()
+    assert pool.map([good, {"kind": kind, "value": value}, good, good]) == ["good", outcome, "good", "good"]
+    assert time.monotonic() - started < 5
+
+
+def test_a_result_that_cannot_be_sent_is_a_failure(pool):
+    (outcome,) = pool.map([{"kind": "unpicklable"}])
+    assert outcome.kind == "raised"
+    assert "pickle" in outcome.reason
+
+
+def test_large_items_and_results_pass(pool):
+    text = "x" * 10_000_000
+    assert pool.map([{"kind": "value", "value": text}]) == [text]
+
+
+def test_a_worker_killed_in_idleness_is_replaced(pool):
+    (pid,) = pool.map([{"kind": "pid"}])
+    os.kill(pid, signal.SIGKILL)
+    assert ends(pid, 5)
+    assert pool.map([{"kind": "value", "value": 1}] * 4) == [1] * 4
+
+
+def test_what_a_timed_out_item_started_is_killed_too(pool, tmp_path):
+    file = tmp_path / "pid"
+    assert pool.map([{"kind": "parent", "value": str(file)}])[0].kind == "timed_out"
+    assert ends(int(file.read_text()), 5)
+
+
+def test_no_more_workers_are_started_than_there_is_work_for(judges):
+    with Pool(f"{judges}:act", seconds=5.0, workers=4) as pool:
+        assert pool.map([{"kind": "sleep", "value": 0.2}] * 2) == [0.2] * 2
+        assert len(pool._workers) == 2
+
+
+def test_workers_are_renewed_after_many_items(judges, monkeypatch):
+    monkeypatch.setattr(workers, "_LIFETIME", 3)
+    with Pool(f"{judges}:act", seconds=5.0, workers=1) as pool:
+        pids = pool.map([{"kind": "pid"}] * 7)
+    assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4] == pids[5] != pids[6]
+
+
+def test_several_threads_may_use_one_pool(pool):
+    answers = {}
+
+    def ask(number):
+        answers[number] = pool.map([{"kind": "value", "value": number}] * 5)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {number: [number] * 5 for number in range(4)}
+
+
+def test_an_interrupt_leaves_no_stale_answers(pool):
+    def stop(done, count):
+        raise KeyboardInterrupt
+
+    pool.map([{"kind": "sleep", "value": 0.3}] * 4)  # so that both workers are up
+    with pytest.raises(KeyboardInterrupt):
+        pool.map(
+            [{"kind": "value", "value": "old"}, {"kind": "sleep", "value": 0.3}, {"kind": "sleep", "value": 0.4}], stop
+        )
+    assert pool.map([{"kind": "sleep", "value": 0.2}] * 4) == [0.2] * 4
+
+
+def test_close_ends_the_workers_and_map_starts_new_ones(judges):
+    with Pool(f"{judges}:act", seconds=5.0, workers=1) as pool:
+        (pid,) = pool.map([{"kind": "pid"}])
+        pool.close()
+        assert not alive(pid)
+        assert pool.map([{"kind": "pid"}]) != [pid]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
+def test_memory_is_limited(judges):
+    with Pool(f"{judges}:act", seconds=5.0, workers=1, memory=500_000_000) as pool:
+        small, large = pool.map([{"kind": "memory", "value": 1_000}, {"kind": "memory", "value": 2_000_000_000}])
+    assert (small, large) == (1_000, Failed("raised", "MemoryError: "[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("no_such_module:f", "a worker for 'no_such_module:f' cannot start: InputError: .*cannot be imported"),
+        ("math:nope", "cannot start: InputError: .*has no 'nope'"),
+        ("./nope.py:f", "cannot start: .*there is no file"),
+    ],
+)
+def test_a_function_that_workers_cannot_find(function, message):
+    with Pool(function, seconds=1.0, workers=1) as pool, pytest.raises(InputError, match=message):
+        pool.map([{}])
+
+
+def test_a_module_that_ends_its_process(tmp_path):
+    (tmp_path / "gone.py").write_text("import os\nos._exit(4)")
+    with Pool(f"{tmp_path}/gone.py:f", seconds=1.0, workers=1) as pool, pytest.raises(InputError, match=r"\(exit code 4\)"):
+        pool.map([{}])
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="time limit of 'math:sqrt' is 0"):
+        Pool("math:sqrt", seconds=0)
+    with pytest.raises(InputError, match="time limit of 'math:sqrt' is nan"):
+        Pool("math:sqrt", seconds=float("nan"))
+    with pytest.raises(InputError, match="in 0 workers; give at least 1"):
+        Pool("math:sqrt", seconds=1.0, workers=0)
+
+
+def test_a_pool_does_not_outlive_a_fork(pool, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="make another one after a fork"):
+        pool.map([{"kind": "value"}])
+    pool.close()
+    monkeypatch.undo()
+    assert pool.map([{"kind": "value", "value": 1}]) == [1]
+
+
+def test_the_shared_pool_is_one():
+    assert shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
+    assert shared_pool("math:sqrt", seconds=1.0) is not shared_pool("math:sqrt", seconds=2.0)
+
+
+# A script without a main guard, which a worker must not run again; it tells the numbers of its workers, and goes on as told.
+SCRIPT = """
+import sys, threading, time
+from rljax.rewards.workers import shared_pool
+pool = shared_pool({function!r}, seconds=2.0, workers=2)
+print(*set(pool.map([{{"kind": "sleep", "value": 0.05}}] * 8) and pool.map([{{"kind": "pid"}}] * 8)), flush=True)
+{then}
+"""
+
+
+def run_script(tmp_path, judges, then):
+    (tmp_path / "script.py").write_text(SCRIPT.format(function=f"{judges}:act", then=then))
+    process = subprocess.Popen([sys.executable, str(tmp_path / "script.py")], stdout=subprocess.PIPE, text=True)
+    return process, [int(pid) for pid in process.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("then", ["", "raise SystemExit(3)", "1 / 0"])
+def test_no_worker_outlives_a_program_that_ends(tmp_path, judges, then):
+    process, workers = run_script(tmp_path, judges, then)
+    assert workers
+    with process:
+        process.wait(20)
+        assert process.stdout.read() == ""
+    assert not any(alive(pid) for pid in workers)
+
+
+@pytest.mark.parametrize(
+    ("then", "limit"),
+    [
+        ("time.sleep(60)", 1.5),
+        ("threading.Timer(0.3, lambda: print(flush=True)).start(); pool.map([{'kind': 'busy'}] * 4)", 4.0),
+    ],
+    ids=["idle", "busy"],
+)
+def test_no_worker_outlives_a_program_that_is_killed(tmp_path, judges, then, limit):
+    process, workers = run_script(tmp_path, judges, then)
+    with process:
+        if "Timer" in then:
+            assert process.stdout.readline() == "\n"
+        assert all(alive(pid) for pid in workers)
+        process.kill()
+    assert all(ends(pid, limit) for pid in workers)
