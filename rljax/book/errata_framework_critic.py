@@ -1,23 +1,51 @@
-"""Errata of the Mathematical Framework: schedules, VAPO and its critic (MF Sections 3 and 7).
+"""Errata of the Mathematical Framework: foundations, schedules, VAPO and its critic (MF Sections 2, 3 and 7).
 
 A counterexample takes what it refutes as an argument, by default as the document has it, so that the right form can be put
 in its place and passes.
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
 from rljax.book.erratum import MF, Erratum, Evidence
-from rljax.ops.gae import gae, length_adaptive_lambda
+from rljax.ops.gae import gae, length_adaptive_lambda, monte_carlo_returns
 from rljax.ops.offset_gae import offset_decayed_gae
 from rljax.ops.value import value_loss
 
 VAPO = "VAPO, arXiv:2504.05118"
 LAMBDA_BASE = 0.95
 MAX_LENGTH = 8192
+
+
+def undiscounted(gamma: float, step: int) -> float:
+    """What MF Eq. 5 has before the term of a step: nothing."""
+    del gamma, step
+    return 1.0
+
+
+def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted) -> Evidence:
+    """All four responses of two coin tokens, gamma = 0.5, reward 1 for a last token that is 1."""
+    gamma, at = 0.5, jnp.zeros(2)
+    tokens = jnp.array(list(product((0.0, 1.0), repeat=2)))
+    to_go = monte_carlo_returns(tokens * jnp.array([[0.0, 1.0]]), jnp.ones((4, 2), bool), gamma=gamma)
+    weights = jnp.array([[weight(gamma, step) for step in range(2)]])
+
+    def logp(logits: jax.Array) -> jax.Array:
+        return jax.nn.log_sigmoid(logits[None, :] * (2 * tokens - 1))
+
+    def expected_return(logits: jax.Array) -> jax.Array:
+        return (jnp.exp(logp(logits).sum(-1)) * to_go[:, 0]).sum()
+
+    def theorem(logits: jax.Array) -> jax.Array:
+        return (jnp.exp(logp(at).sum(-1)) * (weights * logp(logits) * to_go).sum(-1)).sum()
+
+    exact, ours = (float(jax.grad(function)(at)[1]) for function in (expected_return, theorem))
+    numbers = f"gamma = 0.5, slope in the logit of the second token: the theorem's {ours:.3f}, of J itself {exact:.3f}"
+    return Evidence(numbers, holds=abs(ours - exact) > 1e-6)
 
 
 def inverted_warmup(step: int, warmup_steps: int) -> float:
@@ -135,6 +163,15 @@ def ladder(claimed: dict[str, int] | None = None) -> Evidence:
 
 
 ERRATA = (
+    Erratum(
+        number="19",
+        document=MF,
+        where="Theorem 2.1, Eq. 5",
+        claim="The gradient of the discounted J of Eq. 3 is E[sum_t grad log pi(a_t | s_t) Q(s_t, a_t)]",
+        correction="gamma^t stands before the term of step t; without it the equation holds at gamma = 1 alone",
+        source="arithmetic, by enumeration",
+        check=policy_gradient_theorem,
+    ),
     Erratum(
         number="2",
         document=MF,

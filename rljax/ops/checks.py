@@ -41,16 +41,16 @@ def check_same_shape(**arrays) -> None:
     """Refuse arrays that should share one shape and do not."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
-        if jnp.shape(value) != jnp.shape(first):
+        if np.shape(value) != np.shape(first):
             raise ValueError(
-                f"{name} must have the shape of {first_name} {list(jnp.shape(first))}, got {list(jnp.shape(value))}"
+                f"{name} must have the shape of {first_name} {list(np.shape(first))}, got {list(np.shape(value))}"
             )
 
 
 def check_rank(minimum: int, /, **arrays) -> None:
     """Refuse an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
     for name, value in arrays.items():
-        shape = jnp.shape(value)
+        shape = np.shape(value)
         if len(shape) < minimum or 0 in shape[len(shape) - minimum :]:
             raise ValueError(f"{name} must have at least {minimum} non-empty axes, got shape {list(shape)}")
 
@@ -58,7 +58,7 @@ def check_rank(minimum: int, /, **arrays) -> None:
 def check_group(**arrays) -> None:
     """Refuse a group (the last axis) of fewer than two responses: nothing to compare a response with."""
     for name, value in arrays.items():
-        shape = jnp.shape(value)
+        shape = np.shape(value)
         if not shape or shape[-1] < 2:
             raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
 
@@ -127,10 +127,10 @@ def check_one_a_row(**arrays) -> None:
     """Refuse arrays that should hold one entry for each row of the first, whose last axis is the row."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
-        rows = jnp.shape(first)[:-1]
-        if jnp.shape(value) != rows:
+        rows = np.shape(first)[:-1]
+        if np.shape(value) != rows:
             raise ValueError(
-                f"{name} must have one entry for each row of {first_name} {list(rows)}, got {list(jnp.shape(value))}"
+                f"{name} must have one entry for each row of {first_name} {list(rows)}, got {list(np.shape(value))}"
             )
 
 

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Num
 from rljax.ops.checks import (
     check_between,
     check_floating,
+    check_lengths,
     check_mask,
-    check_nonnegative,
     check_positive,
     check_same_shape,
 )
@@ -327,7 +327,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
         `[...]` in [0, 1], without unit; 0 for a response without tokens.
 
     Raises:
-        ValueError: a negative length, or `alpha` not positive.
+        ValueError: lengths that are boolean or negative, or `alpha` not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -338,7 +338,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
         VAPO, arXiv:2504.05118, Eq. 4.
     """
     check_positive(alpha=alpha)
-    check_nonnegative(lengths=lengths)
+    check_lengths(lengths=lengths)
     dtype = lengths.dtype if jnp.issubdtype(lengths.dtype, jnp.floating) else jnp.result_type(float)
     tokens = lengths.astype(dtype)
     empty = tokens == 0

@@ -150,8 +150,10 @@ def batch_normalized_rewards(
     Source:
         REINFORCE++, arXiv:2501.03262; MF Eq. 56.
     """
+    check_floating(rewards=rewards)
     flat = rewards.reshape(-1)
     if valid is not None:
+        check_mask(valid=valid)
         check_same_shape(rewards=rewards, valid=valid)
     member = group_members(flat, None if valid is None else valid.reshape(-1))
     return masked_normalized(flat, member, eps=eps, ddof=ddof).reshape(rewards.shape)

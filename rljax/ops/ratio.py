@@ -279,7 +279,7 @@ def group_expectation_log_ratio_unnormalized(
     Source:
         GEPO, arXiv:2508.17850, Section 3.
     """
-    check_floating(logp=logp)
+    check_floating(logp=logp, behaviour_logp=behaviour_logp)
     check_same_shape(logp=logp, behaviour_logp=behaviour_logp, mask=mask)
     log_e = group_expectation_log_denominator_unnormalized(behaviour_logp, mask)
     return _over_tokens(masked_sum(logp, mask), mask) - log_e

@@ -70,7 +70,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
         `[...]`, in [0, 1]; 0 for a group without a valid response.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of another shape, or `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -80,6 +80,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
     Source:
         Bae et al., arXiv:2504.03380 (pass rate of a prompt under the current policy).
     """
+    check_between(-jnp.inf, jnp.inf, threshold=threshold)
     member = group_members(rewards, valid)
     correct = (member & (rewards > threshold)).sum(-1)
     return correct.astype(rewards.dtype) / jnp.maximum(member.sum(-1), 1).astype(rewards.dtype)
@@ -106,8 +107,8 @@ def in_difficulty_window(
         bool, `[...]`; False for a group with fewer than 2 valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of another shape, or a window that is not
-            inside [0, 1].
+        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of another shape, a window that is not inside
+            [0, 1], or `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -253,7 +254,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
         the shape of `lengths`, int32, in [0, K].
 
     Raises:
-        ValueError: boolean or negative lengths, integer edges, or edges that are not ascending.
+        ValueError: boolean or negative lengths, integer edges, or edges that are not ascending on one axis.
 
     Example:
         >>> import jax.numpy as jnp
@@ -266,5 +267,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
     check_lengths(lengths=lengths)
     check_floating(edges=edges)
     check_rank(1, edges=edges)
+    if edges.ndim > 1:
+        raise ValueError(f"edges must have one axis, got shape {list(edges.shape)}")
     check_ascending(edges=edges)
     return jnp.searchsorted(edges, lengths.astype(edges.dtype), side="left").astype(jnp.int32)

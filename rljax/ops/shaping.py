@@ -123,7 +123,7 @@ def adaptive_length_penalty(
 
     Raises:
         ValueError: shapes that differ, integer rewards, boolean or negative lengths, `target` not positive, `alpha` or
-            `beta` negative.
+            `beta` negative, `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -138,6 +138,7 @@ def adaptive_length_penalty(
     check_same_shape(lengths=lengths, rewards=rewards)
     check_positive(target=target)
     check_nonnegative(alpha=alpha, beta=beta)
+    check_between(-jnp.inf, jnp.inf, threshold=threshold)
     relative = _as_tokens(lengths) / target
     return jnp.where(rewards > threshold, alpha * jnp.log1p(relative), beta * jnp.square(relative))
 
@@ -161,7 +162,7 @@ def quality_aware_length_weight(
         the shape of `rewards`, in [0, λ_base].
 
     Raises:
-        ValueError: integer rewards, negative `base` or `gamma`.
+        ValueError: integer rewards, negative `base` or `gamma`, `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -173,6 +174,7 @@ def quality_aware_length_weight(
     """
     check_floating(rewards=rewards)
     check_nonnegative(base=base, gamma=gamma)
+    check_between(-jnp.inf, jnp.inf, threshold=threshold)
     return base * jnp.exp(-gamma * jnp.maximum(rewards - threshold, 0.0))
 
 

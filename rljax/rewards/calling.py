@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int8
 
 from rljax.errors import InputError
 from rljax.rewards.failure import Failed, Failures, one_line
@@ -25,7 +25,8 @@ class Answer(NamedTuple):
     """0 where it has no opinion or failed."""
     valid: Bool[np.ndarray, "N"]
     """Where it has an opinion."""
-    failed: Bool[np.ndarray, "N"]
+    failed: Int8[np.ndarray, "N"]
+    """How: 0 did not fail, else the place in `Failures`, counted from 1."""
     failures: Failures
     reason: str
     """Why it failed first, in one line; empty if it did not."""
@@ -210,7 +211,8 @@ def read_answer(returned: object, called: str, count: int) -> Answer:
         )
     kinds = [value.kind for value in values if isinstance(value, Failed)]
     reasons = [f"completion {i}: {value.reason}" for i, value in enumerate(values) if isinstance(value, Failed)]
-    failed = np.array([isinstance(value, Failed) for value in values], bool)
+    places = {kind: place for place, kind in enumerate(Failures._fields, 1)}
+    failed = np.array([places[value.kind] if isinstance(value, Failed) else 0 for value in values], np.int8)
     failures = Failures(raised=kinds.count("raised"), timed_out=kinds.count("timed_out"))
     return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", whole=False, cause=None)
 
@@ -249,7 +251,9 @@ def check_failures(answer: Answer, called: str, max_failure_share: float) -> Non
 
 def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException | None) -> Answer:
     nothing = np.zeros(count, np.float32)
-    return Answer(nothing, np.zeros(count, bool), np.ones(count, bool), failures, reason, whole=True, cause=cause)
+    place = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
+    failed = np.full(count, place, np.int8)
+    return Answer(nothing, np.zeros(count, bool), failed, failures, reason, whole=True, cause=cause)
 
 
 def _as_float(value: numbers.Real) -> float:

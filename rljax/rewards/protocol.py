@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int8
 
 from rljax.errors import InputError
 from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
@@ -36,6 +36,8 @@ class Scores(NamedTuple):
     valid: Bool[np.ndarray, "N"]
     parts: dict[str, Float32[np.ndarray, "N"]]
     failures: dict[str, Failures]
+    failed: Int8[np.ndarray, "N"]
+    """How the first part that failed did: 0 none, else the place in `Failures`, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -135,18 +137,18 @@ def judge(
     returned = wait_for([ask(part, prompts, completions, columns, progress) for part in parts.rewards.values()])
     total = np.zeros(len(prompts), np.float32)
     valid = np.zeros(len(prompts), bool)
-    failed = np.zeros(len(prompts), bool)
+    failed = np.zeros(len(prompts), np.int8)
     values, failures = {}, {}
     for (name, part), said in zip(parts.rewards.items(), returned, strict=True):
         answer = read_answer(said, called_name(part), len(prompts))
         check_failures(answer, called_name(part), max_failure_share)
         total += np.float32(parts.weights[name]) * answer.values
         valid |= answer.valid
-        failed |= answer.failed
+        failed = np.where(failed > 0, failed, answer.failed)
         values[name] = np.where(answer.valid, answer.values, np.float32(np.nan))
         failures[name] = answer.failures
-    valid &= ~failed
-    return Scores(np.where(valid, total, np.float32(0)), valid, values, failures)
+    valid &= failed == 0
+    return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed)
 
 
 def score(

@@ -13,7 +13,7 @@ from rljax.data.prompts import EncodedPrompts, left_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Model, Params
 from rljax.parallel import put_rows
-from rljax.rewards.protocol import score
+from rljax.rewards.protocol import judge
 from rljax.rewards.steps import on_tokens, score_steps
 from rljax.rollout.groups import Groups
 from rljax.rollout.sampling import Samples, Sampling, sample
@@ -32,6 +32,7 @@ class Engine:
         tokenizer: turns responses into text.
         reward: called as `reward(prompts=..., completions=..., **columns)`.
         step_reward: called in the same way, for the steps of each completion; None: steps are not judged.
+        max_failure_share: the largest share of a call's completions that the reward may fail to judge.
     """
 
     model: Model
@@ -42,6 +43,7 @@ class Engine:
     tokenizer: Tokenizer
     reward: Callable
     step_reward: Callable | None = None
+    max_failure_share: float = 0.1
 
     def draw(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Samples:
         """Sample `group_size` responses to each of the problems (indices into `prompts`); host arrays `[P G, T]`."""
@@ -59,12 +61,18 @@ class Engine:
             key: random key of this call.
 
         Raises:
-            InputError: the reward raised, or did not return a finite number (or None) for every response.
+            InputError: the reward failed on too many responses, or returned what is no finite number (nor None).
         """
         drawn = self.draw(params, problems, group_size, key)
         asked = [self.prompts.problems[i] for i in problems for _ in range(group_size)]
         completions = [self.text(row, seen) for row, seen in zip(drawn.tokens, drawn.mask, strict=True)]
-        rewards, valid = score(self.reward, [problem.prompt for problem in asked], completions, reward_columns(asked))
+        judged = judge(
+            self.reward,
+            [problem.prompt for problem in asked],
+            completions,
+            reward_columns(asked),
+            max_failure_share=self.max_failure_share,
+        )
         prompt_tokens, prompt_mask = self._padded(problems)
 
         def grouped(array: np.ndarray) -> np.ndarray:
@@ -79,8 +87,10 @@ class Engine:
             behaviour_logp=grouped(drawn.behaviour_logp),
             policy_logp=grouped(drawn.policy_logp),
             truncated=grouped(drawn.truncated),
-            rewards=grouped(rewards),
-            valid=grouped(valid),
+            rewards=grouped(judged.total),
+            valid=grouped(judged.valid),
+            failed=grouped(judged.failed),
+            parts=jax.tree.map(grouped, judged.parts) if len(judged.parts) > 1 else None,
             **{name: grouped(array) for name, array in self._steps(asked, drawn, completions).items()},
         )
 

@@ -29,6 +29,10 @@ class Groups(NamedTuple):
     """`[P, G]`."""
     valid: np.ndarray
     """Whether the reward had an opinion, `[P, G]`."""
+    failed: np.ndarray
+    """How the reward failed to judge it, `[P, G]`: 0 did not, else the place in `rewards.failure.Failures`, from 1."""
+    parts: dict[str, np.ndarray] | None = None
+    """What each part of the reward said, unweighted, `[P, G]`, NaN where it said nothing; for a reward that has several."""
     step_rewards: np.ndarray | None = None
     """Reward of the reasoning step that ends at a token, `[P, G, T]`; for process supervision."""
     step_end: np.ndarray | None = None

@@ -76,7 +76,10 @@ class TrainConfig:
     chat: bool = False
     """Write prompts through the tokenizer's chat template."""
     reward: str = "exact"
-    """'exact', or your own function as 'package.module:function' or 'file.py:function'."""
+    """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer', or your own
+    function as 'package.module:function' or 'file.py:function'."""
+    max_failure_share: float = 0.1
+    """Largest share of the responses that the reward may fail to judge (raise, time out); above it the run stops."""
     step_reward: str | None = None
     """Judges reasoning steps, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     operands: tuple[int, int] = (3, 6)
@@ -302,8 +305,9 @@ def _check_shares(config: TrainConfig) -> None:
     wanted = config.value_pretraining_explained_variance
     if wanted is not None and not wanted < 1:
         raise InputError(f"value_pretraining_explained_variance is {wanted}; it must be below 1, which is perfect.")
-    if not 0 <= config.unfinished_share <= 1:
-        raise InputError(f"unfinished_share is {config.unfinished_share}; it must lie between 0 and 1.")
+    for name in ("unfinished_share", "max_failure_share"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise InputError(f"{name} is {getattr(config, name)}; it must lie between 0 and 1.")
     if config.oversample < 1:
         raise InputError(f"oversample is {config.oversample}; it must be at least 1.")
     for name in ("top_p", "warm_start_accuracy"):

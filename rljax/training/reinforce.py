@@ -2,7 +2,10 @@
 
 import time
 
+import numpy as np
+
 from rljax.data.prompts import PromptStream
+from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
 from rljax.training.checkpoint import LAST
 from rljax.training.learner import make_learner
@@ -25,6 +28,17 @@ def rollout_metrics(collected: Collected, seconds: float) -> dict[str, float]:
         "trained_groups": float(collected.groups.count),
         "tokens_per_second": float(lengths.sum()) / seconds,
         "seconds": seconds,
+        **reward_metrics(sampled),
+    }
+
+
+def reward_metrics(groups: Groups) -> dict[str, float]:
+    """What each part of a reward said, where it has several, and how many responses each kind of failure left unjudged."""
+    parts = {} if groups.parts is None else groups.parts
+    means = {f"reward_{name}": array[np.isfinite(array)] for name, array in parts.items()}
+    counts = {f"reward_{kind}": float((groups.failed == place).sum()) for place, kind in enumerate(Failures._fields, 1)}
+    return {name: float(said.mean()) for name, said in means.items() if said.size} | {
+        name: count for name, count in counts.items() if count
     }
 
 
@@ -46,6 +60,9 @@ def reinforce(run: Run) -> None:
                 f"Step {step}: {collected.groups.count} of {config.prompts} groups after {collected.tries} tries; "
                 f"{collected.filtered_ratio:.0%} were all right or all wrong. Training on those there are."
             )
+        unjudged = int((collected.sampled.failed > 0).sum())
+        if unjudged:
+            run.display.warning(f"Step {step}: the reward failed on {unjudged} responses; they take no part.")
         learned = learn(collected.groups)
         numbers = learned | rollout_metrics(collected, time.monotonic() - begun)
         run.trackers.log("rl", step, numbers)

@@ -286,7 +286,9 @@ def make_setup(
     step_judge = make_step_reward(algorithm, config)
 
     def engine(prompts: EncodedPrompts, sampling: Sampling, step_reward: Callable | None = None) -> Engine:
-        return Engine(model, sampling, mesh, prompts, prompt_length, tokenizer, judge, step_reward)
+        return Engine(
+            model, sampling, mesh, prompts, prompt_length, tokenizer, judge, step_reward, config.max_failure_share
+        )
 
     greedy = sampling._replace(temperature=0.0, top_k=None, top_p=None)
     setup = Setup(

@@ -16,6 +16,7 @@ P, G, T = 4, 4, 8
 LONGEST = 5  # tokens of a response, so that there is room for observations between them
 NARROW = 6  # slots that hold them all: the same rollout without its padding
 PROGRESS = 0.25
+EMPTY = (1, 2)  # a response without a token, which has a reward and is compared with the others
 
 # Options under which every slot of the algorithm is at work on responses this short.
 OPTIONS = {
@@ -70,6 +71,7 @@ class Data(NamedTuple):
 def make_data() -> Data:
     rng = np.random.default_rng(7)
     lengths = rng.integers(1, LONGEST + 1, (P, G))
+    lengths[EMPTY] = 0
     mask = np.arange(T) < lengths[..., None]
 
     def draw(*shape):
@@ -185,6 +187,13 @@ def test_there_is_something_to_keep(case):
     assert gradient.entropy.any() == (case.name in {"ppo", "t1"})
     assert not gradient.values[~MASK].any()
     assert gradient.values.any() == (case.program.algorithm.critic is not None)
+
+
+def test_a_response_without_tokens_trains_nothing(case):
+    assert not MASK[EMPTY].any()
+    assert MASK.any(-1).sum() == P * G - 2, "the other one has no verdict"
+    for by_output in case.result.gradient:
+        np.testing.assert_array_equal(by_output[EMPTY], 0)
 
 
 def test_neither_padding_nor_compilation_changes_anything(case):

@@ -11,7 +11,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURES = {"ppo_grpo_dapo_vapo": 11}  # at least as many pictures; a new notebook adds its line
+FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8}  # at least as many pictures; a new notebook adds its line
 LONGEST_CELL = 24
 
 

@@ -117,6 +117,15 @@ def test_hl_gauss_is_biased_at_the_end_of_the_support_and_not_within():
     assert jit_mean(jit_gauss(zero, roomy), roomy).item() == pytest.approx(0.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_only_rounding_may_carry_a_target_past_the_end_of_the_support(scale):
+    support = jnp.array([-scale, 0.0, scale])
+    a_little, too_far = (jnp.array([scale * (1 + ulps * np.finfo(np.float32).eps)]) for ulps in (4, 64))
+    np.testing.assert_allclose(ops.two_hot(a_little, support), [[0.0, 0.0, 1.0]], atol=1e-6)
+    with pytest.raises(ValueError, match="target must lie within the support"):
+        ops.two_hot(too_far, support)
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_target_at_the_end_of_the_support_is_accepted_whatever_the_rounding(dtype):
@@ -251,6 +260,10 @@ N = jnp.ones((2, 3), int)
         (lambda: ops.hl_gauss(X, Z**2), "support must be evenly spaced, got distances from 1 to 3"),
         (lambda: ops.c51_projection(X[0], P, Z, 0.5), r"rewards and discount must be one a distribution \[2\], got \[3\]"),
         (lambda: ops.c51_projection(X[:, 0], P, Z, X[0]), r"one a distribution \[2\], got \[2\] and \[3\]"),
+        (
+            lambda: ops.c51_projection(X[0], jnp.stack([P, P]), Z, 0.5),
+            r"rewards and discount must be one a distribution \[2, 2\], got \[3\] and \[\]",
+        ),
         (lambda: ops.c51_projection(X[:, 0], P, Z, 1.5), r"discount must lie in \[0, 1\], got 1.5"),
         (lambda: ops.c51_projection(N[:, 0], P, Z, 0.5), "rewards must be a floating-point array"),
         (lambda: ops.c51_projection(X[:, 0], P, Z[:2], 0.5), "probs must have the support's 2 points last"),
@@ -262,6 +275,10 @@ N = jnp.ones((2, 3), int)
         (lambda: ops.categorical_cross_entropy(P, P[:1]), "target_probs must have the shape of logits"),
         (lambda: ops.categorical_cross_entropy(P, P, M), r"mask must be one a distribution \[2\], got shape \[2, 3\]"),
         (lambda: ops.categorical_cross_entropy(P, P, 2 * M[:, 0]), "mask must hold only 0 and 1"),
+        (
+            lambda: ops.categorical_cross_entropy(jnp.stack([P, P]), jnp.stack([P, P]), M),
+            r"mask must be one a distribution \[2, 2\], got shape \[2, 3\]",
+        ),
     ],
 )
 def test_refusals(call, message):

@@ -119,6 +119,14 @@ def test_entropy_matches_formula(logits, gone):
     np.testing.assert_allclose(gradient, np.where(gone, 0.0, expected), atol=1e-7)
 
 
+def test_leading_axes_are_free():
+    here, there = np.random.default_rng(0).normal(size=(2, 2, 3, VOCABULARY))
+    for op, arguments in ((divergence.exact_kl, (here, there)), (divergence.entropy, (here,))):
+        whole = op(*map(jnp.array, arguments))
+        for row in np.ndindex(2, 3):
+            np.testing.assert_allclose(whole[row], op(*(jnp.array(x[row]) for x in arguments)), rtol=1e-5)
+
+
 def test_exact_kl_is_infinite_where_the_reference_excludes_a_possible_token():
     assert divergence.exact_kl(jnp.array([0.0, 0.0]), jnp.array([0.0, -jnp.inf])) == jnp.inf
 

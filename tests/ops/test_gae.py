@@ -390,6 +390,7 @@ def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
+GROUPS = jnp.ones((2, 2, 3))
 
 
 @pytest.mark.usefixtures("untyped")
@@ -425,6 +426,12 @@ X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
         (lambda: ops.rewards_at_last_token(jnp.ones(2, int), M), "rewards must be a floating-point array"),
         (lambda: ops.rewards_at_last_token(X, M), r"rewards must hold one number a row \[2\], got shape \[2, 3\]"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2), M * 2), "mask must hold only 0 and 1"),
+        (lambda: ops.rewards_at_last_token(jnp.ones(2), GROUPS), r"one number a row \[2, 2\], got shape \[2\]"),
+        (
+            lambda: ops.td_errors(GROUPS, GROUPS, GROUPS, bootstrap=jnp.ones(2)),
+            r"one number a row \[2, 2\], got shape \[2\]",
+        ),
+        (lambda: ops.gae(GROUPS, GROUPS, GROUPS, lambda_=jnp.ones(2)), r"lambda_ must be .* one a row \[2, 2\], got \[2\]"),
     ],
 )
 def test_refusals(call, message):

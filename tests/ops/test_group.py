@@ -109,6 +109,25 @@ def test_ragged_group_is_the_group_of_its_valid_members(case, rewards, valid):
     assert not actual[valid.sum(-1) < 2].any()
 
 
+ROW_WISE = {
+    **{case: fast for case, (fast, _) in CASES.items()},
+    "weighted": lambda r, valid: weighted(r, jnp.abs(r) + 0.5, valid=valid),
+    "confidence": lambda r, valid: confidence_quality(-jnp.abs(r), valid),
+    "reliability": lambda r, valid: group.reliability_quality(jnp.stack([r, -r, 2 * r], -1), floor=0.5),
+    "process": lambda r, valid: group.process_normalized(r[..., None], valid[..., None]),
+}
+
+
+@pytest.mark.parametrize("case", ROW_WISE)
+def test_leading_axes_are_free(case, x64):
+    rng = np.random.default_rng(6)
+    rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
+    whole = ROW_WISE[case](rewards, valid=valid)
+    for row in np.ndindex(2, P):
+        np.testing.assert_allclose(whole[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
+    assert np.abs(whole).max() > 0.1
+
+
 @given(reward_arrays, weight_arrays, valid_arrays)
 def test_weighted_matches_formula_and_never_sees_what_is_not_valid(rewards, weights, valid):
     expected = ragged(slow_weighted, valid, rewards, weights)

@@ -81,6 +81,14 @@ def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
     assert alone.tolist() == [[0.0], [0.0]]
 
 
+def test_of_more_responses_than_twice_the_memory_the_last_remain():
+    history = push(group_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
+    history = push(history, jnp.array([0]), jnp.arange(10.0, 18.0)[None])
+    assert sorted(history.rewards[0].tolist()) == [15.0, 16.0, 17.0]
+    assert history.next_slot.tolist() == [10 % 3]
+    assert history.size.tolist() == [3]
+
+
 def test_memory_is_a_pytree_of_plain_arrays():
     history = group_history.empty_history(5, 3)
     assert [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(history)] == [

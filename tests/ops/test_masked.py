@@ -63,6 +63,17 @@ def test_matches_formula(case, x, mask):
         np.testing.assert_allclose(fast(jnp.array(x), jnp.array(mask)), expected, rtol=1e-12, atol=1e-12)
 
 
+@each_case
+def test_leading_axes_are_free(case, x64):
+    fast, _ = CASES[case]
+    rng = np.random.default_rng(1)
+    x, mask = jnp.array(rng.normal(size=(2, 3, 5))), jnp.array(rng.random((2, 3, 5)) < 0.6)
+    whole = fast(x, mask)
+    np.testing.assert_allclose(whole.reshape(6, *whole.shape[2:]), fast(x.reshape(6, 5), mask.reshape(6, 5)), rtol=1e-12)
+    np.testing.assert_allclose(whole[1, 2], fast(x[1, 2], mask[1, 2]), rtol=1e-12)
+    assert masked.count_tokens(mask).tolist() == mask.sum(-1).tolist()
+
+
 @given(masks)
 def test_count_tokens_matches_formula(mask):
     count = masked.count_tokens(jnp.array(mask))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rljax.ops import divergence, group, ratio, surrogate
+from rljax.ops.gae import monte_carlo_returns
 from rljax.ops.masked import masked_sum
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -94,6 +95,19 @@ def test_the_language_is_complete():
 def test_reinforce_is_the_policy_gradient():
     actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS)))
     np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
+
+
+@pytest.mark.parametrize("gamma", [0.6, 1.0])
+def test_the_policy_gradient_theorem_needs_the_discount_of_each_step(gamma):
+    """MF Theorem 2.1 has no gamma^t: it is the gradient of the discounted return at gamma = 1 alone."""
+    of_state_and_token = np.random.default_rng(0).normal(size=THETA.shape)
+    rewards, steps = jnp.array(np.where(MASK, of_state_and_token[STATE, TOKEN], 0.0)), gamma ** np.arange(LONGEST)
+    to_go = monte_carlo_returns(rewards, jnp.array(MASK), gamma=gamma)
+    exact = jax.jit(jax.grad(lambda theta: (probability(theta) * (rewards * steps[None]).sum(-1)).sum()))(jnp.array(THETA))
+    discounted = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), to_go * steps[None]))
+    np.testing.assert_allclose(discounted, exact, atol=1e-14)
+    as_printed = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), to_go))
+    assert np.allclose(as_printed, exact, atol=1e-14) == (gamma == 1.0)
 
 
 def test_a_constant_baseline_leaves_the_gradient():

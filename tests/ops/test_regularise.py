@@ -232,6 +232,10 @@ W = {"w": X}
             lambda: regularise.positive_example_weights(jnp.ones(3, bool), M),
             r"correct must hold one value a row \[2\], got shape \[3\]",
         ),
+        (
+            lambda: regularise.positive_example_weights(jnp.ones(2, bool), jnp.ones((2, 2, 3))),
+            r"correct must hold one value a row \[2, 2\], got shape \[2\]",
+        ),
         (lambda: regularise.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must hold only 0 and 1"),
         (
             lambda: regularise.negative_log_likelihood(X.astype(int), M),

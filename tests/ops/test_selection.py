@@ -78,6 +78,23 @@ def test_difficulty_window_reads_the_threshold():
     assert selection.in_difficulty_window(rewards, low=0.25, high=0.25).tolist() == [False]
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        selection.has_mixed_outcomes,
+        selection.pass_rate,
+        lambda rewards, valid: selection.in_difficulty_window(rewards, low=0.3, high=0.7, valid=valid),
+    ],
+)
+def test_leading_axes_are_free(op):
+    rng = np.random.default_rng(0)
+    rewards, valid = jnp.array(rng.integers(0, 2, (2, 3, G)), jnp.float32), jnp.array(rng.random((2, 3, G)) < 0.8)
+    whole = op(rewards, valid=valid)
+    assert whole.reshape(6).tolist() == op(rewards.reshape(6, G), valid=valid.reshape(6, G)).tolist()
+    assert whole[1, 2] == op(rewards[1, 2], valid=valid[1, 2])
+    assert len(set(whole.ravel().tolist())) > 1
+
+
 def divergence_by_enumeration(p, beta):
     """KL(π_init ‖ π*) of a policy over two answers, the correct one of mass p, from π* ∝ π_init e^{r/β}."""
     p = np.longdouble(p)
@@ -198,6 +215,7 @@ PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
         (lambda: selection.length_bins(LENGTHS, LENGTHS), "edges must be a floating-point array"),
         (lambda: selection.length_bins(LENGTHS, PAIR[0, :0]), "edges must have at least 1 non-empty axes"),
         (lambda: selection.length_bins(LENGTHS, jnp.array([2.0, 1.0])), "edges must be ascending"),
+        (lambda: selection.length_bins(LENGTHS, PAIR), r"edges must have one axis, got shape \[2, 2\]"),
     ],
 )
 def test_refusals(call, message):

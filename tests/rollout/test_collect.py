@@ -23,6 +23,7 @@ def groups(*problems):
         truncated=np.zeros((count, 2), bool),
         rewards=rewards,
         valid=np.ones((count, 2), bool),
+        failed=np.zeros((count, 2), np.int8),
     )
 
 

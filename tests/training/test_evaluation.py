@@ -24,6 +24,7 @@ def answered(lengths, rewards, valid):
             truncated=np.asarray(lengths)[:, None] == 40,
             rewards=np.float32(rewards)[:, None],
             valid=np.asarray(valid)[:, None],
+            failed=np.zeros((count, 1), np.int8),
         )
     )
 

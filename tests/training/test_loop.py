@@ -12,6 +12,8 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.rewards.failure import Failed
+from rljax.rewards.protocol import Weighted
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
@@ -289,3 +291,28 @@ def test_configuration_survives_json():
 def test_either_a_configuration_or_a_run_to_resume(given):
     with pytest.raises(InputError, match="either a configuration or resume"):
         rljax.train(**given)
+
+
+def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):
+    def sometimes_fails(completions):
+        return [Failed("timed_out", "too long") if i % 8 == 0 else 1.0 for i in range(len(completions))]
+
+    reward = Weighted({"even": even_length, "done": sometimes_fails}, {"even": 1.0, "done": 0.5})
+    config = replace(
+        TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=2, checkpoint_every=1, max_failure_share=0.2
+    )
+    result = rljax.train(replace(config, algorithm="rloo", algorithm_options={}, eval_every=0), reward)
+    for row in rows(result.run):
+        if row["phase"] == "rl":
+            assert row["reward_timed_out"] == TINY.prompts * TINY.group_size / 8
+            assert row["reward_done"] == 1.0
+            assert 0 < row["reward_even"] < 1
+            assert row["reward"] == pytest.approx(row["reward_even"] + 0.5, abs=0.15)
+
+
+def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
+    def fails(completions):
+        return [Failed("raised", "KeyError: 'x'")] * len(completions)
+
+    with pytest.raises(InputError, match="more than the 10% that may fail"):
+        rljax.train(replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0), fails)

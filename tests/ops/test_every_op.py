@@ -1,0 +1,343 @@
+"""One table: a legal call of every equation. Its gradient in every real argument is that of its value, in float64; and it refuses
+every kind of bad argument by a ValueError that names it, while tracing where the shape tells.
+"""
+
+import inspect
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.book.equations import public_ops
+from rljax.ops.group_history import empty_history
+
+pytestmark = pytest.mark.usefixtures("untyped")
+
+OPS = {f"{op.__module__.rpartition('.')[2]}.{op.__name__}": op for op in public_ops()}
+FAST = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiling is what this costs
+NO_ARRAYS = {"categorical.uniform_support", "group_history.empty_history"}
+
+RNG = np.random.default_rng(0)
+X, Y, Z = RNG.uniform(-2.0, -0.5, (3, 2, 2, 3)).astype(np.float32)  # [P, G, T]
+MASK = np.array([[[1, 1, 1], [1, 0, 0]], [[1, 1, 0], [0, 1, 1]]], bool)
+REWARDS = np.array([[1.03, 0.04], [0.47, 0.23]], np.float32)
+RATES = np.array([[0.93, 0.04], [0.47, 0.23]], np.float32)
+VERDICTS = np.array([[True, False], [True, True]])
+LENGTHS = np.array([3.0, 5.0, 9.0], np.float32)
+SUPPORT = np.array([-2.0, -1.0, 0.0], np.float32)
+HISTORY, IDS = empty_history(2, 2), np.array([0, 1])
+PROBS = RNG.dirichlet(np.ones(3), (2, 2)).astype(np.float32)
+OFFSET = {"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
+LAMBDA = {"lambda_": 0.95, "bootstrap": REWARDS}
+LENGTH = {"target": 4.0, "threshold": 0.5, "alpha": 0.1, "beta": 0.1}
+
+# A legal call of every equation, every argument by its name.
+CALLS = {
+    "categorical.two_hot": {"target": REWARDS - 1.5, "support": SUPPORT},
+    "categorical.hl_gauss": {"target": REWARDS - 1.5, "support": SUPPORT, "sigma_ratio": 0.75},
+    "categorical.c51_projection": {"rewards": REWARDS - 1.5, "probs": PROBS, "support": SUPPORT, "discount": 0.5},
+    "categorical.categorical_mean": {"probs": PROBS, "support": SUPPORT},
+    "categorical.categorical_mean_of_logits": {"logits": X, "support": SUPPORT},
+    "categorical.categorical_cross_entropy": {"logits": X, "target_probs": PROBS, "mask": MASK[..., 0]},
+    "divergence.k1": {"logp": X, "ref_logp": Y},
+    "divergence.k2": {"logp": X, "ref_logp": Y},
+    "divergence.k3": {"logp": X, "ref_logp": Y},
+    "divergence.exact_kl": {"logits": X, "ref_logits": Y},
+    "divergence.entropy": {"logits": X},
+    "divergence.kl_in_reward": {"rewards": Z, "logp": X, "ref_logp": Y, "mask": MASK, "beta": 0.1},
+    "divergence.batch_normalized_kl": {"logp": X, "ref_logp": Y, "mask": MASK},
+    "divergence.ema_update": {"reference": X, "params": Y, "rate": 0.1},
+    "gae.td_errors": {"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, "bootstrap": REWARDS},
+    "gae.gae": {"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, **LAMBDA},
+    "gae.monte_carlo_returns": {"rewards": X, "mask": MASK, "gamma": 1.0, "bootstrap": REWARDS},
+    "gae.lambda_returns": {"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, **LAMBDA},
+    "gae.decoupled_gae": {
+        **{"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, "bootstrap": REWARDS},
+        **{"policy_lambda": 0.95, "value_lambda": 1.0},
+    },
+    "gae.length_adaptive_lambda": {"lengths": LENGTHS, "alpha": 0.5},
+    "gae.rewards_at_last_token": {"rewards": REWARDS, "mask": MASK},
+    "group.group_centered": {"rewards": REWARDS, "valid": VERDICTS},
+    "group.group_normalized": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
+    "group.leave_one_out": {"rewards": REWARDS, "valid": VERDICTS},
+    "group.weighted_centered": {"rewards": REWARDS, "weights": RATES, "valid": VERDICTS},
+    "group.length_quality": {"lengths": LENGTHS},
+    "group.confidence_quality": {"logp": X, "mask": MASK},
+    "group.reliability_quality": {"scores": X, "floor": 0.5},
+    "group.rank_based": {"rewards": REWARDS, "valid": VERDICTS},
+    "group.process_normalized": {"step_rewards": X, "step_end": MASK, "eps": 1e-6, "ddof": 1},
+    "group_history.push_history": {"history": HISTORY, "prompt_ids": IDS, "rewards": REWARDS, "valid": VERDICTS},
+    "group_history.join_history": {"history": HISTORY, "prompt_ids": IDS, "rewards": REWARDS, "valid": VERDICTS},
+    "group_history.temporal_advantage": {"history": HISTORY, "prompt_ids": IDS, "rewards": REWARDS, "valid": VERDICTS},
+    "group_mixture.hierarchical": {"rewards": REWARDS, "types": IDS, "local_weight": 0.7, "valid": VERDICTS},
+    "group_mixture.batch_normalized": {"advantage": X, "mask": MASK, "eps": 1e-8, "ddof": 0},
+    "group_mixture.batch_normalized_rewards": {"rewards": REWARDS, "eps": 1e-8, "ddof": 0, "valid": VERDICTS},
+    "group_mixture.gpg_scale": {"rewards": REWARDS, "valid": VERDICTS},
+    "group_mixture.mix_advantages": {"first": X, "second": Y, "weight": 0.5},
+    "group_mixture.with_exploration_bonus": {"advantage": X, "bonus": Y, "beta": 0.1},
+    "group_mixture.entropy_bonus": {"entropy": X, "mask": MASK},
+    "masked.zero_outside": {"x": X, "mask": MASK},
+    "masked.masked_sum": {"x": X, "mask": MASK},
+    "masked.masked_mean": {"x": X, "mask": MASK},
+    "masked.count_tokens": {"mask": MASK},
+    "masked.masked_centered": {"x": X, "mask": MASK},
+    "masked.masked_normalized": {"x": X, "mask": MASK, "eps": 0.0, "ddof": 0},
+    "masked.group_members": {"rewards": REWARDS, "valid": VERDICTS},
+    "offset_gae.offset_decayed_gae": {"td": X, "mask": MASK, **OFFSET},
+    "offset_gae.complexity_weighted_gae": {
+        **{"td": X, "complexity": Y, "mask": MASK, **OFFSET},
+        **{"beta": 0.1, "max_complexity": 2.0, "chunk": 2},
+    },
+    "ratio.token_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
+    "ratio.sequence_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
+    "ratio.sequence_token_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_denominator": {"behaviour_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_denominator_unnormalized": {"behaviour_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_ratio_unnormalized": {"logp": X, "behaviour_logp": Y, "mask": MASK},
+    "ratio.clamp_log_ratio": {"log_ratio": X, "bound": 20.0},
+    "ratio.bounded_ratio": {"log_ratio": X, "bound": 10.0},
+    "ratio.truncated_importance_weight": {"learner_logp": X, "sampler_logp": Y, "mask": MASK, "cap": 2.0},
+    "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
+    "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
+    "regularise.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
+    "regularise.diagonal_fisher": {"per_example_gradients": X},
+    "regularise.neural_symbolic_mixture": {"logp": X, "symbolic_logp": Y, "alpha": 0.5},
+    "schedule.warmup_cosine": {"step": np.array([0, 4]), "peak": 1.0, "warmup_steps": 2, "total_steps": 8},
+    "schedule.exponential_decay": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
+    "schedule.hybrid_weight": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
+    "selection.has_mixed_outcomes": {"rewards": REWARDS, "valid": VERDICTS},
+    "selection.pass_rate": {"rewards": REWARDS, "threshold": 0.0, "valid": VERDICTS},
+    "selection.in_difficulty_window": {"rewards": REWARDS, "low": 0.2, "high": 0.8, "threshold": 0.0, "valid": VERDICTS},
+    "selection.rl_kl_from_pass_rate": {"pass_rate": RATES, "beta": 0.5},
+    "selection.adaptive_group_size": {"lengths": LENGTHS, "base": 8, "reference": 512, "floor": 2},
+    "selection.length_percentiles": {"lengths": LENGTHS, "percentiles": (50.0,)},
+    "selection.length_bins": {"lengths": LENGTHS, "edges": LENGTHS + 1},
+    "shaping.rule_reward": {"correct": VERDICTS},
+    "shaping.soft_overlong_penalty": {"lengths": LENGTHS, "max_length": 8, "cache": 4},
+    "shaping.adaptive_length_penalty": {"lengths": LENGTHS, "rewards": SUPPORT + 1.2, **LENGTH},
+    "shaping.quality_aware_length_weight": {"rewards": REWARDS, "threshold": 0.5, "base": 0.05, "gamma": 2.0},
+    "shaping.length_shaped_reward": {"rewards": SUPPORT + 1.2, "lengths": LENGTHS, **LENGTH, "base": 0.05, "gamma": 2.0},
+    "shaping.weighted_composite": {"parts": {"a": REWARDS}, "weights": {"a": 0.5}},
+    "shaping.constitutional_sum": {"base": REWARDS, "scores": X, "weights": LENGTHS},
+    "shaping.multi_objective": {"objectives": X, "weights": LENGTHS},
+    "surrogate.clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
+    "surrogate.dual_clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2, "cap": 3.0},
+    "surrogate.reinforce": {"logp": X, "advantage": Y},
+    "surrogate.cispo": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
+    "surrogate.sapo": {"log_ratio": X / 4, "advantage": Y, "tau_positive": 1.0, "tau_negative": 1.05},
+    "surrogate.gmpo": {"log_ratio": X / 4, "advantage": Y, "mask": MASK, "clip": 0.4},
+    "value.value_loss": {"values": X, "returns": Y, "mask": MASK},
+    "value.clipped_value_loss": {"values": X, "old_values": Z, "returns": Y, "mask": MASK, "clip": 0.2},
+    "value.explained_variance": {"values": X, "returns": Y, "mask": MASK},
+    "value.mix_values": {"pretrained": X, "critic": Y, "weight": 0.5},
+    "value.pretrained_value_weight": {
+        **{"step": np.array([0, 4]), "total_steps": 8, "initial": 0.8},
+        **{"decay": 2.0, "reliability": 0.5, "eta": 1.0},
+    },
+    "value.multi_head_value": {"values": X, "weight_logits": Y},
+    "weights.token_mean": {"mask": MASK},
+    "weights.sequence_mean": {"mask": MASK},
+    "weights.constant_length": {"mask": MASK, "max_length": 8},
+    "weights.sequence_sum": {"mask": MASK},
+    "weights.token_mean_per_group": {"mask": MASK},
+    "weights.median_length": {"mask": MASK},
+    "weights.length_reweighted": {"weights": X, "mask": MASK, "alpha": 0.1, "reference": 2.0},
+    "weights.overlong_filter": {"mask": MASK, "truncated": VERDICTS},
+}
+MASKS = {"mask", "valid", "step_end"}
+# Legal: any number of leading axes, and any length of an axis that no other argument shares.
+ANY_SHAPE = {
+    ("categorical.two_hot", "target"),
+    ("categorical.hl_gauss", "target"),
+    ("selection.length_bins", "lengths"),
+}
+ANY_LAST_AXIS = {
+    ("categorical.two_hot", "support"),
+    ("categorical.hl_gauss", "support"),
+    ("gae.rewards_at_last_token", "mask"),
+    ("regularise.positive_example_weights", "mask"),
+    ("selection.length_bins", "edges"),
+    ("weights.overlong_filter", "mask"),
+}
+ANY_LEADING_AXES = {
+    ("categorical.categorical_mean", "probs"),
+    ("categorical.categorical_mean_of_logits", "logits"),
+    ("shaping.multi_objective", "objectives"),
+}
+
+
+def arrays(name):
+    return [key for key, value in CALLS[name].items() if isinstance(value, np.ndarray)]
+
+
+def numbers(name):
+    return [key for key, value in CALLS[name].items() if isinstance(value, float | int)]
+
+
+def call(name, **changed):
+    return OPS[name](
+        **{key: jnp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in (CALLS[name] | changed).items()}
+    )
+
+
+def test_the_table_is_whole():
+    assert set(CALLS) == set(OPS) - NO_ARRAYS
+    for name, arguments in CALLS.items():
+        assert set(inspect.signature(OPS[name]).parameters) - set(arguments) <= {"advantage"}, name
+
+
+# Numbers that are as much an operand of the equation as its arrays.
+OPERANDS = {("categorical.c51_projection", "discount"), ("value.mix_values", "weight")}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
+    signature = inspect.signature(OPS[name]).parameters
+    for argument in arrays(name):
+        if signature[argument].default is inspect.Parameter.empty:
+            assert signature[argument].kind == inspect.Parameter.POSITIONAL_OR_KEYWORD, argument
+    for argument in numbers(name):
+        if (name, argument) not in OPERANDS:
+            assert signature[argument].kind == inspect.Parameter.KEYWORD_ONLY, argument
+
+
+# Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py` and `test_surrogate.py` say what it is.
+STOPPED = {
+    "ratio.sequence_token_log_ratio": {"logp", "behaviour_logp"},
+    "surrogate.cispo": {"log_ratio"},
+}
+
+
+def real_arguments(name):
+    return {key: x for key, x in CALLS[name].items() if isinstance(x, np.ndarray) and x.dtype.kind == "f"}
+
+
+def real_outputs(tree):
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
+def wide(x):
+    return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name)])
+def test_the_gradient_is_that_of_the_value(name):
+    fixed = {key: jax.tree.map(wide, x) if key == "history" else x for key, x in CALLS[name].items()}
+    arguments = {key: wide(x) for key, x in real_arguments(name).items()}
+    fixed = {key: jnp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in fixed.items() if key not in arguments}
+    shapes = [leaf.shape for leaf in real_outputs(jax.eval_shape(lambda x: OPS[name](**fixed, **x), arguments))]
+    if not shapes:
+        return  # counts, verdicts and places have no gradient
+    cotangents = [np.random.default_rng(1).normal(size=shape) for shape in shapes]
+
+    def total(arguments):
+        leaves = real_outputs(OPS[name](**fixed, **arguments))
+        return sum((cotangent * leaf).sum() for cotangent, leaf in zip(cotangents, leaves, strict=True))
+
+    both = jax.jit(jax.value_and_grad(total), compiler_options=FAST)
+    _, gradient = both(arguments)
+    for key in set(arguments) - STOPPED.get(name, set()):
+        numeric = np.zeros(arguments[key].shape)
+        for index in np.ndindex(numeric.shape):
+            step = np.zeros(numeric.shape)
+            step[index] = 1e-5
+            ends = [both(arguments | {key: arguments[key] + sign * step})[0] for sign in (1, -1)]
+            numeric[index] = (ends[0] - ends[1]) / 2e-5
+        np.testing.assert_allclose(gradient[key], numeric, rtol=1e-6, atol=1e-8, err_msg=key)
+
+
+def refused(name, argument, wrong, *, traced):
+    """Whether a call is refused by a ValueError that names the argument, or one whose shape it does not fit."""
+    named = "|".join(rf"\b{key}\b" for key in (argument, *arrays(name)))
+    with pytest.raises(ValueError, match=named):
+        jax.eval_shape(lambda x: call(name, **{argument: x}), wrong) if traced else call(name, **{argument: wrong})
+
+
+KINDS = {
+    (name, argument): CALLS[name][argument].dtype.kind
+    for name in CALLS
+    for argument in arrays(name)
+    if argument != "history"
+}
+
+
+@pytest.mark.parametrize(("name", "argument"), [key for key, kind in KINDS.items() if kind == "f" and key[1] != "lengths"])
+def test_whole_numbers_are_refused_for_real_ones(name, argument):
+    refused(name, argument, np.ones(CALLS[name][argument].shape, int), traced=True)
+
+
+@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] in MASKS])
+def test_a_mask_holds_0_and_1_for_at_least_one_token(name, argument):
+    mask = CALLS[name][argument]
+    refused(name, argument, 2 * mask, traced=False)
+    refused(name, argument, mask / 2, traced=False)
+    refused(name, argument, mask * 1j, traced=True)
+    refused(name, argument, mask[..., :0], traced=True)
+    refused(name, argument, np.array(True), traced=True)
+
+
+@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] != "step"])
+def test_lists_are_not_arrays(name, argument):
+    refused(name, argument, CALLS[name][argument].tolist(), traced=False)
+
+
+@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if len(arrays(key[0])) > 1 and key not in ANY_SHAPE])
+def test_shapes_have_to_fit(name, argument):
+    array = CALLS[name][argument]
+    if (name, argument) not in ANY_LAST_AXIS:
+        refused(name, argument, np.concatenate([array, array], -1), traced=True)
+    if (name, argument) not in ANY_LEADING_AXES:
+        refused(name, argument, np.stack([array] * 3), traced=True)
+    refused(name, argument, array.ravel()[0], traced=True)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if "rewards" in CALLS[name] and "valid" in CALLS[name]])
+def test_a_group_of_one_is_refused(name):
+    alone = {
+        argument: CALLS[name][argument][:, :1] for argument in ("rewards", "weights", "valid") if argument in CALLS[name]
+    }
+    if name.startswith("group_history.") or name.endswith("batch_normalized_rewards"):
+        jax.eval_shape(partial(call, name, **alone))  # compared with the past, or with the whole batch
+    else:
+        with pytest.raises(ValueError, match=r"rewards must hold groups of at least 2 responses .* got \[2, 1\]"):
+            jax.eval_shape(partial(call, name, **alone))
+
+
+@pytest.mark.parametrize(("name", "argument"), [(name, argument) for name in CALLS for argument in numbers(name)])
+def test_no_hyper_parameter_is_nan(name, argument):
+    with pytest.raises(ValueError, match=rf"\b{argument}\b.*nan"):
+        call(name, **{argument: float("nan")})
+
+
+def of_role(*roles):
+    return [(name, argument) for name in CALLS for argument in numbers(name) if argument in roles]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        key
+        for key in of_role("gamma", "lambda_", "lambda_base", "policy_lambda", "value_lambda", "discount", "rate", "weight")
+        if not key[0].startswith("shaping.")  # whose gamma is the steepness of an exponential
+    ],
+)
+@pytest.mark.parametrize("wrong", [-0.01, 1.01])
+def test_what_is_a_share_lies_between_0_and_1(name, argument, wrong):
+    with pytest.raises(ValueError, match=rf"{argument} must lie in \[0, 1\], got {wrong}"):
+        call(name, **{argument: wrong})
+
+
+@pytest.mark.parametrize(("name", "argument"), of_role("eps", "eta", "coefficient", "high", "clip"))
+def test_what_is_a_size_is_not_negative(name, argument):
+    with pytest.raises(ValueError, match=rf"{argument} must (be positive|not be negative|lie in .*), got -0.01"):
+        call(name, **{argument: -0.01})
+
+
+@pytest.mark.parametrize(("name", "argument"), of_role("ddof"))
+def test_ddof_is_0_or_1(name, argument):
+    with pytest.raises(ValueError, match="ddof must be one of 0, 1, got 2"):
+        call(name, ddof=2)
