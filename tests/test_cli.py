@@ -121,7 +121,7 @@ def test_errata_are_recomputed(capsys):
     assert "Theorem 3.1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "sample", "plot", "export", "algorithms", "equations", "errata"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_every_option(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -138,7 +138,7 @@ def test_help_names_every_command(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "no command 'trian'; choose one of train, eval"),
+        (("trian",), "no command 'trian'; choose one of train, preprocess, eval"),
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),

@@ -15,7 +15,7 @@ from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import put_rows
 from rljax.rollout import Groups, pad
-from rljax.training.critic import check_support, make_value_step, make_values, value_schedule
+from rljax.training.critic import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 from rljax.training.rollouts import as_sequences, make_prepare, make_scores, micro_batches
 from rljax.training.run import Run, critic_optimizer, policy_optimizer
 from rljax.training.update import Sequences, make_policy_step
@@ -60,12 +60,15 @@ def credit_metrics(values: Array, rewards: Array, mask: Array, advantage: Array)
 
 
 def make_critic_learner(
-    run: Run, algorithm: Algorithm, optimizer: optax.GradientTransformation, *, passes: int = 1
+    run: Run,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    schedule: ValueSchedule,
+    *,
+    passes: int = 1,
 ) -> Callable[[Sequences, Batch], Numbers]:
-    """Compile what teaches the critic a prepared rollout, in as many updates as the algorithm has, times `passes`."""
-    setup = run.setup
-    schedule = value_schedule(algorithm, setup.config, setup.mesh.size)
-    update = make_value_step(algorithm, run.valuer, optimizer, run.state, setup.mesh)
+    """Compile what teaches the critic a prepared rollout, in as many updates as its schedule has, times `passes`."""
+    update = make_value_step(algorithm, run.valuer, optimizer, run.state, run.setup.mesh)
 
     def learn(sequences: Sequences, batch: Batch) -> Numbers:
         check_support(algorithm.critic.head, batch)
@@ -73,7 +76,7 @@ def make_critic_learner(
         parts = micro_batches((sequences, batch), schedule.minibatches, schedule.rows)
         for part in parts * (schedule.passes * passes):
             if part[1].value_weights.any():
-                run.state, metrics = update(run.state, *put_rows(setup.mesh, part, leading=1))
+                run.state, metrics = update(run.state, *put_rows(run.setup.mesh, part, leading=1))
                 history.append({name: float(value) for name, value in metrics.items()})
         return mean_of(history)
 
@@ -128,7 +131,7 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
     )
     prepared = make_prepare(algorithm, minibatches=config.minibatches, **minibatches)
     values_of = make_rollout_values(run, algorithm) if has_critic else None
-    teach = make_critic_learner(run, algorithm, critic_optimizer(setup)) if has_critic else None
+    teach = make_critic_learner(run, algorithm, critic_optimizer(setup), value_cut) if has_critic else None
 
     def inputs(groups: Groups, sequences: Sequences) -> dict[str, np.ndarray]:
         given = {}

@@ -1,12 +1,13 @@
 """The critic's own phase: the policy is fixed, and the critic learns what becomes of its responses.
 
-Each step samples a new rollout, asks the critic about it, and only then teaches it: the explained variance and the loss that are
-shown and that end the phase are of responses the critic has not learnt from. Targets are the Monte-Carlo returns (VC-PPO,
-arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
+Each step samples a new rollout, one response a prompt, asks the critic about it, and only then teaches it: the explained variance
+and the loss that are shown and that end the phase are of responses the critic has not learnt from. Targets are the Monte-Carlo
+returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 from jaxtyping import Array, Float
@@ -58,9 +59,14 @@ def good_enough(numbers: dict[str, float], config: TrainConfig) -> bool:
     return bool(met) and all(met)
 
 
+def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
+    """Spread the responses of a rollout over as many prompts: a critic learns more from many prompts than from many responses."""
+    return replace(config, prompts=config.prompts * config.group_size, group_size=1)
+
+
 def pretrain_value(run: Run) -> None:
     """Teach the critic the fixed policy until the step limit or the thresholds; save it in the run folder."""
-    config, setup = run.config, run.setup
+    config, setup = one_response_a_prompt(run.config), run.setup
     steps = pretraining_steps(setup.algorithm, config)
     if steps == 0:
         if setup.critic is not None and not setup.critic.loaded:
@@ -92,13 +98,13 @@ def pretrain_value(run: Run) -> None:
 
 def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[Groups], Numbers]:
     """Compile what asks the critic about a rollout, and then teaches it; `steps` rollouts at most."""
-    config, setup = run.config, run.setup
+    config, setup = one_response_a_prompt(run.config), run.setup
     schedule = value_schedule(algorithm, config, setup.mesh.size)
     prepared = make_prepare(algorithm, minibatches=config.minibatches, value_minibatches=schedule.minibatches)
     values_of = make_rollout_values(run, algorithm)
     passes = config.value_pretraining_passes
     optimizer = pretraining_optimizer(setup, steps * passes * schedule.minibatches * schedule.passes)
-    teach = make_critic_learner(run, algorithm, optimizer, passes=passes)
+    teach = make_critic_learner(run, algorithm, optimizer, schedule, passes=passes)
 
     def learn(groups: Groups) -> Numbers:
         groups = pad(groups, config.prompts)

@@ -1,0 +1,69 @@
+"""Floor 6: the commands. Each module holds the records that Tyro reads and what runs them; heavy imports wait until then."""
+
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+import rljax
+from rljax.cli.book import Algorithms, Equations, Errata, run_algorithms, run_equations, run_errata
+from rljax.cli.evaluate import Eval, run_eval
+from rljax.cli.model import Export, Sample, run_export, run_sample
+from rljax.cli.plot import Plot, run_plot
+from rljax.cli.preprocess import run_preprocess
+from rljax.cli.train import DEFAULT_EXPERIMENT, INTERRUPTED, Train, load_experiment, run_train, starting_config
+from rljax.data.recipe import Preprocess
+from rljax.errors import InputError
+
+PROGRAM = """Reinforcement learning for language models in JAX.
+
+rljax train                          a small model learns arithmetic, from random weights, in minutes on a CPU
+rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
+rljax preprocess INPUT OUTPUT        check a dataset, drop what is bad or repeated, measure the rest
+rljax eval RUN                       how good is it on held-out problems
+rljax sample RUN --prompt "3+4+5="   ask it something
+rljax plot RUN [RUN ...]             its curves, or several runs in one picture
+rljax export RUN FOLDER              a Hugging Face folder of its model
+rljax algorithms                     what --algorithm takes, with options
+rljax equations [WORDS ...]          every equation: formula, paper, function, test
+rljax errata                         errors of documents about these algorithms, each with its counterexample computed
+
+`rljax COMMAND --help` tells more about each."""
+
+
+COMMANDS = {
+    "train": (Train, run_train),
+    "preprocess": (Preprocess, run_preprocess),
+    "eval": (Eval, run_eval),
+    "sample": (Sample, run_sample),
+    "plot": (Plot, run_plot),
+    "export": (Export, run_export),
+    "algorithms": (Algorithms, run_algorithms),
+    "equations": (Equations, run_equations),
+    "errata": (Errata, run_errata),
+}
+
+__all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "load_experiment", "main", "starting_config"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code: 0, 2 for something the person can mend, 130 after Ctrl-C."""
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        print(PROGRAM)
+        return 0
+    if name == "--version":
+        print(rljax.__version__)
+        return 0
+    try:
+        if name not in COMMANDS:
+            raise InputError(f"There is no command {name!r}; choose one of {', '.join(COMMANDS)}, or --help.")
+        record, run = COMMANDS[name]
+        default = Train(starting_config(rest)) if name == "train" else tyro.MISSING_NONPROP
+        return run(tyro.cli(record, prog=f"rljax {name}", args=rest, default=default))
+    except InputError as error:
+        print(f"rljax: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rljax: interrupted.", file=sys.stderr)
+        return INTERRUPTED

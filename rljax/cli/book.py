@@ -1,0 +1,56 @@
+"""`rljax algorithms`, `rljax equations` and `rljax errata`: the book of equations."""
+
+import inspect
+import sys
+from dataclasses import dataclass, field
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Algorithms:
+    """List the algorithms and their options."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
+    """Only these."""
+
+
+@dataclass(frozen=True)
+class Equations:
+    """List every equation with its source, or print the formulas that match."""
+
+    query: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Words that name, formula or source must hold; a function's or an algorithm's name prints just it."""
+
+
+@dataclass(frozen=True)
+class Errata:
+    """Recompute the counterexample to every known error of the documents about these algorithms."""
+
+
+def run_algorithms(command: Algorithms) -> int:
+    """Print each algorithm's first line, its options and the parts it can do without."""
+    from rljax.algorithms import ABLATIONS, BY_NAME  # noqa: PLC0415
+    from rljax.training.setup import option_names  # noqa: PLC0415
+
+    for name in command.names or sorted(BY_NAME):
+        options = " ".join(f"{option}={value}" for option, value in option_names(name).items())
+        print(f"{name:<20}{inspect.getdoc(BY_NAME[name]).splitlines()[0]}\n{'':<20}{options}")
+        if name in ABLATIONS:
+            print(f"{'':<20}--without {' '.join(ABLATIONS[name])}")
+    return 0
+
+
+def run_equations(command: Equations) -> int:
+    """Print the index, or the formulas asked for."""
+    from rljax.book.equations import show  # noqa: PLC0415
+
+    show(" ".join(command.query), sys.stdout)
+    return 0
+
+
+def run_errata(command: Errata) -> int:
+    """Print every erratum with its evidence; exit with 1 when a claim was not refuted."""
+    from rljax.book.errata import show  # noqa: PLC0415
+
+    return 1 if show(sys.stdout) else 0

@@ -1,0 +1,37 @@
+"""`rljax plot`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from rljax.errors import InputError
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw the curves of a run again, or lay the held-out accuracy of several runs over each other."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs."""
+    out: Path | None = None
+    """PNG to write; by default curves.png in the run's folder, or overlay.png here for several runs."""
+
+
+def run_plot(command: Plot) -> int:
+    """Draw one run's curves, or several runs in one picture."""
+    from rljax.training.plots import overlay, plot_curves  # noqa: PLC0415
+    from rljax.training.run_folder import RunFolder  # noqa: PLC0415
+
+    folders = [RunFolder.open(path) for path in command.runs]
+    if not folders:
+        raise InputError("Name at least one run folder to plot.")
+    if len(folders) == 1:
+        (folder,) = folders
+        out = command.out or folder.curves
+        plot_curves(folder.metrics, out, title=str(folder.config["name"]))
+    else:
+        out = command.out or Path("overlay.png")
+        overlay({folder.path.name: folder.metrics for folder in folders}, out, title="Held-out accuracy")
+    print(f"Curves: {out}")
+    return 0

@@ -1,0 +1,114 @@
+"""`rljax train`."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.training.config import TrainConfig
+
+DEFAULT_EXPERIMENT = "arithmetic_dapo"
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a language model with reinforcement learning.
+
+    Without --model, --dataset or --experiment this runs experiments/arithmetic_dapo.py: a small transformer from random weights
+    learns arithmetic with written-out steps. With --model or --dataset the same loop trains your model on your data.
+    Every setting below can be changed; the values shown are the ones that this command would use.
+    """
+
+    config: tyro.conf.OmitArgPrefixes[TrainConfig]
+    resume: Path | None = None
+    """Continue the run in this folder; all settings come from its config.json."""
+    experiment: str | None = None
+    """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """What follows `--option`, or stands in `--option=value`."""
+    for index, argument in enumerate(arguments):
+        if argument == option and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(f"{option}="):
+            return argument.partition("=")[2]
+    return None
+
+
+def starting_config(arguments: Sequence[str]) -> TrainConfig:
+    """Settings that the flags of `train` are applied to: an experiment's, or the general ones for a person's own model or data."""
+    experiment = value_of("--experiment", arguments)
+    own = any(value_of(option, arguments) is not None for option in ("--model", "--dataset"))
+    if experiment is None and own:
+        return TrainConfig()
+    config = load_experiment(experiment or DEFAULT_EXPERIMENT)
+    algorithm = value_of("--algorithm", arguments)
+    if algorithm in (None, config.algorithm):
+        return config
+    return replace(config, algorithm_options=shared_options(config.algorithm_options, algorithm))
+
+
+def shared_options(options: dict[str, int | float], algorithm: str) -> dict[str, int | float]:
+    """Those of an experiment's options that another algorithm has too."""
+    from rljax.training.setup import option_names  # noqa: PLC0415
+
+    return {name: value for name, value in options.items() if name in option_names(algorithm)}
+
+
+def load_experiment(name: str) -> TrainConfig:
+    """Read CONFIG from an experiment, by name or by file.
+
+    Raises:
+        InputError: there is no such file, or it defines no CONFIG.
+    """
+    package = Path(__file__).resolve().parents[1]
+    folders = (package / "experiments", package.parent / "experiments")  # in a wheel, in a checkout
+    file = Path(name)
+    if file.suffix != ".py":
+        file = next((folder / f"{name}.py" for folder in folders if (folder / f"{name}.py").is_file()), file)
+    if not file.is_file():
+        known = sorted({found.stem for folder in folders for found in folder.glob("*.py")})
+        raise InputError(
+            f"There is no experiment {name!r}; give a Python file that defines CONFIG, or one of {', '.join(known)}."
+        )
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = vars(module).get("CONFIG")
+    if not isinstance(config, TrainConfig):
+        raise InputError(f"The experiment {str(file)!r} does not define CONFIG as an rljax.TrainConfig.")
+    return config
+
+
+def run_train(command: Train) -> int:
+    """Train, or go on with a run."""
+    from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.loop import train  # noqa: PLC0415
+
+    try:
+        if command.resume is not None:
+            refuse_settings_on_resume(command)
+            train(resume=command.resume)
+        else:
+            train(command.config)
+    except Interrupted:
+        return INTERRUPTED
+    return 0
+
+
+def refuse_settings_on_resume(command: Train) -> None:
+    """A resumed run takes its settings from its folder; any other on the command line would be ignored, so it is refused."""
+    default = load_experiment(DEFAULT_EXPERIMENT)
+    changed = [
+        item.name for item in fields(TrainConfig) if getattr(command.config, item.name) != getattr(default, item.name)
+    ]
+    if changed or command.experiment is not None:
+        raise InputError(
+            f"--resume continues the run with the settings in its config.json, so {', '.join(changed) or 'experiment'} cannot be "
+            "given too; leave it out, or start a new run."
+        )

@@ -1,0 +1,125 @@
+r"""Which responses give the same answer, so that they vote together.
+
+The references have no say: two answers are the same where they are written the same once spacing, sizes of brackets and
+trailing zeros are out of the way. `\frac{1}{2}` and `0.5` are two answers here, even for a reward that takes either for right.
+"""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from types import MappingProxyType
+
+from rljax.rewards.choice import read_letter, read_yes_no
+from rljax.rewards.extract import final_answer, stated_answer, stated_answer_or_last_number
+from rljax.rewards.math import simplified
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
+
+
+def same_form(answer: str) -> str:
+    r"""Write an answer so that those written in different manners are the same text.
+
+    Args:
+        answer: in its normalised form (see `rljax.rewards.extract.normalized`).
+
+    Returns:
+        The answer without idle spacing; a decimal number without idle zeros and plus.
+
+    Example:
+        >>> same_form("18.00"), same_form("+018"), same_form("-0"), same_form(r"\left( 1,\, 2 \right)"), same_form("x + 1")
+        ('18', '18', '0', '(1,2)', 'x+1')
+    """
+    bare = simplified(answer)
+    if not _NUMBER.fullmatch(bare):
+        return bare
+    sign = "-" if bare.startswith("-") and Decimal(bare) else ""
+    whole, _, fraction = bare.lstrip("+-").partition(".")
+    whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
+    return f"{sign}{whole if whole else '0'}{'.' if fraction else ''}{fraction}"
+
+
+def vote(text: str) -> str | None:
+    """Read the answer that a response of any kind commits itself to.
+
+    Args:
+        text: a response.
+
+    Returns:
+        What `stated_answer` finds, or else `final_answer` (the only difference: a single `#`), in the form that is compared;
+        None if there is no answer.
+
+    Example:
+        >>> vote("so it is #18.0"), vote("The answer is 18."), vote("18")
+        ('18', '18', None)
+    """
+    stated = stated_answer(text)
+    answer = final_answer(text) if stated is None else stated
+    return None if answer is None else same_form(answer)
+
+
+def _vote_as_read_by(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    def voted(text: str) -> str | None:
+        answer = read(text)
+        return None if answer is None else same_form(answer)
+
+    return voted
+
+
+def vote_yes_no(text: str) -> str | None:
+    """Read yes or no as the reward `yes_no` does.
+
+    Example:
+        >>> vote_yes_no("So the answer is true."), vote_yes_no("No"), vote_yes_no("yes and no")
+        ('yes', 'no', None)
+    """
+    stated = stated_answer(text)
+    answer = read_yes_no(text if stated is None else stated)
+    return None if answer is None else ("no", "yes")[answer]
+
+
+def vote_letter(text: str) -> str | None:
+    """Read a choice as the reward `multiple_choice` does.
+
+    Example:
+        >>> vote_letter("The answer is (b)."), vote_letter("C"), vote_letter("A or B")
+        ('B', 'C', None)
+    """
+    stated = stated_answer(text)
+    return read_letter(text if stated is None else stated)
+
+
+def _no_vote(text: str) -> None:
+    """Two programs are never the same answer."""
+    del text
+
+
+VOTES = MappingProxyType(
+    {
+        "exact": _vote_as_read_by(final_answer),
+        "math": _vote_as_read_by(stated_answer),
+        "math_or_last_number": _vote_as_read_by(stated_answer_or_last_number),
+        "gsm8k": _vote_as_read_by(stated_answer),
+        "aime": _vote_as_read_by(stated_answer),
+        "yes_no": vote_yes_no,
+        "multiple_choice": vote_letter,
+        "code": _no_vote,
+        "code_fraction": _no_vote,
+    }
+)
+"""How the responses that a reward judges vote; those of any other reward do as `vote` says."""
+
+
+def vote_for(reward: str) -> Callable[[str], str | None]:
+    """Find how responses vote that a reward judges.
+
+    Args:
+        reward: its name, as a person gives it.
+
+    Returns:
+        A function from a response to its answer in the form that is compared, None where it has none.
+
+    Example:
+        >>> vote_for("exact")("7+5=12;#12"), vote_for("code")("return 12"), vote_for("mine.py:judge")("12")
+        ('12', None, None)
+    """
+    return VOTES.get(reward, vote)
