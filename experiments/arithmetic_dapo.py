@@ -11,7 +11,7 @@ Command:
 
 Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which the group's z-score makes equal; a
 0.3-million-parameter model from random weights, so learning rate, batch and lengths are of another size; the warm start
-takes the place of pretraining; 2 updates a rollout instead of 16.
+takes the place of pretraining; 2 updates a rollout instead of 16. The settings of a critic are for `--algorithm vapo` and its like.
 """
 
 import rljax
@@ -35,6 +35,8 @@ CONFIG = rljax.TrainConfig(
     steps=100,
     minibatches=2,
     learning_rate=1e-4,
+    critic_learning_rate=1e-3,
+    value_pretraining_learning_rate=2e-3,
     eval_every=10,
 )
 

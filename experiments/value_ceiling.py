@@ -36,7 +36,14 @@ from rljax.training.rollouts import as_sequences
 from rljax.training.run_folder import read_metrics
 from rljax.training.setup import make_setup
 
-CONFIG = replace(load_experiment("arithmetic_dapo"), name="value_ceiling", algorithm="vapo", algorithm_options={}, steps=0)
+CONFIG = replace(
+    load_experiment("arithmetic_dapo"),
+    name="value_ceiling",
+    algorithm="vapo",
+    algorithm_options={},
+    value_pretraining_steps=200,
+    steps=0,
+)
 
 
 @dataclass

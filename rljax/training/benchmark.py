@@ -31,17 +31,17 @@ class Estimate(NamedTuple):
     problems: int
     """How many problems it is taken over."""
 
-    def text(self, form: str = ".1%") -> str:
-        """Write it for a person.
+    def text(self) -> str:
+        """Write a share for a person, in per cent.
 
         Example:
-            >>> Estimate(0.5, 0.25, 0.75, 8).text(), Estimate(math.nan, math.nan, math.nan, 0).text()
-            ('50.0% (25.0% to 75.0%)', '-')
+            >>> Estimate(0.5, 0.25, 0.75, 8).text(), Estimate(0.5, math.nan, math.nan, 1).text()
+            ('50.0% (25 to 75)', '50.0%')
         """
         if math.isnan(self.value):
             return "-"
-        interval = "no interval" if math.isnan(self.low) else f"{self.low:{form}} to {self.high:{form}}"
-        return f"{self.value:{form}} ({interval})"
+        interval = "" if math.isnan(self.low) else f" ({100 * self.low:.0f} to {100 * self.high:.0f})"
+        return f"{self.value:.1%}{interval}"
 
 
 def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int) -> Float[np.ndarray, "P"]:
@@ -160,18 +160,18 @@ def majority_at_k(
 
 
 def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average over problems, NaN left out, with a 95 % interval.
+    """Average of shares over problems, NaN left out, with a 95 % interval.
 
     Args:
-        values: one a problem, `[P]`.
+        values: one a problem, from 0 to 1, `[P]`.
         seed: of the bootstrap, where there is one; see `ratio_over_problems`.
 
     Returns:
         Average, interval, and the number of problems that it is taken over.
 
     Example:
-        >>> over_problems(np.array([1.0, 1.0, 1.0, 0.0, np.nan])).text(".2f")
-        '0.75 (0.30 to 0.95)'
+        >>> over_problems(np.array([1.0, 1.0, 1.0, 0.0, np.nan])).text()
+        '75.0% (30 to 95)'
     """
     known = ~np.isnan(values)
     return ratio_over_problems(np.where(known, values, 0.0), known, seed=seed)
@@ -180,7 +180,7 @@ def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
 def ratio_over_problems(
     totals: Float[np.ndarray, "P"], counts: Float[np.ndarray, "P"], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate:
-    """Average of answers that problems have different numbers of, with a 95 % interval over problems.
+    """Share of the answers, of which problems have different numbers, with a 95 % interval over problems.
 
     Where each problem is all right or all wrong and all weigh the same, or all are right, or all wrong, the number of right
     problems is a count, and the interval is Wilson's. Elsewhere it is that of the bootstrap: whole problems are drawn with
@@ -191,7 +191,7 @@ def ratio_over_problems(
         θ = Σ_p totals_p / Σ_p counts_p
 
     Args:
-        totals: sum over a problem's answers, `[P]`.
+        totals: how many of a problem's answers count, `[P]`.
         counts: how many answers these are, `[P]`; a problem with 0 takes no part.
         seed: of the bootstrap; the same one gives the same interval.
         resamples: of the bootstrap.
@@ -201,21 +201,43 @@ def ratio_over_problems(
         that is neither all right nor all wrong.
 
     Example:
-        >>> ratio_over_problems(np.array([2.0, 0.0, 3.0]), np.array([4, 2, 4])).text(".2f")
-        '0.50 (0.00 to 0.75)'
+        >>> ratio_over_problems(np.array([2.0, 0.0, 3.0]), np.array([4, 2, 4])).text()
+        '50.0% (0 to 75)'
 
     Source:
         Efron and Tibshirani, An Introduction to the Bootstrap (1993), Section 13.3; Wilson (1927).
     """
-    taking_part = counts > 0
-    totals, counts = totals[taking_part].astype(float), counts[taking_part].astype(float)
+    totals, counts = totals[counts > 0].astype(float), counts[counts > 0].astype(float)
+    share = totals / counts
+    if len(counts) and np.isin(share, (0, 1)).all() and (np.ptp(counts) == 0 or np.ptp(share) == 0):
+        return Estimate(float(totals.sum() / counts.sum()), *wilson_interval(int(share.sum()), len(counts)), len(counts))
+    return _bootstrap(totals, counts, seed, resamples)
+
+
+def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
+    """Average over problems of what is no share, such as rewards and lengths; NaN left out, with the bootstrap's interval.
+
+    Args:
+        values: one a problem, `[P]`.
+        seed: of the bootstrap.
+
+    Returns:
+        Average, interval, and the number of problems that it is taken over; no interval for a single problem.
+
+    Example:
+        >>> mean_over_problems(np.array([1.0, 1.0, np.nan]))
+        Estimate(value=1.0, low=1.0, high=1.0, problems=2)
+    """
+    known = values[~np.isnan(values)]
+    return _bootstrap(known, np.ones(len(known)), seed, RESAMPLES)
+
+
+def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int) -> Estimate:
+    """Draw problems with replacement; the interval holds the middle 95 % of the averages."""
     problems = len(counts)
     if problems == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(totals.sum() / counts.sum())
-    share = totals / counts
-    if np.isin(share, (0, 1)).all() and (np.ptp(counts) == 0 or np.ptp(share) == 0):
-        return Estimate(value, *wilson_interval(int(share.sum()), problems), problems)
     if problems == 1:
         return Estimate(value, math.nan, math.nan, 1)
     rng = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
 """All settings of a run, flat. An experiment is one frozen value of this class."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
@@ -64,7 +64,9 @@ class TrainConfig:
 
     # --- problems and reward
     dataset: str | None = None
-    """JSONL / JSON file or hub id with prompts and answers; without one, generated arithmetic."""
+    """JSONL / JSON / Parquet file, folder or hub id with prompts and answers; without one, generated problems."""
+    on_error: Literal["fatal", "drop", "keep"] = "fatal"
+    """What becomes of rows of it that cannot be used."""
     heldout_dataset: str | None = None
     """File or hub id to evaluate on; by default a held-out part of the dataset."""
     prompt_column: str | None = None
@@ -82,6 +84,10 @@ class TrainConfig:
     """Largest share of the responses that the reward may fail to judge (raise, time out); above it the run stops."""
     step_reward: str | None = None
     """Judges reasoning steps, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
+    task: str = "sums"
+    """What is generated when there is no dataset: 'sums', or 'iteration' for long chains."""
+    iterations: tuple[int, int] = (8, 99)
+    """Iteration: least and most steps of a problem."""
     operands: tuple[int, int] = (3, 6)
     """Arithmetic: least and most numbers in a problem."""
     digits: int = 1
@@ -95,7 +101,7 @@ class TrainConfig:
     unfinished_operands: int = 4
     """Arithmetic: from how many numbers on a problem counts as longer."""
     train_problems: int = 8192
-    """Arithmetic: how many problems are generated to train on."""
+    """How many problems are generated to train on."""
     heldout_problems: int = 256
     """How many problems are evaluated on."""
 
@@ -222,6 +228,8 @@ class TrainConfig:
                 f"microbatch_rows={self.microbatch_rows} does not divide the {rows} responses of a mini-batch "
                 f"({self.prompts} prompts / {self.minibatches} mini-batches x {self.group_size}); choose a divisor."
             )
+        if self.task not in ("sums", "iteration"):
+            raise InputError(f"task is {self.task!r}; choose sums or iteration.")
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
         if self.width % self.heads or (self.width // self.heads) % 2:
@@ -257,7 +265,8 @@ class TrainConfig:
         unknown = sorted(set(raw) - {field.name for field in fields(cls)})
         if unknown:
             raise InputError(f"The run's config.json has settings unknown to this version of rljax: {', '.join(unknown)}.")
-        return cls(**{**raw, "operands": tuple(raw["operands"]), "without": tuple(raw["without"])})
+        pairs = [name for name in ("operands", "iterations", "without") if name in raw]
+        return cls(**{**raw, **{name: tuple(raw[name]) for name in pairs}})
 
 
 _AT_LEAST_ONE = (

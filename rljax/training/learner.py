@@ -126,10 +126,9 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
     scores = make_scores(run.scorer, setup.mesh, config.microbatch)
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     has_critic = algorithm.critic is not None
-    minibatches = (
-        {"value_minibatches": value_schedule(algorithm, config, setup.mesh.size).minibatches} if has_critic else {}
-    )
-    prepared = make_prepare(algorithm, minibatches=config.minibatches, **minibatches)
+    value_cut = value_schedule(algorithm, config, setup.mesh.size) if has_critic else None
+    cuts = {"value_minibatches": value_cut.minibatches} if has_critic else {}
+    prepared = make_prepare(algorithm, minibatches=config.minibatches, **cuts)
     values_of = make_rollout_values(run, algorithm) if has_critic else None
     teach = make_critic_learner(run, algorithm, critic_optimizer(setup), value_cut) if has_critic else None
 

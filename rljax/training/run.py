@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import jax
 import optax
 
+from rljax.data.fault import describe as describe_faults
 from rljax.models import count_parameters
 from rljax.rollout import Groups
 from rljax.training import checkpoint as checkpoints
@@ -123,4 +124,6 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     dropped = train.dropped + heldout.dropped
     if dropped:
         lines.append(f"{dropped} prompts are longer than max_prompt_tokens={config.max_prompt_tokens} and were left out")
+    if setup.faults:
+        lines.append(f"data: {describe_faults(setup.faults)}")
     return lines

@@ -11,7 +11,9 @@ from jax.sharding import Mesh
 from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare, without
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.data.arithmetic import arithmetic, unfinished
-from rljax.data.dataset import load_problems
+from rljax.data.dataset import read_problems
+from rljax.data.fault import Fault
+from rljax.data.iteration import iteration
 from rljax.data.problem import Problem
 from rljax.data.prompts import Demonstrations, EncodedPrompts, encode_prompts, right_pad_demonstrations
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
@@ -44,6 +46,8 @@ class Setup(NamedTuple):
     """Answers held-out prompts greedily."""
     prompt_length: int
     """Slots of a prompt, in tokens."""
+    faults: Sequence[Fault]
+    """What was wrong with the rows of the dataset, where bad rows are let pass."""
 
     def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> Engine:
         """Draw answers to held-out prompts in another manner than greedily."""
@@ -163,34 +167,53 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
     return load_tokenizer("characters" if config.dataset is None else "bytes")
 
 
-def make_problems(config: TrainConfig) -> tuple[list[Problem], list[Problem]]:
-    """Training and held-out problems; the two share no prompt."""
+class Problems(NamedTuple):
+    """What is trained and evaluated on; the two share no prompt."""
+
+    train: Sequence[Problem]
+    heldout: Sequence[Problem]
+    faults: Sequence[Fault] = ()
+    """What was wrong with the rows of a dataset."""
+
+
+def generate_problems(config: TrainConfig) -> Problems:
+    """Generate problems of the configured task."""
+    if config.task == "iteration":
+        counts = ("train", config.train_problems), ("heldout", config.heldout_problems)
+        return Problems(*(iteration(split, n, seed=config.seed, steps=config.iterations) for split, n in counts))
+    difficulty = {
+        "operands": config.operands,
+        "digits": config.digits,
+        "operators": config.operators,
+        "nesting": config.nesting,
+    }
+    train = arithmetic("train", config.train_problems, seed=config.seed, **difficulty)
+    train = unfinished(train, share=config.unfinished_share, operands=config.unfinished_operands)
+    return Problems(train, arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty))
+
+
+def make_problems(config: TrainConfig) -> Problems:
+    """Generate or load the problems to train and to evaluate on."""
     if config.dataset is None:
-        difficulty = {
-            "operands": config.operands,
-            "digits": config.digits,
-            "operators": config.operators,
-            "nesting": config.nesting,
-        }
-        train = arithmetic("train", config.train_problems, seed=config.seed, **difficulty)
-        train = unfinished(train, share=config.unfinished_share, operands=config.unfinished_operands)
-        return train, arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty)
-    columns = {
+        return generate_problems(config)
+    options = {
         "prompt_column": config.prompt_column,
         "answer_column": config.answer_column,
         "demonstration_column": config.demonstration_column,
+        "on_error": config.on_error,
     }
-    problems = load_problems(config.dataset, **columns)
-    if config.heldout_dataset is not None:
-        heldout = load_problems(config.heldout_dataset, split="test", **columns)[: config.heldout_problems]
-        asked = {problem.prompt for problem in heldout}
-        problems = [problem for problem in problems if problem.prompt not in asked]
-        if not problems:
-            raise InputError(
-                f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
-            )
-        return problems, heldout
-    return split_heldout(problems, config.heldout_problems, seed=config.seed)
+    loaded = read_problems(config.dataset, **options)
+    if config.heldout_dataset is None:
+        return Problems(*split_heldout(loaded.problems, config.heldout_problems, seed=config.seed), loaded.faults)
+    apart = read_problems(config.heldout_dataset, split="test", **options)
+    heldout = apart.problems[: config.heldout_problems]
+    asked = {problem.prompt for problem in heldout}
+    problems = [problem for problem in loaded.problems if problem.prompt not in asked]
+    if not problems:
+        raise InputError(
+            f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
+        )
+    return Problems(problems, heldout, [*loaded.faults, *apart.faults])
 
 
 def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
@@ -265,10 +288,10 @@ def make_setup(
     judge = resolve(config.reward if reward is None else reward)
     tokenizer = make_tokenizer(config)
     model, first_params = make_model(config, tokenizer)
-    train_problems, heldout_problems = make_problems(config) if problems is None else problems
+    given = make_problems(config) if problems is None else Problems(*problems)
     limit = {"max_length": config.max_prompt_tokens, "chat": config.chat}
-    train = encode_prompts(train_problems, tokenizer, **limit)
-    heldout = encode_prompts(heldout_problems, tokenizer, **limit)
+    train = encode_prompts(given.train, tokenizer, **limit)
+    heldout = encode_prompts(given.heldout, tokenizer, **limit)
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     demonstrations = None
     if config.warm_start_steps:
@@ -302,5 +325,6 @@ def make_setup(
         train=engine(train, sampling, step_judge),
         heldout=engine(heldout, greedy),
         prompt_length=prompt_length,
+        faults=given.faults,
     )
     return setup, first_params

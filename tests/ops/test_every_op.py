@@ -90,6 +90,7 @@ CALLS = {
         **{"td": X, "complexity": Y, "mask": MASK, **OFFSET},
         **{"beta": 0.1, "max_complexity": 2.0, "chunk": 2},
     },
+    "preference.bradley_terry_loss": {"chosen": X, "rejected": Y, "margin": 0.1},
     "ratio.token_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
     "ratio.sequence_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
     "ratio.sequence_token_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},

@@ -1,0 +1,51 @@
+"""What a judge learns from pairs of responses of which one was preferred."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from rljax.ops.checks import check_floating, check_nonnegative, check_same_shape
+
+Margin = float | int | Num[Array, "*pairs"] | Num[Array, ""]
+
+
+def bradley_terry_loss(
+    chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, margin: Margin = 0
+) -> Float[Array, "*pairs"]:
+    """Negative log-likelihood that the preferred response of a pair wins, by the scores of the two.
+
+    ::
+
+        L = -log σ(r_chosen - r_rejected - m)
+
+    Only differences of scores enter: adding a constant to every score changes nothing, so the zero of a score has no meaning.
+    It is computed as log(1 + exp(-x)) without overflow: far on the wrong side it is the distance itself, with slope -1.
+
+    Args:
+        chosen: r_chosen, score of the preferred response, carries the gradient, `[...]`.
+        rejected: r_rejected, score of the other, carries the gradient, of the same shape.
+        margin: m, by how much the preferred response should lead, in the scores' unit, not negative; a number, or one a
+            pair.
+
+    Returns:
+        `[...]`, nats, to be minimised as a mean over the pairs; log 2 where the lead is exactly the margin.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, or a negative margin.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> loss = bradley_terry_loss(jnp.array([1.0, 0.0]), jnp.array([1.0, 200.0]))
+        >>> [round(number, 4) for number in loss.tolist()]
+        [0.6931, 200.0]
+
+    Source:
+        Bradley & Terry, Biometrika 39 (1952), 324-345; InstructGPT, arXiv:2203.02155, Eq. 1 (m = 0); the margin is Llama 2's,
+        arXiv:2307.09288, Eq. 2.
+    """
+    check_floating(chosen=chosen, rejected=rejected)
+    check_same_shape(chosen=chosen, rejected=rejected)
+    if jnp.ndim(margin):
+        check_same_shape(chosen=chosen, margin=margin)
+    check_nonnegative(margin=margin)
+    return jax.nn.softplus(rejected + margin - chosen)

@@ -1,0 +1,248 @@
+"""What came of an evaluation: measures with their intervals, whole, by response length and by columns of the data."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.training.benchmark import (
+    Estimate,
+    average_at_n,
+    majority_at_k,
+    mean_over_problems,
+    over_problems,
+    pass_at_k,
+    ratio_over_problems,
+)
+from rljax.training.display_text import printable, shortened
+from rljax.training.sampled import Sampled
+
+KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
+"""What problems are told apart by when nobody says, where the data has it."""
+SHORTEST_RANGE = 16  # tokens; the ranges double from here on, as in the training loop's evaluations
+_LABEL = 40
+
+
+class Part(NamedTuple):
+    """The problems, or the responses, that have something in common."""
+
+    label: str
+    count: int
+    """Problems, or responses."""
+    measures: dict[str, Estimate]
+
+
+class Report(NamedTuple):
+    """All that is said of an evaluation."""
+
+    whole: Part
+    by_length: list[Part]
+    """Responses by their number of tokens; `accuracy` of each range."""
+    by_column: dict[str, list[Part]]
+    """Problems by the value of a column."""
+    samples: int
+    """Answers to each problem."""
+
+    def headline(self) -> str:
+        """One line for a person."""
+        measures = self.whole.measures
+        accuracy, length = measures[f"avg@{self.samples}"], measures["response_length"].value
+        interval = "no interval" if math.isnan(accuracy.low) else f"{accuracy.low:.1%} to {accuracy.high:.1%}"
+        several = f", {self.samples} answers each" if self.samples > 1 else ""
+        return (
+            f"accuracy {accuracy.value:.1%} (95 % interval {interval}) on {accuracy.problems} of {self.whole.count} "
+            f"problems{several}, mean reward {measures['reward'].value:.3f}, mean response {length:.1f} tokens, "
+            f"{measures['truncated'].value:.1%} truncated"
+        )
+
+    def to_json(self) -> dict:
+        """Everything, for a file; what is not a number is None."""
+        return {
+            "samples": self.samples,
+            "whole": _plain(self.whole),
+            "by_length": [_plain(part) for part in self.by_length],
+            "by_column": {name: [_plain(part) for part in parts] for name, parts in self.by_column.items()},
+        }
+
+    def tables(self) -> list[Table]:
+        """Tables for rich: the whole, lengths, and one for each column."""
+        whole = Table("measure", title="All problems")
+        for heading in ("value", "95 % interval", "problems"):
+            whole.add_column(heading, justify="right")
+        for name, estimate in self.whole.measures.items():
+            whole.add_row(name.replace("_", " "), *_cells(name, estimate), str(estimate.problems))
+        shares = [name for name in self.whole.measures if "@" in name]
+        shown = list(dict.fromkeys([shares[0], *(_last(shares, kind) for kind in ("pass@", "maj@"))]))
+        tables = [whole, _table("Response length", "tokens", "responses", self.by_length, ["accuracy"])]
+        columns = [name for name in shown if name is not None]
+        return [
+            *tables,
+            *(_table(f"By {name}", name, "problems", parts, columns) for name, parts in self.by_column.items()),
+        ]
+
+
+def make_report(
+    sampled: Sampled,
+    problems: Sequence[Problem],
+    *,
+    at: Sequence[int],
+    columns: Sequence[str],
+    right_above: float = 0.0,
+) -> Report:
+    """Measure an evaluation.
+
+    Args:
+        sampled: N answers to each of P problems.
+        problems: these problems.
+        at: numbers of answers k for pass@k and, above 1, maj@k; at most N.
+        columns: what the problems are told apart by; see `chosen_columns`.
+        right_above: an answer is right when its reward is above this.
+
+    Returns:
+        The report. There is no maj@k where no response holds an answer that could be voted for.
+    """
+    judged, samples = sampled.judged, sampled.rewards.shape[1]
+    right = judged & (np.where(judged, sampled.rewards, -np.inf) > right_above)
+    everything = np.ones_like(judged)
+    votes = any(answer is not None for row in sampled.given for answer in row)
+    shares = {
+        f"avg@{samples}": average_at_n(right.astype(float), judged),
+        **{f"pass@{k}": pass_at_k(right, judged, k=k) for k in at},
+        **{f"maj@{k}": majority_at_k(sampled.given, right, judged, k=k) for k in at if k > 1 and votes},
+        "truncated": average_at_n(sampled.truncated.astype(float), everything),
+    }
+    means = {
+        "reward": average_at_n(sampled.rewards, judged),
+        "response_length": average_at_n(sampled.lengths, everything),
+    }
+
+    def part(label: str, index: np.ndarray) -> Part:
+        measured = {name: over_problems(values[index]) for name, values in shares.items()}
+        measured |= {name: mean_over_problems(values[index]) for name, values in means.items()}
+        return Part(label, len(index), measured)
+
+    by_column = {}
+    for name in columns:
+        labels = [_label(problem.columns.get(name)) for problem in problems]
+        order = sorted(set(labels), key=_by_size)
+        by_column[name] = [part(label, np.flatnonzero(np.array(labels) == label)) for label in order]
+    return Report(
+        whole=part("all", np.arange(len(judged))),
+        by_length=length_parts(right, judged, sampled.lengths),
+        by_column=by_column,
+        samples=samples,
+    )
+
+
+def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> list[Part]:
+    """Accuracy of the judged responses of each range of lengths.
+
+    Args:
+        right: which are right, `[P, N]`.
+        judged: which were judged, `[P, N]`.
+        lengths: in tokens, `[P, N]`.
+
+    Returns:
+        A part for each range that holds a judged response: up to 16 tokens, up to 32, and so on. The interval is over
+        problems: responses to one problem count as one observation.
+
+    Example:
+        >>> parts = length_parts(np.array([[True], [False], [True]]), np.ones((3, 1), bool), np.array([[3], [16], [40]]))
+        >>> [(part.label, part.count, part.measures["accuracy"].value) for part in parts]
+        [('1 to 16', 2, 0.5), ('33 to 64', 1, 1.0)]
+    """
+    most = SHORTEST_RANGE * 2 ** np.ceil(np.log2(np.maximum(lengths, SHORTEST_RANGE) / SHORTEST_RANGE)).astype(int)
+    parts = []
+    for last in np.unique(most[judged]).tolist():
+        inside = judged & (most == last)
+        first = 1 if last == SHORTEST_RANGE else last // 2 + 1
+        accuracy = ratio_over_problems((right & inside).sum(-1), inside.sum(-1))
+        parts.append(Part(f"{first} to {last}", int(inside.sum()), {"accuracy": accuracy}))
+    return parts
+
+
+def chosen_columns(problems: Sequence[Problem], asked: Sequence[str] | None) -> list[str]:
+    """Say which columns the problems are told apart by.
+
+    Args:
+        problems: what is evaluated.
+        asked: by a person; None for those of `KNOWN_COLUMNS` that the data has.
+
+    Returns:
+        Names of columns that at least one problem has.
+
+    Raises:
+        InputError: no problem has a column that was asked for.
+
+    Example:
+        >>> chosen_columns([Problem("1+1=", "2", columns={"level": 1, "id": 7})], None)
+        ['level']
+    """
+    there = dict.fromkeys(name for problem in problems for name in problem.columns)
+    if asked is None:
+        return [name for name in KNOWN_COLUMNS if name in there]
+    missing = [name for name in asked if name not in there]
+    if missing:
+        raise InputError(
+            f"--by {missing[0]}: the problems have no such column; choose among {', '.join(there) if there else 'none at all'}."
+        )
+    return list(dict.fromkeys(asked))
+
+
+def _label(value: object) -> str:
+    return "-" if value is None else shortened(printable(str(value)), _LABEL)
+
+
+def _by_size(label: str) -> tuple[int, float, str]:
+    """Sort numbers by their value, before texts."""
+    try:
+        number = float(label)
+    except ValueError:
+        return 1, 0.0, label
+    return (0, number, label) if math.isfinite(number) else (1, 0.0, label)
+
+
+def _last(names: Sequence[str], beginning: str) -> str | None:
+    return next((name for name in reversed(names) if name.startswith(beginning)), None)
+
+
+def _form(name: str) -> str:
+    if name == "response_length":
+        return ".1f"
+    return ".3f" if name == "reward" else ".1%"
+
+
+def _cells(name: str, estimate: Estimate) -> tuple[str, str]:
+    """Value and interval."""
+    if math.isnan(estimate.value):
+        return "-", "-"
+    form = _form(name)
+    interval = "-" if math.isnan(estimate.low) else f"{estimate.low:{form}} to {estimate.high:{form}}"
+    return f"{estimate.value:{form}}", interval
+
+
+def _table(title: str, what: str, counted: str, parts: Iterable[Part], names: Sequence[str]) -> Table:
+    """A line a part: how many, and each measure with its interval."""
+    table = Table(title=Text(title))
+    table.add_column(Text(what))
+    table.add_column(counted, justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
+    for part in parts:
+        table.add_row(Text(part.label), str(part.count), *(part.measures[name].text() for name in names))
+    return table
+
+
+def _plain(part: Part) -> dict:
+    def number(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    measures = {
+        name: {key: number(value) for key, value in estimate._asdict().items()} for name, estimate in part.measures.items()
+    }
+    return {"label": part.label, "count": part.count, "measures": measures}

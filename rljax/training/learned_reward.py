@@ -1,0 +1,299 @@
+"""A learned reward model at work: its folder, the score of a sequence, and the reward function that it makes.
+
+The score of a response is what the model's head says at the last token of prompt and response, the end token included.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Float32
+
+from rljax.data.cells import Messages
+from rljax.data.problem import Problem
+from rljax.data.prompts import prompt_tokens, right_pad
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, load_tokenizer
+from rljax.errors import InputError
+from rljax.models import Model, Params
+from rljax.models.huggingface import locate
+from rljax.models.language_model import hidden_states
+from rljax.models.value_model import ValueModel, load_value_model, save_value_model
+from rljax.parallel import put_rows, shardings
+from rljax.rewards.failure import Failed, one_line
+from rljax.training.update import Sequences
+
+PREFIX = "model:"
+"""What stands before the folder where a reward is named: `--reward model:FOLDER`."""
+NOTE = "rljax_reward.json"
+SHORTEST = 16
+"""Sequences are padded to this many tokens times a power of two, so that few programs are compiled."""
+
+
+class Note(NamedTuple):
+    """What a folder says of the texts that its model was trained on."""
+
+    tokenizer: str
+    """As after `--tokenizer`; "." for the tokenizer files in the folder itself."""
+    vocabulary: int
+    """Tokens that it has."""
+    chat: bool
+    """Whether prompts were written through its chat template."""
+
+
+class RewardModel(NamedTuple):
+    """A reward model with its numbers and its tokenizer."""
+
+    model: ValueModel
+    params: Params
+    tokenizer: Tokenizer
+    chat: bool
+
+
+def score_sequences(model: ValueModel, params: Params, sequences: Sequences) -> Float[Array, "B"]:
+    """Score whole sequences by what the head says at their last valid token.
+
+    Args:
+        model: a decoder whose head gives one number a token.
+        params: its parameters.
+        sequences: prompts and responses, the end token included, `[B, S]`; padding may stand anywhere.
+
+    Returns:
+        `[B]`, float32; of a row without a valid token the score has no meaning.
+    """
+    hidden = hidden_states(model.trunk, params["trunk"], sequences.tokens, sequences.valid)
+    last = sequences.valid.shape[-1] - 1 - jnp.argmax(sequences.valid[:, ::-1], axis=-1)
+    at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return jnp.einsum("BD,D->B", at_last, params["head"][0].astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def sequence_tokens(
+    prompt: str, response: str, tokenizer: Tokenizer, *, chat: bool, messages: Messages | None = None
+) -> list[int]:
+    """Turn a prompt and a response into the tokens that are scored; the response's end token is the last.
+
+    Args:
+        prompt: what was asked.
+        response: what was answered.
+        tokenizer: for both.
+        chat: write the prompt through the tokenizer's chat template.
+        messages: the chat that the prompt was given as, if it was one.
+
+    Raises:
+        InputError: text that the tokenizer cannot write, or `chat` with a tokenizer that has no template.
+
+    Example:
+        >>> from rljax.data.tokenizer import CharacterTokenizer
+        >>> sequence_tokens("1+1=", "2", CharacterTokenizer("012+="), chat=False)
+        [3, 5, 3, 6, 4, 1]
+    """
+    asked = prompt_tokens(Problem(prompt, "", messages=messages), tokenizer, chat=chat)
+    return [*asked, *tokenizer.encode(response), tokenizer.eos_token_id]
+
+
+def padded_length(length: int) -> int:
+    """Round a number of tokens up to the next length that programs are compiled for.
+
+    Example:
+        >>> [padded_length(n) for n in (1, 16, 17, 100)]
+        [16, 16, 32, 128]
+    """
+    return max(SHORTEST, 1 << (length - 1).bit_length())
+
+
+def make_score(
+    model: ValueModel, mesh: Mesh, *, rows: int = 32
+) -> Callable[[Params, Sequence[Sequence[int]]], Float32[np.ndarray, "N"]]:
+    """Compile what scores token lists of any number and length, one program for each padded length.
+
+    Args:
+        model: a decoder whose head gives one number a token.
+        mesh: its devices share the rows.
+        rows: sequences scored at a time, rounded up to a multiple of the devices; what is missing is filled up and does not count.
+
+    Returns:
+        `(params, token lists) -> scores`, in their order.
+    """
+    rows = -(-rows // mesh.size) * mesh.size
+    compiled = jax.jit(partial(score_sequences, model))
+
+    def score(params: Params, sequences: Sequence[Sequence[int]]) -> Float32[np.ndarray, "N"]:
+        scores = np.zeros(len(sequences), np.float32)
+        lengths = np.array([padded_length(len(tokens)) for tokens in sequences], int)
+        for length in np.unique(lengths):
+            places = np.flatnonzero(lengths == length)
+            for begin in range(0, len(places), rows):
+                part = places[begin : begin + rows]
+                filled = [sequences[place] for place in part] + [[]] * (rows - len(part))
+                padded = Sequences(*right_pad(filled, int(length), pad_id=0))
+                scores[part] = np.asarray(compiled(params, put_rows(mesh, padded)))[: len(part)]
+        return scores
+
+    return score
+
+
+def save_reward_model(folder: Path, trained: RewardModel) -> None:
+    """Write a sequence-classification model, and beside it which tokenizer it reads and how prompts are written.
+
+    Args:
+        folder: of the model; files of an earlier one are overwritten.
+        trained: the model with its numbers. Tokenizer files are written too where it has any.
+
+    Raises:
+        InputError: a tokenizer that no folder could name.
+    """
+    tokenizer = trained.tokenizer
+    note = Note(_name_of(tokenizer), tokenizer.vocab_size, trained.chat)
+    ends = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
+    save_value_model(folder, trained.model, trained.params, **ends)
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        tokenizer.inner.save_pretrained(folder)
+    (folder / NOTE).write_text(json.dumps(note._asdict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _name_of(tokenizer: Tokenizer) -> str:
+    if isinstance(tokenizer, CharacterTokenizer):
+        return f"characters:{tokenizer.alphabet}"
+    if isinstance(tokenizer, ByteTokenizer):
+        return "bytes"
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return "."
+    raise InputError(
+        f"a {type(tokenizer).__name__} cannot be named in a reward model's folder; take 'characters', 'bytes' or a model's."
+    )
+
+
+def read_note(folder: Path) -> Note | None:
+    """Read what the folder says of its texts; None for a model from elsewhere, which says nothing.
+
+    Raises:
+        InputError: the note cannot be read.
+    """
+    file = folder / NOTE
+    if not file.is_file():
+        return None
+    try:
+        return Note(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({one_line(error)}); mend it, or train the reward model again.") from error
+
+
+def folder_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer that a model's folder names or holds.
+
+    Raises:
+        InputError: it does neither, or the files cannot be read.
+    """
+    note = read_note(folder)
+    return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
+
+
+def load_reward_model(
+    name_or_folder: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    chat: bool = False,
+    dtype: str = "float32",
+    remat: bool = False,
+) -> RewardModel:
+    """Read a reward model: one that was trained here, or a sequence-classification model from elsewhere.
+
+    Args:
+        name_or_folder: its folder, or a hub id.
+        tokenizer: in place of the folder's own.
+        chat: for a folder that does not say so itself, whether prompts go through the chat template.
+        dtype: precision of matrix products.
+        remat: recompute layers in the backward pass.
+
+    Raises:
+        InputError: no reward model, a head that gives several numbers, or a tokenizer that it was not made for.
+    """
+    folder = locate(str(name_or_folder))
+    model, params = load_value_model(folder)
+    if model.size != 1:
+        raise InputError(
+            f"The model in {str(folder)!r} gives {model.size} numbers a token and a reward model gives 1; it is a classifier "
+            "or a critic with another head. Choose another folder."
+        )
+    model = ValueModel(Model(replace(model.trunk.config, compute_dtype=dtype, remat=remat)), 1)
+    note = read_note(folder)
+    found = folder_tokenizer(folder) if tokenizer is None else tokenizer
+    check_vocabulary(found, folder, model, note)
+    return RewardModel(model, params, found, chat if note is None else note.chat)
+
+
+def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note: Note | None) -> None:
+    """Refuse a tokenizer whose tokens the model does not know.
+
+    Raises:
+        InputError: both sides are named.
+    """
+    size, known = tokenizer.vocab_size, model.trunk.config.vocab_size
+    if note is not None and size != note.vocabulary:
+        raise InputError(
+            f"The reward model in {str(folder)!r} was trained on a vocabulary of {note.vocabulary} tokens and the tokenizer has "
+            f"{size}; leave the tokenizer out, the folder names its own ({note.tokenizer!r})."
+        )
+    if size > known:
+        raise InputError(
+            f"The reward model in {str(folder)!r} has a vocabulary of {known} tokens and the tokenizer {size}; give the "
+            "tokenizer that belongs to the model."
+        )
+
+
+def reward_of_model(
+    name_or_folder: str | Path,
+    mesh: Mesh,
+    *,
+    tokenizer: Tokenizer | None = None,
+    chat: bool = False,
+    chats: Mapping[str, Messages] = MappingProxyType({}),
+    rows: int = 32,
+    dtype: str = "float32",
+) -> Callable[..., list[float | Failed]]:
+    """Make a reward function of a learned reward model.
+
+    It reads text, so the policy may have another tokenizer. The end token is added to every completion, also to one that its
+    budget cut off. Scores have no absolute zero: only algorithms that compare responses to one prompt are indifferent to it.
+
+    Args:
+        name_or_folder: of the reward model, or a hub id.
+        mesh: its devices hold the model and share the rows.
+        tokenizer: in place of the folder's own.
+        chat: for a folder that does not say so itself, whether prompts go through the chat template.
+        chats: the messages of those prompts that are chats of several, by the prompt as text.
+        rows: responses scored at a time.
+        dtype: precision of matrix products.
+
+    Returns:
+        `f(prompts, completions) -> scores`; a completion that the tokenizer cannot write has failed.
+
+    Raises:
+        InputError: what `load_reward_model` refuses.
+    """
+    trained = load_reward_model(name_or_folder, tokenizer=tokenizer, chat=chat, dtype=dtype)
+    params = jax.device_put(trained.params, shardings(mesh, trained.params))
+    score = make_score(trained.model, mesh, rows=rows)
+
+    def encoded(prompt: str, completion: str) -> list[int] | Failed:
+        try:
+            return sequence_tokens(prompt, completion, trained.tokenizer, chat=trained.chat, messages=chats.get(prompt))
+        except InputError as error:
+            return Failed("raised", one_line(error))
+
+    def reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
+        given = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
+        places = [place for place, tokens in enumerate(given) if not isinstance(tokens, Failed)]
+        answers: list = list(given)
+        for place, value in zip(places, score(params, [given[place] for place in places]), strict=True):
+            answers[place] = float(value)
+        return answers
+
+    return reward_model

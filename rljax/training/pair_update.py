@@ -1,0 +1,147 @@
+"""Pairs of responses as arrays, the jitted update towards the preferred ones, and how held-out pairs are judged."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.data.preferences import Preference
+from rljax.data.prompts import right_pad
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.models.value_model import ValueModel
+from rljax.ops.preference import bradley_terry_loss
+from rljax.parallel import replicated, shardings
+from rljax.training.learned_reward import score_sequences, sequence_tokens
+from rljax.training.update import Metrics, Sequences, accumulate
+
+
+class Pairs(NamedTuple):
+    """Pairs as arrays, the preferred response first."""
+
+    tokens: Int[Array, "N 2 S"]
+    valid: Bool[Array, "N 2 S"]
+    margin: Float[Array, "N"]
+
+
+class EncodedPairs(NamedTuple):
+    """Pairs that fit, as token lists."""
+
+    chosen: list[list[int]]
+    rejected: list[list[int]]
+    margin: np.ndarray
+    dropped: int
+    """Pairs with a side that is too long."""
+
+    def padded(self, pad_id: int) -> Pairs:
+        """All of them in arrays as long as the longest side."""
+        length = max(map(len, self.chosen + self.rejected))
+        sides = [right_pad(rows, length, pad_id) for rows in (self.chosen, self.rejected)]
+        return Pairs(*(np.stack(both, axis=1) for both in zip(*sides, strict=True)), self.margin)
+
+
+class RewardState(NamedTuple):
+    """What an update changes."""
+
+    params: Params
+    opt_state: optax.OptState
+
+
+def encode_pairs(
+    preferences: Sequence[Preference], tokenizer: Tokenizer, *, max_tokens: int, chat: bool = False
+) -> EncodedPairs:
+    """Turn pairs into tokens, leaving out those with a side that is too long.
+
+    Raises:
+        InputError: no pair fits, or text that the tokenizer cannot write.
+
+    Example:
+        >>> from rljax.data.tokenizer import CharacterTokenizer
+        >>> pairs = [Preference("1+1=", "2", "0"), Preference("1+1=", "2", "1+1=2")]
+        >>> encode_pairs(pairs, CharacterTokenizer("012+="), max_tokens=6)[:2]
+        ([[3, 5, 3, 6, 4, 1]], [[3, 5, 3, 6, 2, 1]])
+    """
+
+    def tokens(pair: Preference, response: str) -> list[int]:
+        return sequence_tokens(pair.prompt, response, tokenizer, chat=chat, messages=pair.messages)
+
+    rows = [(tokens(pair, pair.chosen), tokens(pair, pair.rejected), pair.margin) for pair in preferences]
+    fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= max_tokens]
+    if not fitting:
+        shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
+        raise InputError(
+            "there are no pairs to train on; give at least one."
+            if shortest is None
+            else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest needs {shortest}; raise it."
+        )
+    chosen, rejected, margins = zip(*fitting, strict=True)
+    return EncodedPairs(list(chosen), list(rejected), np.asarray(margins, np.float32), len(rows) - len(fitting))
+
+
+def make_pair_step(
+    model: ValueModel, optimizer: optax.GradientTransformation, state: RewardState, mesh: Mesh
+) -> Callable[[RewardState, Pairs], tuple[RewardState, Metrics]]:
+    """Compile one optimiser update towards the preferred responses.
+
+    Args:
+        model: its head gives one number a token.
+        optimizer: what turns a gradient into an update.
+        state: an example of the state, for its shapes.
+        mesh: where the state lives.
+
+    Returns:
+        `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed. Metrics,
+        all of the pairs before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
+    """
+
+    def step(state: RewardState, pairs: Pairs):
+        share = 1 / pairs.margin.size
+
+        def objective(params: Params, part: Pairs) -> tuple[Array, Metrics]:
+            count, _, length = part.tokens.shape
+            both = Sequences(part.tokens.reshape(2 * count, length), part.valid.reshape(2 * count, length))
+            scores = score_sequences(model, params, both).reshape(count, 2)
+            chosen, rejected = scores[:, 0], scores[:, 1]
+            loss = share * bradley_terry_loss(chosen, rejected, margin=part.margin).sum()
+            metrics = {
+                "loss": loss,
+                "accuracy": share * (chosen > rejected).sum(),
+                "lead": share * (chosen - rejected).sum(),
+                "score": share * 0.5 * scores.sum(),
+            }
+            return loss, metrics
+
+        gradient, metrics = accumulate(objective, state.params, pairs)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        after = RewardState(optax.apply_updates(state.params, updates), opt_state)
+        return after, {**metrics, "grad_norm": optax.tree.norm(gradient)}
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
+
+
+def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params, pairs: EncodedPairs) -> dict[str, float]:
+    """Score pairs that the model has not learnt from.
+
+    Args:
+        score: what `make_score` compiled.
+        params: of the reward model.
+        pairs: which.
+
+    Returns:
+        loss; accuracy, the share whose preferred response has the higher score (a tie is none); lead, the mean difference;
+        score, the mean, and score_deviation over all responses.
+    """
+    scores = score(params, pairs.chosen + pairs.rejected)
+    chosen, rejected = np.split(scores, 2)
+    return {
+        "loss": float(bradley_terry_loss(chosen, rejected, margin=pairs.margin).mean()),
+        "accuracy": float((chosen > rejected).mean()),
+        "lead": float((chosen - rejected).mean()),
+        "score": float(scores.mean()),
+        "score_deviation": float(scores.std()),
+    }

@@ -1,0 +1,128 @@
+"""All settings of the training of a reward model, flat."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import tyro
+
+from rljax.errors import InputError
+
+
+@dataclass(frozen=True)
+class RewardModelConfig:
+    """Settings of one training of a reward model on preference pairs."""
+
+    dataset: tyro.conf.Positional[str]
+    """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (or none), chosen and rejected."""
+
+    # --- what is trained
+    model: str | None = None
+    """Hugging Face folder or hub id to start from, a language model or a reward model; without one, a small transformer with
+    random weights."""
+    tokenizer: str | None = None
+    """'characters', 'bytes', a folder or a hub id; by default the model's own, or bytes without a model."""
+    layers: int = 3
+    """Number of layers of the small transformer."""
+    width: int = 96
+    """Width of its residual stream."""
+    heads: int = 4
+    """Its query heads."""
+    kv_heads: int = 2
+    """Its key and value heads."""
+    hidden: int = 256
+    """Width of its feed-forward layer."""
+
+    # --- pairs
+    heldout_dataset: str | None = None
+    """File or hub id of the held-out pairs; by default a part of the dataset."""
+    heldout_pairs: int = 256
+    """How many pairs are held out, at most a tenth of the prompts."""
+    prompt_column: str | None = None
+    """Column with the prompt; by default prompt, question, problem or text, else the beginning that both sides share."""
+    chosen_column: str = "chosen"
+    """Column with the preferred response."""
+    rejected_column: str = "rejected"
+    """Column with the other response."""
+    on_error: Literal["fatal", "drop"] = "fatal"
+    """What happens to a row that cannot be used: it ends the run, or is left out, counted and shown."""
+    chat: bool = False
+    """Write prompts through the tokenizer's chat template."""
+    max_tokens: int = 1024
+    """Pairs with a longer side (prompt, response and EOS) are dropped, counted and shown."""
+
+    # --- optimisation
+    epochs: int = 1
+    """How often each pair is learnt from; a reward model soon knows its pairs by heart."""
+    steps: int | None = None
+    """Updates, in place of epochs."""
+    batch: int = 64
+    """Pairs an update."""
+    microbatch_pairs: int | None = None
+    """Pairs whose activations are held at once; by default as many as make at most 16,384 tokens."""
+    learning_rate: float = 1e-5
+    """Peak learning rate; it falls to a tenth of it on a cosine."""
+    learning_rate_warmup: int = 10
+    """Updates over which it rises linearly."""
+    adam_b1: float = 0.9
+    """Decay of the first moment."""
+    adam_b2: float = 0.95
+    """Decay of the second moment."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of matrix products. Parameters stay float32."""
+    remat: bool = False
+    """Recompute layers in the backward pass to save memory."""
+
+    # --- devices
+    data: int | None = None
+    """Replicas of the model; by default as many as the devices allow."""
+    fsdp: int = 1
+    """Devices that share one replica's parameters."""
+
+    # --- what is kept and seen
+    output: str | None = None
+    """Folder to write, which must not hold a model yet; by default runs/NAME-DATE-TIME."""
+    name: str = "reward-model"
+    """Name of the run, for its folder."""
+    seed: int = 0
+    """Of everything: parameters, order, held-out pairs."""
+    eval_every: int = 50
+    """Updates between held-out evaluations; 0 evaluates only before and after."""
+    quiet: bool = False
+    """Few plain lines instead of the live display."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work, naming the value and the mend."""
+        for name in _AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1.")
+        for name in ("learning_rate_warmup", "weight_decay", "eval_every", "seed"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must not be negative.")
+        for name in ("learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be positive.")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
+        if self.microbatch_pairs is not None and self.batch % self.microbatch_pairs:
+            raise InputError(
+                f"microbatch_pairs={self.microbatch_pairs} does not divide batch={self.batch}; choose a divisor."
+            )
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise InputError(
+                f"width={self.width} over heads={self.heads} must give an even whole number of features a head."
+            )
+
+    def to_json(self) -> dict:
+        """Return the settings as a dict that JSON can hold."""
+        return asdict(self)
+
+
+_AT_LEAST_ONE = (
+    *("layers", "width", "heads", "kv_heads", "hidden", "heldout_pairs", "max_tokens"),
+    *("epochs", "steps", "batch", "microbatch_pairs", "data", "fsdp"),
+)

@@ -1,0 +1,344 @@
+"""Several judged answers to every problem, saved as they come; an evaluation that was interrupted goes on where it stopped.
+
+::
+
+    NAME.jsonl             one row an answer, in the order of the work
+    NAME.settings.json     what the answers depend on; other settings are refused
+    NAME.summary.json      what came of it, once it is whole
+
+The work is cut into calls of equal shape. A call's random key is the seed folded with the call's number, and the file holds whole
+calls in order, so that it does not matter for any answer whether, and where, the evaluation was interrupted.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.rollout import Engine
+
+SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
+_FINGERPRINT = 64  # numbers of each parameter: training moves them all
+
+
+class Call(NamedTuple):
+    """One call of the engine."""
+
+    index: int
+    problems: tuple[int, ...]
+    """Which are asked; their number is the same in every call, so the last one may begin anew."""
+    first: int
+    """Number of the first answer drawn to each."""
+    group: int
+    """How many answers to each are drawn, the same in every call."""
+    wanted: tuple[int, int]
+    """How many of the problems, and of the answers to each, are kept."""
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Problem and answer number of each row that this call adds to the file."""
+        problems, group = self.wanted
+        return [(problem, self.first + i) for problem in self.problems[:problems] for i in range(group)]
+
+
+class Sampled(NamedTuple):
+    """N answers to each of P problems."""
+
+    rewards: np.ndarray
+    """`[P, N]`, NaN where the reward had no opinion or failed."""
+    lengths: np.ndarray
+    """Tokens, `[P, N]`."""
+    truncated: np.ndarray
+    """`[P, N]`."""
+    given: list[list[str | None]]
+    """What each response answers, in the form in which answers vote."""
+
+    @property
+    def judged(self) -> np.ndarray:
+        """Where there is a reward, `[P, N]`."""
+        return ~np.isnan(self.rewards)
+
+
+class SampleFiles(NamedTuple):
+    """Where an evaluation is saved."""
+
+    samples: Path
+    settings: Path
+    summary: Path
+
+
+def sample_files(out: Path) -> SampleFiles:
+    """Name the files of an evaluation.
+
+    Args:
+        out: the file of samples, with any ending, or a folder, without one; neither need exist.
+
+    Returns:
+        The three files.
+
+    Example:
+        >>> [path.as_posix() for path in sample_files(Path("a/aime"))]
+        ['a/aime/samples.jsonl', 'a/aime/samples.settings.json', 'a/aime/samples.summary.json']
+        >>> sample_files(Path("aime.jsonl")).settings.as_posix()
+        'aime.settings.json'
+    """
+    samples = out / f"samples{SAMPLES}" if out.is_dir() or not out.suffix else out
+    return SampleFiles(samples, samples.with_suffix(SETTINGS), samples.with_suffix(SUMMARY))
+
+
+def plan(problems: int, samples: int, *, batch: int, devices: int) -> list[Call]:
+    """Cut the work into calls.
+
+    Args:
+        problems: how many there are.
+        samples: answers to each.
+        batch: most answers a call, more only where the devices cannot share fewer equally.
+        devices: the rows of a call are a multiple of this.
+
+    Returns:
+        Calls that ask every problem `samples` times, all of one shape.
+
+    Example:
+        >>> [call.problems for call in plan(3, 2, batch=4, devices=1)], plan(3, 2, batch=4, devices=1)[1].pairs()
+        ([(0, 1), (2, 0)], [(2, 0), (2, 1)])
+        >>> [(call.first, call.wanted) for call in plan(1, 5, batch=3, devices=1)]
+        [(0, (1, 3)), (3, (1, 2))]
+    """
+    group = min(samples, batch)
+    step = devices // math.gcd(group, devices)
+    most = max(1, min(problems, batch // group))
+    asked = -(-most // step) * step
+    calls = []
+    for begin in range(0, problems, asked):
+        chosen = tuple(index % problems for index in range(begin, begin + asked))
+        for first in range(0, samples, group):
+            wanted = min(asked, problems - begin), min(group, samples - first)
+            calls.append(Call(len(calls), chosen, first, group, wanted))
+    return calls
+
+
+def answer_all(
+    engine: Engine,
+    params: Params,
+    samples: int,
+    *,
+    seed: int,
+    batch: int,
+    vote: Callable[[str], str | None],
+    settings: dict,
+    out: Path | None,
+    watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
+) -> Sampled:
+    """Ask every problem of the engine `samples` times, less what is saved already.
+
+    Args:
+        engine: draws and judges.
+        params: of the policy.
+        samples: answers to each problem.
+        seed: of the draws.
+        batch: most answers a call.
+        vote: reads the answer out of a response, None where there is none.
+        settings: what the answers depend on beside `samples`, `seed` and `batch`, for `out` to be checked against.
+        out: where the answers are saved, see `sample_files`; None keeps them in memory.
+        watch: passes the calls on and shows how far they are.
+
+    Returns:
+        Everything that was drawn, now and before.
+
+    Raises:
+        InputError: `out` holds the answers of other settings, or something else; or the reward cannot judge.
+    """
+    calls = plan(len(engine.prompts.tokens), samples, batch=batch, devices=engine.mesh.size)
+    rows: list[dict] = []
+    if out is not None:
+        shape = {"rows_a_call": len(calls[0].problems) * calls[0].group}
+        rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
+    done = whole_calls(calls, len(rows))
+    for call in watch(calls[done:]):
+        fresh = _answer(engine, params, call, seed, vote)
+        if out is not None:
+            with sample_files(out).samples.open("ab") as file:
+                file.write(_lines(fresh))
+        rows += fresh
+    return gathered(rows, len(engine.prompts.tokens), samples)
+
+
+def _answer(engine: Engine, params: Params, call: Call, seed: int, vote: Callable[[str], str | None]) -> list[dict]:
+    """Rows of one call."""
+    key = jax.random.fold_in(jax.random.key(seed), call.index)
+    groups = engine.generate(params, list(call.problems), call.group, key)
+    rows = []
+    for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
+        problem = engine.prompts.problems[index]
+        completion = engine.text(groups.tokens[place], groups.mask[place])
+        rows.append(
+            {
+                "problem": index,
+                "sample": number,
+                "prompt": problem.prompt,
+                "completion": completion,
+                "answer": problem.answer,
+                "given": vote(completion),
+                "reward": float(groups.rewards[place]) if groups.valid[place] else None,
+                "tokens": int(groups.mask[place].sum()),
+                "truncated": bool(groups.truncated[place]),
+            }
+        )
+    return rows
+
+
+def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
+    """Lay rows of the file out as arrays.
+
+    Args:
+        rows: one for each answer to each problem, in any order.
+        problems: P.
+        samples: N.
+
+    Returns:
+        Arrays `[P, N]`.
+
+    Example:
+        >>> row = {"problem": 0, "sample": 0, "reward": None, "tokens": 3, "truncated": False, "given": "7"}
+        >>> gathered([row], 1, 1).judged.tolist(), gathered([row], 1, 1).given
+        ([[False]], [['7']])
+    """
+    rewards, lengths = np.full((problems, samples), np.nan), np.zeros((problems, samples), int)
+    truncated = np.zeros((problems, samples), bool)
+    given: list[list[str | None]] = [[None] * samples for _ in range(problems)]
+    for row in rows:
+        place = row["problem"], row["sample"]
+        rewards[place] = np.nan if row["reward"] is None else row["reward"]
+        lengths[place], truncated[place] = row["tokens"], row["truncated"]
+        given[place[0]][place[1]] = row["given"]
+    return Sampled(rewards, lengths, truncated, given)
+
+
+def whole_calls(calls: Sequence[Call], rows: int) -> int:
+    """Count the calls that so many rows hold in full.
+
+    Example:
+        >>> [whole_calls(plan(3, 2, batch=4, devices=1), rows) for rows in (0, 3, 4, 5, 6)]
+        [0, 0, 1, 1, 2]
+    """
+    ends = np.cumsum([len(call.pairs()) for call in calls])
+    return int((ends <= rows).sum())
+
+
+def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[dict]:
+    """Read what is saved already, cut it to whole calls, and make the files where there are none.
+
+    Args:
+        files: of the evaluation.
+        settings: what the answers depend on.
+        calls: the work, done or not.
+
+    Returns:
+        The rows of the calls that are done.
+
+    Raises:
+        InputError: the file was made with other settings, or not by an evaluation, or cannot be read or written.
+    """
+    settings = json.loads(json.dumps(settings))
+    try:
+        if not files.samples.exists():
+            files.samples.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(files.settings, _document(settings))
+            files.samples.touch(exist_ok=False)
+            return []
+        _refuse_other_settings(files, settings)
+        wanted = (pair for call in calls for pair in call.pairs())
+        rows = list(_read_rows(files.samples, wanted))
+        done = whole_calls(calls, len(rows))
+        rows = rows[: sum(len(call.pairs()) for call in calls[:done])]
+        if _lines(rows) != files.samples.read_bytes():
+            replace_file(files.samples, _lines(rows))
+    except OSError as error:
+        raise InputError(f"{str(files.samples)!r} cannot be written ({error}); choose another --out.") from error
+    return rows
+
+
+def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
+    try:
+        before = json.loads(files.settings.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{str(files.samples)!r} exists already, without readable settings in {files.settings.name} that say how it was "
+            f"made; choose another --out."
+        ) from error
+    before = before if isinstance(before, dict) else {}
+    names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
+    if names:
+        changed = ", ".join(
+            f"{name} {_short(before.get(name))} there and {_short(settings.get(name))} now" for name in names
+        )
+        raise InputError(
+            f"{str(files.samples)!r} exists already and holds answers made with other settings ({changed}); choose another "
+            f"--out, or give the settings of {files.settings.name} to go on with it."
+        )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
+    """Rows in the order of the work; a last line that was cut short is left out."""
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            place = row["problem"], row["sample"]
+            fits = {"reward", "tokens", "truncated", "given", "completion", "prompt", "answer"} <= set(row)
+        except (ValueError, KeyError, TypeError):
+            place, fits = None, False
+        expected = next(wanted, None)
+        if not fits or place != expected:
+            raise InputError(
+                f"{path} line {number} is not the answer that stands there in an evaluation with these settings "
+                f"({line.decode(errors='replace')[:80]!r}); remove this line and all that follow it, or choose another --out."
+            )
+        yield row
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_bytes(data)
+    os.replace(unfinished, path)
+
+
+def _lines(rows: Iterable[dict]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def _document(content: dict) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
+
+
+def fingerprint(engine: Engine, params: Params) -> dict[str, str]:
+    """Tell the problems and the parameters of an evaluation from others.
+
+    Args:
+        engine: which holds the problems.
+        params: of the policy.
+
+    Returns:
+        A hash of the problems and of their tokens, and one of the first numbers of every parameter.
+    """
+    problems = hashlib.sha256()
+    for problem, tokens in zip(engine.prompts.problems, engine.prompts.tokens, strict=True):
+        problems.update(json.dumps([problem.prompt, problem.answer, tokens, problem.columns], default=str).encode())
+    numbers = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_FINGERPRINT]
+        numbers.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
+    return {"problems_sha256": problems.hexdigest(), "model_sha256": numbers.hexdigest()}

@@ -1,0 +1,178 @@
+"""Preference pairs: TRL's formats, what is said of a row that cannot be used, and the split by prompt."""
+
+import json
+
+import pytest
+
+from rljax.data.preferences import (
+    Preference,
+    PreferenceColumns,
+    load_preferences,
+    read_preference,
+    read_preferences,
+    split_pairs,
+)
+from rljax.errors import InputError
+
+USER, SYSTEM = {"role": "user", "content": "1+1?"}, {"role": "system", "content": "Add."}
+RIGHT, WRONG = {"role": "assistant", "content": "2"}, {"role": "assistant", "content": "3"}
+PAIR = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write rows to a file and return its path; text is written as it is."""
+
+    def _write(rows, name="pairs.jsonl"):
+        path = tmp_path / name
+        if not isinstance(rows, str):
+            rows = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+        path.write_text(rows, encoding="utf-8")
+        return path
+
+    return _write
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json"])
+def test_explicit_text(write, name):
+    assert load_preferences(write([PAIR], name)) == [Preference("1+1=", "2", "3")]
+
+
+def test_explicit_chat(write):
+    row = {"prompt": [SYSTEM, USER], "chosen": [RIGHT], "rejected": [WRONG]}
+    expected = Preference("Add.\n1+1?", "2", "3", (SYSTEM, USER))
+    assert load_preferences(write([row])) == [expected]
+    whole = row | {"chosen": [SYSTEM, USER, RIGHT], "rejected": [SYSTEM, USER, WRONG]}
+    assert load_preferences(write([whole])) == [expected]
+    as_text = {"prompt": "1+1?", "chosen": [USER, RIGHT], "rejected": [USER, WRONG]}
+    assert load_preferences(write([as_text])) == [Preference("1+1?", "2", "3")]
+
+
+def test_implicit_chat_begins_with_the_prompt(write):
+    turns = [USER, RIGHT, {"role": "user", "content": "sure?"}]
+    rows = [{"chosen": [*turns, RIGHT], "rejected": [*turns, WRONG]}]
+    assert load_preferences(write(rows)) == [Preference("1+1?\n2\nsure?", "2", "3", tuple(turns))]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "parts"),
+    [
+        ("The sky is blue.", "The sky is green.", ("The sky is", " blue.", " green.")),
+        ("It is 12", "It is 13", ("It is", " 12", " 13")),
+        ("It is 12", "It is 12 or so", ("It is", " 12", " 12 or so")),
+        ("Q:\n\nyes", "Q:\n\nno", ("Q:\n", "\nyes", "\nno")),
+        ("12", "13", ("", "12", "13")),
+        ("a  b", "a  c", ("a ", " b", " c")),
+    ],
+)
+def test_implicit_text_is_cut_before_the_word_that_differs(write, chosen, rejected, parts):
+    assert load_preferences(write([{"chosen": chosen, "rejected": rejected}])) == [Preference(*parts)]
+
+
+def test_named_columns_and_margin(write):
+    row = {"q": "1+1=", "pair": {"good": "2", "bad": "3"}, "margin": 1}
+    found = load_preferences(write([row]), prompt_column="q", chosen_column="pair.good", rejected_column="pair.bad")
+    assert found == [Preference("1+1=", "2", "3", margin=1.0)]
+    assert load_preferences(write([PAIR | {"margin": None}])) == [Preference("1+1=", "2", "3")]
+    (found,) = load_preferences(write([{"question": "1+1=", "chosen": "2", "rejected": "3", "margin": 0.5}]))
+    assert (found.prompt, found.margin) == ("1+1=", 0.5)
+
+
+def test_parquet_and_a_folder(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="reading parquet needs pyarrow")
+    from pyarrow import Table
+
+    parquet.write_table(
+        Table.from_pylist([{"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG]}]), tmp_path / "train.parquet"
+    )
+    assert load_preferences(tmp_path) == [Preference("1+1?", "2", "3", (USER,))]
+
+
+BAD = {
+    "not json": "this is not JSON",
+    "[1]": "a row must be an object with named columns, not a list",
+    json.dumps({"prompt": "1+1=", "chosen": "2"}): "column 'rejected': it is missing",
+    json.dumps(PAIR | {"chosen": 2}): "column 'chosen': a response must be text or a list of chat messages, not 2",
+    json.dumps(PAIR | {"chosen": []}): "column 'chosen': a response must be text or a list of chat messages, not a list",
+    json.dumps(PAIR | {"rejected": " "}): "column 'rejected': the response is empty",
+    json.dumps(PAIR | {"rejected": "2"}): "column 'rejected': both responses are the same",
+    json.dumps(PAIR | {"rejected": [WRONG]}): "column 'rejected': one response is text and the other a chat",
+    json.dumps(PAIR | {"prompt": ""}): "column 'prompt': the prompt is empty",
+    json.dumps({"chosen": "2", "rejected": "3"}): "column 'prompt': it is missing",
+    json.dumps(PAIR | {"margin": -1}): "column 'margin': a margin must be a finite number of at least 0, not -1",
+    json.dumps(PAIR | {"margin": True}): "a margin must be a finite number of at least 0, not a truth value",
+    json.dumps(PAIR | {"margin": "1"}): "a margin must be a finite number of at least 0, not text",
+    json.dumps(PAIR | {"chosen": [USER], "rejected": [WRONG]}): "one message of the assistant .* there are: user",
+    json.dumps(PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}): "one message .* there are: assistant, assistant",
+    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "with text in it",
+}
+
+
+@pytest.mark.parametrize("line", BAD, ids=list(BAD.values()))
+def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
+    path = write(f"{json.dumps(PAIR)}\n\n{line}\n")
+    with pytest.raises(InputError, match=rf"pairs\.jsonl, line 3.*{BAD[line]}"):
+        load_preferences(path)
+    loaded = read_preferences(path, on_error="drop")
+    assert (loaded.preferences, loaded.places, loaded.rows) == ([Preference("1+1=", "2", "3")], ["line 1"], 2)
+    assert [(fault.place, fault.kept) for fault in loaded.faults] == [("line 3", False)]
+    assert path.read_text().endswith(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"chosen": [USER, RIGHT], "rejected": [SYSTEM, WRONG]}, "share no first message"),
+        ({"chosen": [USER, RIGHT], "rejected": [USER, RIGHT]}, "both responses are the same"),
+        ({"chosen": [USER, RIGHT, RIGHT], "rejected": [USER, RIGHT, WRONG]}, "ends with the assistant's turn"),
+        ({"chosen": [USER, RIGHT, USER, RIGHT], "rejected": [USER, RIGHT]}, "there are: assistant, user, assistant"),
+        ({"chosen": "a b", "rejected": "a b"}, "both responses are the same"),
+        ({"better": "a", "rejected": "b"}, r"no column 'chosen' .*\(there are better, rejected\); name the right ones"),
+        ({}, r"no column 'chosen' .*\(there are none\)"),
+    ],
+)
+def test_implicit_rows_that_say_nothing(write, row, said):
+    with pytest.raises(InputError, match=said):
+        load_preferences(write([row]))
+
+
+def test_a_prompt_that_only_later_rows_have(write):
+    with pytest.raises(InputError, match="line 2, column 'prompt': this row has a prompt, and the first row"):
+        load_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
+
+
+def test_a_file_without_a_usable_row(write):
+    with pytest.raises(InputError, match="holds no pair at all"):
+        load_preferences(write(""))
+    with pytest.raises(InputError, match=r"line 1.* 1 more rows cannot be used either"):
+        load_preferences(write("{\n{\n"), on_error="drop")
+    with pytest.raises(InputError, match="on_error is 'keep'; choose one of fatal, drop"):
+        load_preferences(write([PAIR]), on_error="keep")
+    with pytest.raises(InputError, match="column 'q': it is missing"):
+        load_preferences(write([PAIR]), prompt_column="q")
+
+
+def test_read_preference_leaves_the_row_alone():
+    row = {"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG]}
+    before = json.dumps(row)
+    read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
+    assert json.dumps(row) == before
+
+
+def test_the_split_shares_no_prompt():
+    pairs = [Preference(f"q{n % 40}", f"a{n}", "b") for n in range(120)]
+    train, heldout = split_pairs(pairs, 9, seed=0)
+    assert len(heldout) == 9  # of 4 prompts with 3 pairs each
+    assert not {pair.prompt for pair in train} & {pair.prompt for pair in heldout}
+    assert len(train) == 108
+    assert split_pairs(pairs, 9, seed=0) == (train, heldout)
+    assert split_pairs(pairs, 9, seed=1) != (train, heldout)
+    bare = [Preference("", f"a{n}", "b") for n in range(20)]
+    assert [len(part) for part in split_pairs(bare, 100, seed=0)] == [18, 2]
+
+
+def test_a_split_that_cannot_be():
+    with pytest.raises(InputError, match="a single prompt"):
+        split_pairs([Preference("q", "a", "b"), Preference("q", "c", "b")], 1, seed=0)
+    with pytest.raises(InputError, match="0 pairs cannot be held out"):
+        split_pairs([Preference("q", "a", "b"), Preference("r", "c", "b")], 0, seed=0)

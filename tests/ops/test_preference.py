@@ -1,0 +1,104 @@
+"""The Bradley-Terry loss against a loop written from the formula, in value and slope, and at its ends."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops.preference import bradley_terry_loss
+
+SHAPE = (2, 3)
+scores = hnp.arrays(np.float64, SHAPE, elements=st.floats(-20, 20))
+margins = hnp.arrays(np.float64, SHAPE, elements=st.floats(0, 3))
+
+jit_loss = jax.jit(bradley_terry_loss)
+jit_slopes = jax.jit(
+    jax.grad(
+        lambda chosen, rejected, margin, weight: (weight * bradley_terry_loss(chosen, rejected, margin=margin)).sum(),
+        (0, 1, 2),
+    )
+)
+
+
+def by_hand(chosen, rejected, margin):
+    """-log of the probability that the preferred one wins, pair by pair."""
+    loss = np.zeros(SHAPE)
+    for at in np.ndindex(*SHAPE):
+        wins = 1 / (1 + math.exp(-(chosen[at] - rejected[at] - margin[at])))
+        loss[at] = -math.log(wins)
+    return loss
+
+
+@given(scores, scores, margins)
+def test_loss_matches_the_formula(chosen, rejected, margin):
+    with jax.enable_x64(True):
+        actual = jit_loss(jnp.array(chosen), jnp.array(rejected), margin=jnp.array(margin))
+        np.testing.assert_allclose(actual, by_hand(chosen, rejected, margin), rtol=1e-9, atol=1e-12)
+        one = jit_loss(jnp.array(chosen), jnp.array(rejected), margin=jnp.array(0.7))
+        np.testing.assert_allclose(one, by_hand(chosen, rejected, np.full(SHAPE, 0.7)), rtol=1e-9, atol=1e-12)
+        none = jit_loss(jnp.array(chosen), jnp.array(rejected))
+        np.testing.assert_allclose(none, by_hand(chosen, rejected, np.zeros(SHAPE)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_slopes_match_central_differences():
+    rng = np.random.default_rng(0)
+    given = [*rng.normal(size=(2, *SHAPE)), rng.uniform(0.1, 2, SHAPE)]
+    weight = rng.normal(size=SHAPE)
+    slopes = jit_slopes(*map(jnp.array, given), jnp.array(weight))
+    for argument, slope in enumerate(slopes):
+        expected = np.zeros(SHAPE)
+        for at in np.ndindex(*SHAPE):
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = [array.copy() for array in given]
+                moved[argument][at] += step
+                ends.append((weight * by_hand(*moved)).sum())
+            expected[at] = (ends[0] - ends[1]) / 2e-6
+        np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30])
+def test_extreme_scores_overflow_neither_loss_nor_slope(size):
+    chosen, rejected = jnp.array([size, -size]), jnp.array([-size, size])
+    np.testing.assert_allclose(jit_loss(chosen, rejected), [0.0, 2 * size], rtol=1e-6)
+    on_chosen, on_rejected, on_margin = jit_slopes(chosen, rejected, jnp.zeros(2), jnp.ones(2))
+    np.testing.assert_allclose(on_chosen, [0.0, -1.0], atol=1e-6)
+    np.testing.assert_allclose(on_rejected, [0.0, 1.0], atol=1e-6)
+    np.testing.assert_allclose(on_margin, [0.0, 1.0], atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_common_constant_changes_nothing_and_the_two_probabilities_add_up():
+    rng = np.random.default_rng(1)
+    chosen, rejected = map(jnp.array, rng.normal(size=(2, *SHAPE)))
+    there = bradley_terry_loss(chosen, rejected)
+    np.testing.assert_allclose(bradley_terry_loss(chosen + 5, rejected + 5), there, rtol=1e-9)
+    np.testing.assert_allclose(jnp.exp(-there) + jnp.exp(-bradley_terry_loss(rejected, chosen)), 1.0, rtol=1e-12)
+
+
+def test_half_precision_stays_half_precision():
+    loss = bradley_terry_loss(jnp.zeros(3, jnp.bfloat16), jnp.ones(3, jnp.bfloat16), margin=1)
+    assert loss.dtype == jnp.bfloat16
+    np.testing.assert_allclose(loss.astype(jnp.float32), math.log1p(math.exp(2)), rtol=1e-2)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_refusals_name_the_argument():
+    one, two = jnp.zeros(1), jnp.zeros(2)
+    with pytest.raises(ValueError, match="chosen must be a floating-point array, got int32"):
+        bradley_terry_loss(jnp.array([1]), one)
+    with pytest.raises(ValueError, match="rejected must be a floating-point array"):
+        bradley_terry_loss(one, [1.0])
+    with pytest.raises(ValueError, match=r"rejected must have the shape of chosen \[1\], got \[2\]"):
+        jax.eval_shape(bradley_terry_loss, one, two)
+    with pytest.raises(ValueError, match=r"margin must have the shape of chosen \[2\], got \[1\]"):
+        bradley_terry_loss(two, two, margin=one)
+    for wrong in (-0.1, math.nan, jnp.array([0.0, -1.0])):
+        with pytest.raises(ValueError, match="margin must not be negative"):
+            bradley_terry_loss(two, two, margin=wrong)

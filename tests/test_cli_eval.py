@@ -1,0 +1,272 @@
+"""`rljax eval` as a person types it: what it prints and saves, that it goes on where it stopped, and what it refuses."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import tyro
+
+from rljax.cli_eval import Eval, run_eval
+from rljax.errors import InputError
+from rljax.rewards.ballot import vote
+from rljax.rollout import Engine
+from rljax.training.config import TrainConfig
+from rljax.training.loop import train
+from rljax.training.sampled import fingerprint, sample_files
+
+HELDOUT, SAMPLES = 6, 4
+JUDGE = """
+def judge(completions, **columns):
+    return [float(len(completion) % 2) for completion in completions]
+
+def half(prompts, **columns):
+    return [None if prompt.count("+") > 1 else 0.5 for prompt in prompts]
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "small"
+    train(
+        TrainConfig(
+            **{"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 16, "data": 1, "quiet": True},
+            **{"operands": (2, 3), "train_problems": 40, "heldout_problems": HELDOUT, "max_response_tokens": 12},
+            **{"algorithm": "grpo", "steps": 1, "prompts": 4, "group_size": 4, "warm_start_steps": 10},
+            run=path,
+        )
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """A file of rewards; `judge` likes completions of odd length."""
+    path = tmp_path_factory.mktemp("rewards") / "judge.py"
+    path.write_text(JUDGE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sampled(judge):
+    """Settings that several tests share."""
+    return ("--samples", str(SAMPLES), "--batch", "8", "--temperature", "1.5", "--reward", f"{judge}:judge")
+
+
+@pytest.fixture(scope="module")
+def whole(run, sampled, tmp_path_factory):
+    """An evaluation that nothing interrupted."""
+    out = tmp_path_factory.mktemp("evaluations") / "whole"
+    assert evaluate(run, *sampled, "--out", out) == 0
+    return out
+
+
+def evaluate(*arguments) -> int:
+    return run_eval(tyro.cli(Eval, args=[str(argument) for argument in arguments]))
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_one_greedy_answer_each_by_default(run, tmp_path, capsys):
+    out = tmp_path / "answers.jsonl"
+    assert evaluate(run, "--limit", 5, "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "accuracy " in said
+    assert "95 % interval" in said
+    assert "on 5 of 5 problems, mean reward" in said
+    rows = rows_of(out)
+    assert [(row["problem"], row["sample"]) for row in rows] == [(i, 0) for i in range(5)]
+    assert json.loads((tmp_path / "answers.settings.json").read_text())["sampling"]["temperature"] == 0
+    assert "pass@1" in said
+    assert "maj@" not in said
+
+
+def test_samples_are_saved_with_what_is_known_of_them(whole):
+    rows = rows_of(whole / "samples.jsonl")
+    assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(HELDOUT, SAMPLES))
+    for row in rows:
+        assert list(row) == [
+            "problem",
+            "sample",
+            "prompt",
+            "completion",
+            "answer",
+            "given",
+            "reward",
+            "tokens",
+            "truncated",
+        ]
+        assert row["prompt"].endswith("=")
+        assert str(eval(row["prompt"][:-1])) == row["answer"]
+        assert row["reward"] == len(row["completion"]) % 2
+        assert row["given"] == vote(row["completion"])
+        assert row["tokens"] == 12 if row["truncated"] else row["tokens"] <= 12
+    by_problem = [{row["completion"] for row in rows if row["problem"] == i} for i in range(HELDOUT)]
+    assert max(map(len, by_problem)) > 1, "answers to a problem are drawn apart"
+
+
+def test_the_summary_is_what_the_samples_say(whole):
+    summary = json.loads((whole / "samples.summary.json").read_text())
+    rows = rows_of(whole / "samples.jsonl")
+    right = np.zeros((HELDOUT, SAMPLES), bool)
+    for row in rows:
+        right[row["problem"], row["sample"]] = row["reward"] > 0
+    measures = {name: estimate["value"] for name, estimate in summary["whole"]["measures"].items()}
+    assert 0 < right.mean() < right.any(-1).mean()
+    assert [measures[name] for name in ("pass@1", "avg@4", "reward")] == pytest.approx([right.mean()] * 3)
+    assert measures["pass@4"] == pytest.approx(right.any(-1).mean())
+    assert {"pass@2", "maj@2", "maj@4", "truncated"} <= set(measures)
+    assert measures["response_length"] == pytest.approx(np.mean([row["tokens"] for row in rows]))
+    assert sum(part["count"] for part in summary["by_length"]) == HELDOUT * SAMPLES
+    assert [part["label"] for part in summary["by_column"]["operands"]] == ["2", "3"]
+    assert sum(part["count"] for part in summary["by_column"]["operands"]) == HELDOUT
+    assert summary["settings"]["samples"] == SAMPLES
+
+
+def test_tables_for_lengths_and_columns_are_printed(run, sampled, whole, capsys):
+    assert evaluate(run, *sampled, "--out", whole, "--k", 3, 1) == 0
+    said = capsys.readouterr().out
+    for words in ("6 problems, 4 answers each", "avg@4", "pass@3", "maj@3", "1 to 16", "By operands", "samples.jsonl"):
+        assert words in said, words
+    assert "pass@4" not in said
+
+
+@pytest.mark.parametrize("left", [0, 1, 8, 9, 23, 24])
+def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, whole, tmp_path, left, monkeypatch):
+    """However many rows were left, the last of them cut short."""
+    lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:left]) + b'{"problem": 5, "sam')
+    calls, generate = [], Engine.generate
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return generate(*arguments)
+
+    monkeypatch.setattr(Engine, "generate", counted)
+    assert evaluate(run, *sampled, "--out", tmp_path) == 0
+    assert len(calls) == 3 - left // 8
+    for name in ("samples.jsonl", "samples.settings.json"):
+        assert (tmp_path / name).read_bytes() == (whole / name).read_bytes()
+    ours, theirs = (
+        json.loads((path / "samples.summary.json").read_text())["whole"]["measures"] for path in (tmp_path, whole)
+    )
+    assert ours["reward"] == theirs["reward"]
+
+
+def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp_path, monkeypatch, capsys):
+    generate, calls = Engine.generate, []
+
+    def stopped_at_the_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generate(*arguments)
+
+    monkeypatch.setattr(Engine, "generate", stopped_at_the_second)
+    out = tmp_path / "new" / "answers.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, *sampled, "--out", out)
+    assert "the same command goes on" in capsys.readouterr().out
+    assert out.read_bytes() == b"".join((whole / "samples.jsonl").read_bytes().splitlines(keepends=True)[:8])
+    assert not sample_files(out).summary.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (("--samples", "5", "--batch", "10"), "samples 4 there and 5 now"),
+        (("--seed", "1"), "seed 0 there and 1 now"),
+        (("--top-k", "3"), "sampling"),
+        (("--limit", "3"), "limit null there and 3 now"),
+        (("--checkpoint", "last"), 'checkpoint "best" there and "last" now'),
+        (("--reward", "math"), "reward "),
+        (("--batch", "4"), "rows_a_call 8 there and 4 now"),
+    ],
+)
+def test_other_settings_are_refused(run, sampled, whole, changed, said):
+    before = (whole / "samples.jsonl").read_bytes()
+    with pytest.raises(InputError, match="exists already and holds answers made with other settings") as refused:
+        evaluate(run, *sampled, "--out", whole, *changed)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert (whole / "samples.jsonl").read_bytes() == before
+
+
+def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("my notes\n")
+    with pytest.raises(InputError, match="exists already, without readable settings"):
+        evaluate(run, "--out", mine)
+    assert mine.read_text() == "my notes\n"
+    lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
+    for broken in (lines[1], b"[]\n", b"{\n", b'{"problem": 0, "sample": 1}\n'):
+        edited = lines[0] + broken + (lines[1] if broken == lines[1] else b"")
+        (tmp_path / "samples.jsonl").write_bytes(edited)
+        with pytest.raises(InputError, match=r"samples.jsonl line [23] is not the answer that stands there"):
+            evaluate(run, *sampled, "--out", tmp_path)
+        assert (tmp_path / "samples.jsonl").read_bytes() == edited
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--limit", "0"), "--limit is 0; it must be at least 1"),
+        (("--samples", "0"), "--samples is 0; it must be at least 1"),
+        (("--samples", "1001"), "--samples is 1001; at most 1000"),
+        (("--batch", "0"), "--batch is 0"),
+        (("--seed", "-1"), "--seed is -1"),
+        (("--k", "2"), "--k 2 cannot be measured from --samples 1"),
+        (("--samples", "4", "--k", "0", "4"), "--k 0 cannot"),
+        (("--samples", "4", "--greedy"), "the 4 greedy answers to a problem would all be the same"),
+        (("--samples", "4", "--temperature", "0"), "greedy answers to a problem would all be the same"),
+        (("--greedy", "--temperature", "1"), "--greedy and --temperature 1.0 contradict each other"),
+        (("--top-p", "0.9"), "give a --temperature above 0 too"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_opened(arguments, said):
+    with pytest.raises(InputError, match=said):
+        evaluate("./nowhere", *arguments)
+
+
+def test_a_column_that_is_not_there_is_refused_before_anything_is_drawn(run, tmp_path):
+    with pytest.raises(InputError, match="--by subject: the problems have no such column; choose among operands"):
+        evaluate(run, "--by", "subject", "--out", tmp_path / "answers.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_problems_of_a_file_by_its_subjects(run, tmp_path, capsys):
+    data = tmp_path / "sums.jsonl"
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "subject": "odd" if n % 2 else "even"} for n in range(1, 6)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert evaluate(run, "--dataset", data, "--limit", 4) == 0
+    said = capsys.readouterr().out
+    assert "on 4 of 4 problems" in said
+    assert "By subject" in said
+    assert "even" in said
+    assert list(tmp_path.iterdir()) == [data]
+
+
+def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys):
+    half = ("--reward", f"{judge}:half", "--samples", "2")
+    assert evaluate(run, *half, "--out", tmp_path / "a.jsonl", "--right-above", "0.5") == 0
+    assert "accuracy 0.0%" in (said := capsys.readouterr().out)
+    assert "on 3 of 6 problems, 2 answers each" in said
+    assert {row["reward"] for row in rows_of(tmp_path / "a.jsonl")} == {0.5, None}
+    measures = json.loads((tmp_path / "a.summary.json").read_text())["whole"]["measures"]
+    assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
+
+
+def test_other_parameters_and_other_problems_have_other_fingerprints(run):
+    from rljax.training.policy import open_policy
+
+    setup, params = open_policy(str(run))
+    name = next(iter(params))
+    same = fingerprint(setup.heldout, params)
+    assert fingerprint(setup.heldout, params) == same
+    assert fingerprint(setup.heldout.first(3), params)["problems_sha256"] != same["problems_sha256"]
+    moved = {**params, name: jax.tree.map(lambda leaf: leaf + 1e-3, params[name])}
+    assert fingerprint(setup.heldout, moved)["model_sha256"] != same["model_sha256"]

@@ -1,0 +1,151 @@
+"""pass@k, avg@n and maj@k against enumeration of all subsets; intervals against what they must cover."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rljax.training.benchmark import (
+    MOST_SAMPLES,
+    Estimate,
+    average_at_n,
+    majority_at_k,
+    mean_over_problems,
+    over_problems,
+    pass_at_k,
+    ratio_over_problems,
+)
+
+N = 6
+RNG = np.random.default_rng(0)
+
+
+def subsets(judged, k):
+    return list(itertools.combinations(np.flatnonzero(judged), k))
+
+
+def enumerated_pass(right, judged, k):
+    picks = subsets(judged, k)
+    return sum(any(right[i] for i in pick) for pick in picks) / len(picks) if picks else math.nan
+
+
+def enumerated_majority(answers, right, judged, k):
+    """Vote in every subset; of a tie every winner takes an equal part, a winner's worth the share right of all its voters."""
+    picks, total = subsets(judged, k), 0.0
+    for pick in picks:
+        votes = Counter(answers[i] for i in pick if answers[i] is not None)
+        most = max(votes.values(), default=0)
+        winners = [answer for answer, count in votes.items() if count == most]
+        for winner in winners:
+            voters = [i for i in np.flatnonzero(judged) if answers[i] == winner]
+            total += sum(bool(right[i]) for i in voters) / len(voters) / len(winners)
+    return total / len(picks) if picks else math.nan
+
+
+@pytest.mark.parametrize("k", range(1, N + 1))
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(k):
+    right = np.array(list(itertools.product([False, True], repeat=N)))
+    judged = RNG.random(right.shape) < 0.8
+    expected = [enumerated_pass(*row, k) for row in zip(right, judged, strict=True)]
+    np.testing.assert_allclose(pass_at_k(right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_pass_at_k_of_many_samples_is_the_formula():
+    right = (np.arange(200) < np.array([[0], [1], [37], [200]]))[:, RNG.permutation(200)]
+    found = pass_at_k(right, np.ones_like(right), k=100)
+    expected = [1 - math.comb(200 - c, 100) / math.comb(200, 100) for c in (0, 1, 37, 200)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", range(1, N + 1))
+def test_majority_is_the_mean_over_subsets_with_ties_shared(k):
+    answers = RNG.choice(np.array(["a", "b", "c", None], object), size=(150, N))
+    right = (answers == "a") | ((answers == "b") & (RNG.random(answers.shape) < 0.3))
+    judged = RNG.random(right.shape) < 0.85
+    expected = [enumerated_majority(*row, k) for row in zip(answers, right, judged, strict=True)]
+    np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_majority_of_one_is_pass_at_one_where_every_right_response_answers():
+    answers = RNG.choice(np.array(["a", "b", None], object), size=(20, N))
+    right, judged = answers == "a", np.ones((20, N), bool)
+    np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=1), pass_at_k(right, judged, k=1))
+
+
+def test_majority_of_many_stays_finite():
+    answers = [[str(i % 3) if i % 5 else None for i in range(MOST_SAMPLES)]]
+    right = np.array([[answer == "1" for answer in answers[0]]])
+    (share,) = majority_at_k(answers, right, np.ones_like(right), k=3)
+    assert 0.3 < share < 0.37
+
+
+def test_average_looks_at_judged_values_only():
+    values = np.array([[1.0, np.nan, 0.5], [np.nan, np.inf, np.nan]])
+    judged = np.array([[True, False, True], [False, False, False]])
+    np.testing.assert_array_equal(average_at_n(values, judged), [0.75, np.nan])
+
+
+@pytest.mark.parametrize("measure", [pass_at_k, lambda *arrays, k: majority_at_k([[None] * 3] * 2, *arrays, k=k)])
+@pytest.mark.parametrize("k", [0, 4])
+def test_k_beyond_the_samples_is_refused(measure, k):
+    with pytest.raises(ValueError, match=f"k must be from 1 to 3 for 3 answers a problem, got {k}"):
+        measure(np.ones((2, 3), bool), np.ones((2, 3), bool), k=k)
+
+
+def test_shapes_that_differ_are_refused():
+    ones = np.ones((2, 3), bool)
+    with pytest.raises(ValueError, match=r"must both be \[P, N\], got \(2, 3\) and \(3, 2\)"):
+        average_at_n(ones, ones.T)
+    with pytest.raises(ValueError, match=r"must both be \[P, N\]"):
+        pass_at_k(ones[0], ones[0], k=1)
+    with pytest.raises(ValueError, match=r"answers must have the shape of right, \(2, 3\), got rows of \[3, 2\]"):
+        majority_at_k([["a"] * 3, ["a"] * 2], ones, ones, k=1)
+
+
+def test_problems_that_are_right_or_wrong_have_wilsons_interval():
+    found = over_problems(np.array([1.0] * 8 + [0.0] * 2 + [np.nan]))
+    assert found == pytest.approx((0.8, 0.4901625, 0.9433178, 10), abs=1e-6)
+    assert ratio_over_problems(np.array([4.0, 7.0]), np.array([4, 7])).low == pytest.approx(2 / (2 + 1.959964**2))
+
+
+def test_other_problems_have_the_percentiles_of_the_bootstrap():
+    """Of two problems a resample is twice the first, twice the second (a quarter each) or both."""
+    found = ratio_over_problems(np.array([1.0, 6.0, 0.0]), np.array([4, 8, 0]))
+    assert found == Estimate(7 / 12, 0.25, 0.75, 2)
+
+
+def test_the_bootstrap_has_about_the_normal_width_and_its_seed():
+    values = RNG.random(400)
+    found = over_problems(values)
+    width = 2 * 1.96 * values.std() / math.sqrt(400)
+    assert found.high - found.low == pytest.approx(width, rel=0.08)
+    assert found == over_problems(values)
+    assert found != over_problems(values, seed=1)
+
+
+def test_intervals_take_problems_not_answers_for_independent():
+    """A thousand answers that agree within each problem are no more evidence than the problems are."""
+    share = np.arange(20) % 2 * 0.9 + 0.05
+    few = ratio_over_problems(share * 2, np.full(20, 2.0))
+    assert ratio_over_problems(share * 1000, np.full(20, 1000.0)) == pytest.approx(few)
+    assert few.high - few.low > 0.3
+
+
+def test_no_interval_where_nothing_can_be_said():
+    assert np.isnan(over_problems(np.array([np.nan]))[:3]).all()
+    single = over_problems(np.array([0.5]))
+    assert single.value == 0.5
+    assert np.isnan([single.low, single.high]).all()
+    assert single.text() == "50.0%"
+    assert over_problems(np.array([np.nan])).text() == "-"
+
+
+def test_what_is_no_share_has_no_wilson_interval():
+    assert mean_over_problems(np.array([1.0, 1.0, np.nan, 1.0])) == Estimate(1.0, 1.0, 1.0, 3)
+    values = RNG.normal(5, 2, 300)
+    found = mean_over_problems(values)
+    assert found.value == pytest.approx(values.mean())
+    assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(300), rel=0.08)
+    assert np.isnan(mean_over_problems(np.array([np.nan])).value)
