@@ -19,7 +19,7 @@ from rljax.errors import InputError
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
 WITHOUT_EQUATIONS = frozenset({"checks"})
-WIDTH_IN_A_PIPE = 120
+WIDTH_IN_A_PIPE = 160
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,11 @@ def _entry_text(entry: Equation) -> str:
 
 
 def table(entries: Sequence[Equation]) -> Table:
-    """One line an entry: name and source."""
-    result = Table("equation", "source", box=None, pad_edge=False)
+    """One row an entry: what it is, where it is from, the function, and the file that proves it."""
+    result = Table("equation", "source", "function", "test", box=None, pad_edge=False)
     for entry in entries:
-        result.add_row(Text(entry.name), Text(entry.source))
+        row = entry.summary, entry.source, f"{entry.module}.{entry.function}".removeprefix("rljax."), entry.test
+        result.add_row(*map(Text, row))
     return result
 
 

@@ -1,0 +1,112 @@
+"""Measures of the whole, of lengths and of columns, as a person and a file get them."""
+
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.training.evaluation_report import chosen_columns, length_parts, make_report
+from rljax.training.sampled import Sampled
+
+LEVELS = [10, 2, 2, None, "hard"]
+PROBLEMS = [Problem("?", "7", columns={} if level is None else {"level": level}) for level in LEVELS]
+REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.2], [np.nan, 1.0, 1.0], [np.nan] * 3, [0.0, 0.0, 0.0]]
+GIVEN = [["7", "8", "7"], ["1", "1", "7"], ["7", "7", "7"], ["7"] * 3, [None, "1", "2"]]
+LENGTHS = [[1, 16, 17], [32, 33, 40], [16, 16, 16], [64, 64, 64], [9, 9, 9]]
+
+
+def report(**changes):
+    settings = {"at": (1, 2, 3), "columns": ["level"], "right_above": 0.5, **changes}
+    given = settings.pop("given", GIVEN)
+    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, given)
+    return make_report(sampled, PROBLEMS, **settings)
+
+
+def values(part):
+    return {name: estimate.value for name, estimate in part.measures.items()}
+
+
+def test_the_whole():
+    expected = {
+        "avg@3": (2 / 3 + 0 + 1 + 0) / 4,
+        "pass@1": (2 / 3 + 0 + 1 + 0) / 4,
+        "pass@2": (1 + 0 + 1 + 0) / 4,
+        "pass@3": (1 + 0 + 0) / 3,
+        "maj@2": ((1 + 0.5 + 0.5) / 3 + 0 + 1 + 0) / 4,
+        "maj@3": (1 + 0 + 0) / 3,
+        "truncated": 1 / 5,
+        "reward": (2 / 3 + 0.2 / 3 + 1 + 0) / 4,
+        "response_length": np.mean(LENGTHS),
+    }
+    whole = report().whole
+    assert values(whole) == pytest.approx(expected)
+    problems = {name: estimate.problems for name, estimate in whole.measures.items()}
+    assert (problems["avg@3"], problems["pass@3"], problems["truncated"]) == (4, 3, 5)
+
+
+def test_what_is_right_is_above_the_bar():
+    assert values(report(right_above=0.0).whole)["pass@3"] == pytest.approx(2 / 3)
+    assert values(report(right_above=0.2).whole)["pass@3"] == pytest.approx(1 / 3)
+    assert values(report(right_above=1.0).whole)["pass@3"] == 0
+
+
+def test_no_vote_where_nobody_answers():
+    assert not [name for name in report(given=[[None] * 3] * 5).whole.measures if name.startswith("maj@")]
+
+
+def test_columns_in_the_order_of_numbers_then_texts():
+    parts = report().by_column["level"]
+    assert [(part.label, part.count) for part in parts] == [("2", 2), ("10", 1), ("-", 1), ("hard", 1)]
+    assert values(parts[0])["avg@3"] == pytest.approx(0.5)
+    assert values(parts[1])["avg@3"] == pytest.approx(2 / 3)
+    assert np.isnan(values(parts[2])["avg@3"])
+
+
+def test_lengths_double_and_count_judged_responses():
+    parts = report().by_length
+    found = [(part.label, part.count, part.measures["accuracy"].value) for part in parts]
+    assert found == [("1 to 16", 7, pytest.approx(3 / 7)), ("17 to 32", 2, 0.5), ("33 to 64", 2, 0.0)]
+    assert [part.measures["accuracy"].problems for part in parts] == [3, 2, 1]
+    assert length_parts(*np.zeros((2, 4, 1), bool), np.ones((4, 1), int)) == []
+
+
+def test_a_file_holds_no_nan():
+    text = json.dumps(report().to_json(), allow_nan=False)
+    (missing,) = (part for part in json.loads(text)["by_column"]["level"] if part["label"] == "-")
+    assert missing["measures"]["avg@3"] == {"value": None, "low": None, "high": None, "problems": 0}
+
+
+def test_the_tables_show_every_measure_and_the_headline_the_interval():
+    console = Console(width=80, record=True, quiet=True)
+    found = report()
+    for table in found.tables():
+        console.print(table)
+    shown = console.export_text()
+    for words in ("avg@3", "pass@2", "maj@3", "response length", "17 to 32", "By level", "66.7%", "hard"):
+        assert words in shown, words
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "accuracy 41.7% (95 % interval" in found.headline()
+    assert "on 4 of 5 problems, 3 answers each, mean reward 0.433" in found.headline()
+    assert "20.0% truncated" in found.headline()
+
+
+def test_labels_cannot_command_the_terminal():
+    problems = [Problem("?", "7", columns={"level": "[red]\x1b[31m"}) for _ in LEVELS]
+    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, GIVEN)
+    console = Console(width=80, record=True, quiet=True)
+    for table in make_report(sampled, problems, at=(1,), columns=["level"]).tables():
+        console.print(table)
+    assert r"[red]\x1b[31m" in console.export_text(clear=False)
+
+
+def test_columns_are_those_asked_for_or_known():
+    assert chosen_columns(PROBLEMS, None) == ["level"]
+    assert chosen_columns(PROBLEMS, ["level", "level"]) == ["level"]
+    assert chosen_columns(PROBLEMS, []) == []
+    with pytest.raises(InputError, match="--by colour: the problems have no such column; choose among level"):
+        chosen_columns(PROBLEMS, ["level", "colour"])
+    with pytest.raises(InputError, match="none at all"):
+        chosen_columns([Problem("?", "7")], ["level"])

@@ -1,0 +1,112 @@
+"""The work is cut into calls of one shape that ask everything once, and the file holds a beginning of it."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from rljax.errors import InputError
+from rljax.training.sampled import gathered, plan, reopen, replace_file, sample_files, whole_calls
+
+SIZES = list(itertools.product((1, 3, 8, 13), (1, 2, 5, 16), (1, 4, 6, 64), (1, 2, 8)))
+
+
+def row(problem, sample, **changes):
+    fixed = {
+        "prompt": "1+1=",
+        "completion": "#2 ü",
+        "answer": "2",
+        "given": "2",
+        "reward": 1.0,
+        "tokens": 3,
+        "truncated": False,
+    }
+    return {"problem": problem, "sample": sample, **fixed, **changes}
+
+
+def lines(rows):
+    return "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode()
+
+
+@pytest.mark.parametrize(("problems", "samples", "batch", "devices"), SIZES)
+def test_a_plan_asks_everything_once_in_calls_of_one_shape(problems, samples, batch, devices):
+    calls = plan(problems, samples, batch=batch, devices=devices)
+    pairs = [pair for call in calls for pair in call.pairs()]
+    assert sorted(pairs) == list(np.ndindex(problems, samples))
+    assert len({(len(call.problems), call.group) for call in calls}) == 1
+    assert [call.index for call in calls] == list(range(len(calls)))
+    rows = len(calls[0].problems) * calls[0].group
+    assert rows % devices == 0
+    assert rows <= max(batch, np.lcm(calls[0].group, devices)) or rows - batch < np.lcm(calls[0].group, devices)
+    assert all(0 <= problem < problems for call in calls for problem in call.problems)
+
+
+def test_small_work_is_one_call():
+    (call,) = plan(5, 3, batch=256, devices=1)
+    assert (call.problems, call.group) == ((0, 1, 2, 3, 4), 3)
+
+
+def test_rows_are_laid_out_wherever_they_stand():
+    rows = [row(1, 0, reward=None), row(0, 1, tokens=7, truncated=True), row(0, 0, given=None), row(1, 1, reward=-0.5)]
+    found = gathered(rows, 2, 2)
+    np.testing.assert_array_equal(found.rewards, [[1.0, 1.0], [np.nan, -0.5]])
+    np.testing.assert_array_equal(found.judged, [[True, True], [False, True]])
+    np.testing.assert_array_equal(found.lengths, [[3, 7], [3, 3]])
+    np.testing.assert_array_equal(found.truncated, [[False, True], [False, False]])
+    assert found.given == [[None, "2"], ["2", "2"]]
+
+
+CALLS = plan(3, 2, batch=4, devices=1)
+
+
+@pytest.mark.parametrize(("there", "kept"), [(0, 0), (3, 0), (4, 4), (5, 4), (6, 6)])
+@pytest.mark.parametrize("tail", [b"", b'{"problem": 2'])
+def test_a_file_is_cut_to_whole_calls(tmp_path, there, kept, tail):
+    files = sample_files(tmp_path / "a.jsonl")
+    assert reopen(files, {"seed": 0}, CALLS) == []
+    everything = [row(*pair) for call in CALLS for pair in call.pairs()]
+    files.samples.write_bytes(lines(everything[:there]) + tail)
+    assert reopen(files, {"seed": 0}, CALLS) == everything[:kept]
+    assert files.samples.read_bytes() == lines(everything[:kept])
+    assert whole_calls(CALLS, there) == whole_calls(CALLS, kept)
+
+
+def test_rows_beyond_the_work_are_refused(tmp_path):
+    files = sample_files(tmp_path / "a.jsonl")
+    reopen(files, {}, CALLS)
+    files.samples.write_bytes(lines([*(row(*pair) for call in CALLS for pair in call.pairs()), row(0, 0)]))
+    with pytest.raises(InputError, match="line 7 is not the answer that stands there"):
+        reopen(files, {}, CALLS)
+
+
+@pytest.mark.parametrize("broken", [b"not json", b"[1]", b"\xff"])
+def test_unreadable_settings_are_refused(tmp_path, broken):
+    files = sample_files(tmp_path / "a.jsonl")
+    reopen(files, {"seed": 0}, CALLS)
+    files.settings.write_bytes(broken)
+    with pytest.raises(InputError, match="exists already"):
+        reopen(files, {"seed": 0}, CALLS)
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        reopen(sample_files(tmp_path / "file" / "a.jsonl"), {}, CALLS)
+
+
+def test_settings_are_compared_as_json_holds_them(tmp_path):
+    files = sample_files(tmp_path / "a.jsonl")
+    reopen(files, {"range": (1, 2), "name": None}, CALLS)
+    assert reopen(files, {"range": [1, 2], "name": None}, CALLS) == []
+    with pytest.raises(InputError, match=r"range \[1, 2\] there and \[1, 3\] now"):
+        reopen(files, {"range": (1, 3), "name": None}, CALLS)
+    with pytest.raises(InputError, match="name null there and .* now"):
+        reopen(files, {"range": (1, 2), "name": "n" * 200}, CALLS)
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    replace_file(tmp_path / "a", b"one")
+    replace_file(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"two"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
