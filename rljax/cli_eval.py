@@ -50,31 +50,42 @@ class Eval:
     top_p: float | None = None
     """Draw from the smallest set of tokens with this share of probability."""
     by: tuple[str, ...] | None = None
-    """Columns of the data to tell problems apart by; by default subject, type, level, difficulty, operands as far as they
-    are there."""
+    """Columns to tell problems apart by; by default subject, type, level, difficulty and operands, where they are there."""
     batch: int = 256
     """Most answers that are drawn at once."""
     seed: int = 0
     """Of the draws."""
     out: Path | None = None
-    """Save every answer here as it comes, one JSON object a line, and a summary beside it: a file, or a folder if the name has
-    no ending."""
+    """Save every answer here as it comes, and a summary beside it: a file, or a folder where the name has no ending."""
 
 
 def run_eval(command: Eval) -> int:
     """Answer, save, and print the line and the tables."""
     from rich.console import Console  # noqa: PLC0415  --help need not wait for JAX
 
+    from rljax.data.dataset import load_problems  # noqa: PLC0415
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415
     from rljax.rewards.ballot import vote_for  # noqa: PLC0415
     from rljax.training.evaluation_report import chosen_columns, make_report  # noqa: PLC0415
-    from rljax.training.sampled import answer_all  # noqa: PLC0415
+    from rljax.training.policy import open_policy  # noqa: PLC0415
+    from rljax.training.sampled import answer_all, settings_of  # noqa: PLC0415
 
     check(command)
     temperature = chosen_temperature(command)
-    engine, params, reward = open_engine(command, temperature)
-    problems = engine.prompts.problems
+    setup, params = open_policy(
+        command.target,
+        which=command.checkpoint,
+        reward=command.reward,
+        tokenizer=command.tokenizer,
+        problems=load_problems(command.dataset)[: command.limit] if command.dataset else None,
+        max_response_tokens=command.max_response_tokens,
+    )
+    engine = setup.sampler(temperature=temperature, top_k=command.top_k, top_p=command.top_p)
+    if command.limit is not None and command.dataset is None:
+        engine = engine.first(command.limit)
+    problems, reward = engine.prompts.problems, setup.config.reward
     columns = chosen_columns(problems, command.by)
+    named = {name: getattr(command, name) for name in ("target", "checkpoint", "dataset", "limit")}
     try:
         sampled = answer_all(
             engine,
@@ -83,7 +94,7 @@ def run_eval(command: Eval) -> int:
             seed=command.seed,
             batch=command.batch,
             vote=vote_for(reward),
-            settings=describe(command, engine, params, reward),
+            settings={**named, "reward": reward, **settings_of(engine, params)},
             out=command.out,
             watch=partial(progress_bar, what="answering"),
         )
@@ -92,12 +103,14 @@ def run_eval(command: Eval) -> int:
             print(f"The answers so far are in {command.out}; the same command goes on from there.")
         raise
     report = make_report(sampled, problems, at=chosen_k(command), columns=columns, right_above=command.right_above)
+    if engine.prompts.dropped:
+        print(f"{engine.prompts.dropped} problems left out: prompts of more than {setup.config.max_prompt_tokens} tokens.")
     print(report.headline())
     console = Console()
     for table in report.tables():
         console.print(table)
     if command.out is not None:
-        save_summary(command, report.to_json())
+        save_summary(command, {"dropped": engine.prompts.dropped, **report.to_json()})
     return 0
 
 
@@ -160,48 +173,6 @@ def chosen_temperature(command: Eval) -> float:
             "--top-k and --top-p say what is drawn from, but greedy answers are not drawn; give a --temperature above 0 too."
         )
     return temperature
-
-
-def open_engine(command: Eval, temperature: float) -> tuple:
-    """Open the model: what draws and judges its answers, its parameters, and the name of the reward."""
-    from rljax.data.dataset import load_problems  # noqa: PLC0415
-    from rljax.training.policy import open_policy  # noqa: PLC0415
-
-    setup, params = open_policy(
-        command.target,
-        which=command.checkpoint,
-        reward=command.reward,
-        tokenizer=command.tokenizer,
-        problems=load_problems(command.dataset)[: command.limit] if command.dataset else None,
-        max_response_tokens=command.max_response_tokens,
-    )
-    engine = setup.sampler(temperature=temperature, top_k=command.top_k, top_p=command.top_p)
-    if command.limit is not None and not command.dataset:
-        engine = engine.first(command.limit)
-    return engine, params, setup.config.reward
-
-
-def describe(command: Eval, engine, params, reward: str) -> dict:
-    """Say what the answers depend on, so that only the same evaluation goes on with a file."""
-    import jax  # noqa: PLC0415
-
-    import rljax  # noqa: PLC0415
-    from rljax.training.sampled import fingerprint  # noqa: PLC0415
-
-    return {
-        "made_by": "rljax eval",
-        "target": command.target,
-        "checkpoint": command.checkpoint,
-        "dataset": command.dataset,
-        "limit": command.limit,
-        "reward": reward,
-        "sampling": engine.sampling._asdict(),
-        "prompt_length": engine.prompt_length,
-        **fingerprint(engine, params),
-        "devices": f"{engine.mesh.size} x {engine.mesh.devices.flat[0].device_kind}",
-        "rljax": rljax.__version__,
-        "jax": jax.__version__,
-    }
 
 
 def save_summary(command: Eval, summary: dict) -> None:

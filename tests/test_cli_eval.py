@@ -13,7 +13,7 @@ from rljax.rewards.ballot import vote
 from rljax.rollout import Engine
 from rljax.training.config import TrainConfig
 from rljax.training.loop import train
-from rljax.training.sampled import fingerprint, sample_files
+from rljax.training.sampled import sample_files, settings_of
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """
@@ -260,13 +260,28 @@ def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys
     assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
 
 
-def test_other_parameters_and_other_problems_have_other_fingerprints(run):
+def test_other_parameters_and_other_problems_are_told_apart(run):
     from rljax.training.policy import open_policy
 
     setup, params = open_policy(str(run))
     name = next(iter(params))
-    same = fingerprint(setup.heldout, params)
-    assert fingerprint(setup.heldout, params) == same
-    assert fingerprint(setup.heldout.first(3), params)["problems_sha256"] != same["problems_sha256"]
+    same = settings_of(setup.heldout, params)
+    assert json.loads(json.dumps(same)) == same
+    assert settings_of(setup.heldout, params) == same
+    assert settings_of(setup.heldout.first(3), params)["problems_sha256"] != same["problems_sha256"]
     moved = {**params, name: jax.tree.map(lambda leaf: leaf + 1e-3, params[name])}
-    assert fingerprint(setup.heldout, moved)["model_sha256"] != same["model_sha256"]
+    assert settings_of(setup.heldout, moved)["model_sha256"] != same["model_sha256"]
+
+
+def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_path, capsys):
+    own = (shared_data / "stories260k", "--tokenizer", "bytes", "--max-response-tokens", "4", "--limit", "7")
+    data = ("--dataset", shared_data / "gsm8k_train.jsonl", "--samples", "3", "--batch", "16")
+    assert evaluate(*own, *data, "--out", tmp_path / "a") == 0
+    said = capsys.readouterr().out
+    summary = json.loads((tmp_path / "a" / "samples.summary.json").read_text())
+    assert summary["whole"]["count"] + summary["dropped"] == 7
+    assert (f"{summary['dropped']} problems left out" in said) == (summary["dropped"] > 0)
+    rows = rows_of(tmp_path / "a" / "samples.jsonl")
+    assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
+    assert summary["settings"]["rows_a_call"] == 24
+    assert summary["settings"]["devices"].startswith("8 x ")

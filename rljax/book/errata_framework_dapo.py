@@ -4,7 +4,7 @@ A counterexample takes what it refutes as an argument, by default as the documen
 in its place and passes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -120,6 +120,21 @@ def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centere
     return Evidence(numbers, holds=abs(once - tenfold) > 1e-3)
 
 
+def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16) -> Evidence:
+    """The constant that MF Eq. 36 needs when the policy begins with this chance of success, after 1/(100 start) updates.
+
+    As long as no response has succeeded, every group is dropped and nothing is updated: after k updates that is so with
+    probability (1 - p)^(group k), and J(π*) - J(π) is then 1 - p.
+    """
+    if bool(has_mixed_outcomes(jnp.zeros((1, group)))[0]):
+        raise AssertionError("a group without a success must be dropped")
+    updates = [round(0.01 / start) for start in starts]
+    gaps = [(1 - start) ** (group * k + 1) for start, k in zip(starts, updates, strict=True)]
+    constants = [gap * k**0.5 for gap, k in zip(gaps, updates, strict=True)]
+    shown = ", ".join(f"{c:.1f} from {start:g}" for c, start in zip(constants, starts, strict=True))
+    return Evidence(f"least C: {shown}", holds=constants[-1] > 10 * constants[0])
+
+
 ERRATA = (
     Erratum(
         number="1",
@@ -222,5 +237,14 @@ ERRATA = (
         correction="The argument is passed and never used",
         source="the document against itself",
         check=unused_complexity,
+    ),
+    Erratum(
+        number="20",
+        document=MF,
+        where="Theorem 4.1, Eq. 36",
+        claim="E[J(pi*) - J(pi_k)] <= C / sqrt(k), C depending on the clip range and the variance of dynamic sampling alone",
+        correction="C depends on where training begins without bound: what never succeeds is dropped, and teaches nothing",
+        source="arithmetic",
+        check=rate_constant,
     ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -139,7 +140,7 @@ def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params,
     scores = score(params, pairs.chosen + pairs.rejected)
     chosen, rejected = np.split(scores, 2)
     return {
-        "loss": float(bradley_terry_loss(chosen, rejected, margin=pairs.margin).mean()),
+        "loss": float(bradley_terry_loss(*map(jnp.asarray, (chosen, rejected)), margin=jnp.asarray(pairs.margin)).mean()),
         "accuracy": float((chosen > rejected).mean()),
         "lead": float((chosen - rejected).mean()),
         "score": float(scores.mean()),

@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -324,15 +325,16 @@ def _document(content: dict) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
-def fingerprint(engine: Engine, params: Params) -> dict[str, str]:
-    """Tell the problems and the parameters of an evaluation from others.
+def settings_of(engine: Engine, params: Params) -> dict:
+    """Say what the answers of an engine depend on, so that only the same evaluation goes on with a file.
 
     Args:
-        engine: which holds the problems.
+        engine: how answers are drawn, and to what.
         params: of the policy.
 
     Returns:
-        A hash of the problems and of their tokens, and one of the first numbers of every parameter.
+        Settings that JSON can hold: a hash of the problems and their tokens, one of the first numbers of every parameter, and
+        where and with what the answers are computed.
     """
     problems = hashlib.sha256()
     for problem, tokens in zip(engine.prompts.problems, engine.prompts.tokens, strict=True):
@@ -341,4 +343,11 @@ def fingerprint(engine: Engine, params: Params) -> dict[str, str]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_FINGERPRINT]
         numbers.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
-    return {"problems_sha256": problems.hexdigest(), "model_sha256": numbers.hexdigest()}
+    return {
+        "sampling": engine.sampling._asdict(),
+        "prompt_length": engine.prompt_length,
+        "problems_sha256": problems.hexdigest(),
+        "model_sha256": numbers.hexdigest(),
+        "devices": f"{engine.mesh.size} x {engine.mesh.devices.flat[0].device_kind}",
+        "versions": {"rljax": version("rljax"), "jax": jax.__version__},
+    }

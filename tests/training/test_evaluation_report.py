@@ -1,5 +1,6 @@
 """Measures of the whole, of lengths and of columns, as a person and a file get them."""
 
+import io
 import json
 
 import numpy as np
@@ -23,6 +24,13 @@ def report(**changes):
     given = settings.pop("given", GIVEN)
     sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, given)
     return make_report(sampled, PROBLEMS, **settings)
+
+
+def printed(found):
+    console = Console(width=80, file=io.StringIO())
+    for table in found.tables():
+        console.print(table)
+    return console.file.getvalue()
 
 
 def values(part):
@@ -80,11 +88,8 @@ def test_a_file_holds_no_nan():
 
 
 def test_the_tables_show_every_measure_and_the_headline_the_interval():
-    console = Console(width=80, record=True, quiet=True)
     found = report()
-    for table in found.tables():
-        console.print(table)
-    shown = console.export_text()
+    shown = printed(found)
     for words in ("avg@3", "pass@2", "maj@3", "response length", "17 to 32", "By level", "66.7%", "hard"):
         assert words in shown, words
     assert max(map(len, shown.splitlines())) <= 80
@@ -96,10 +101,7 @@ def test_the_tables_show_every_measure_and_the_headline_the_interval():
 def test_labels_cannot_command_the_terminal():
     problems = [Problem("?", "7", columns={"level": "[red]\x1b[31m"}) for _ in LEVELS]
     sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, GIVEN)
-    console = Console(width=80, record=True, quiet=True)
-    for table in make_report(sampled, problems, at=(1,), columns=["level"]).tables():
-        console.print(table)
-    assert r"[red]\x1b[31m" in console.export_text(clear=False)
+    assert r"[red]\x1b[31m" in printed(make_report(sampled, problems, at=(1,), columns=["level"]))
 
 
 def test_columns_are_those_asked_for_or_known():

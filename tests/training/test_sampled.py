@@ -101,7 +101,7 @@ def test_settings_are_compared_as_json_holds_them(tmp_path):
     assert reopen(files, {"range": [1, 2], "name": None}, CALLS) == []
     with pytest.raises(InputError, match=r"range \[1, 2\] there and \[1, 3\] now"):
         reopen(files, {"range": (1, 3), "name": None}, CALLS)
-    with pytest.raises(InputError, match="name null there and .* now"):
+    with pytest.raises(InputError, match=r"name null there and .* now"):
         reopen(files, {"range": (1, 2), "name": "n" * 200}, CALLS)
 
 
