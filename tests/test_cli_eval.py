@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tyro
 
-from rljax.cli_eval import Eval, run_eval
+from rljax.cli.evaluate import Eval, run_eval
 from rljax.errors import InputError
 from rljax.rewards.ballot import vote
 from rljax.rollout import Engine

@@ -11,6 +11,7 @@ from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.plot import Plot, run_plot
 from rljax.cli.preprocess import run_preprocess
+from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.train import DEFAULT_EXPERIMENT, INTERRUPTED, Train, load_experiment, run_train, starting_config
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
@@ -20,7 +21,8 @@ PROGRAM = """Reinforcement learning for language models in JAX.
 rljax train                          a small model learns arithmetic, from random weights, in minutes on a CPU
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
 rljax preprocess INPUT OUTPUT        check a dataset, drop what is bad or repeated, measure the rest
-rljax eval RUN                       how good is it on held-out problems
+rljax reward-model PAIRS             a reward model from preference pairs
+rljax eval RUN                       how good is it on held-out problems: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4+5="   ask it something
 rljax plot RUN [RUN ...]             its curves, or several runs in one picture
 rljax export RUN FOLDER              a Hugging Face folder of its model
@@ -34,6 +36,7 @@ rljax errata                         errors of documents about these algorithms,
 COMMANDS = {
     "train": (Train, run_train),
     "preprocess": (Preprocess, run_preprocess),
+    "reward-model": (RewardModel, run_reward_model),
     "eval": (Eval, run_eval),
     "sample": (Sample, run_sample),
     "plot": (Plot, run_plot),

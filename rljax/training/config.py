@@ -78,8 +78,8 @@ class TrainConfig:
     chat: bool = False
     """Write prompts through the tokenizer's chat template."""
     reward: str = "exact"
-    """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer', or your own
-    function as 'package.module:function' or 'file.py:function'."""
+    """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
+    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'."""
     max_failure_share: float = 0.1
     """Largest share of the responses that the reward may fail to judge (raise, time out); above it the run stops."""
     step_reward: str | None = None

@@ -1,8 +1,6 @@
 """Held-out accuracy under greedy decoding."""
 
-import json
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -30,17 +28,6 @@ class Evaluation(NamedTuple):
             "truncated_share": float(self.groups.truncated.mean()),
             **accuracy_by_length(rewards > 0, lengths[self.groups.valid]),
         }
-
-    def summary(self) -> str:
-        """One line for a person."""
-        judged = int(self.groups.valid.sum())
-        low, high = wilson_interval(int((self.groups.rewards > 0)[self.groups.valid].sum()), judged)
-        metrics = self.metrics()
-        return (
-            f"accuracy {metrics['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) on {judged} of {self.groups.count} "
-            f"problems, mean reward {metrics['reward']:.3f}, mean response {metrics['response_length']:.1f} tokens, "
-            f"{metrics['truncated_share']:.1%} truncated"
-        )
 
 
 def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
@@ -88,8 +75,3 @@ def evaluate(engine: Engine, params: Params, *, batch: int = 256) -> Evaluation:
         answered = engine.generate(params, (wanted % count).tolist(), 1, key)
         parts.append(take(answered, wanted < count))
     return Evaluation(concatenate(parts))
-
-
-def write_answers(path: Path, rows: list[dict]) -> None:
-    """Write one JSON object a line."""
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

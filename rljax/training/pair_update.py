@@ -76,7 +76,7 @@ def encode_pairs(
     if not fitting:
         shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
         raise InputError(
-            "there are no pairs to train on; give at least one."
+            "there are no pairs; give at least one to learn from and one that is held out."
             if shortest is None
             else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest needs {shortest}; raise it."
         )

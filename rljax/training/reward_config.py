@@ -17,8 +17,7 @@ class RewardModelConfig:
 
     # --- what is trained
     model: str | None = None
-    """Hugging Face folder or hub id to start from, a language model or a reward model; without one, a small transformer with
-    random weights."""
+    """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
     tokenizer: str | None = None
     """'characters', 'bytes', a folder or a hub id; by default the model's own, or bytes without a model."""
     layers: int = 3

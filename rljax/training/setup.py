@@ -10,10 +10,7 @@ from jax.sharding import Mesh
 
 from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare, without
 from rljax.algorithms.critic import with_pretrained_value
-from rljax.data.arithmetic import arithmetic, unfinished
-from rljax.data.dataset import read_problems
 from rljax.data.fault import Fault
-from rljax.data.iteration import iteration
 from rljax.data.problem import Problem
 from rljax.data.prompts import Demonstrations, EncodedPrompts, encode_prompts, right_pad_demonstrations
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
@@ -26,6 +23,8 @@ from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Engine, Sampling
 from rljax.training.config import TrainConfig
 from rljax.training.critic import CriticSource, check_critic, make_critic, make_head, value_schedule
+from rljax.training.learned_reward import PREFIX, reward_of_model
+from rljax.training.problems import Problems, make_problems
 
 
 class Setup(NamedTuple):
@@ -135,6 +134,20 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
         ) from error
 
 
+def make_judge(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
+    """Find the reward by its name, or open the reward model of `model:FOLDER`.
+
+    Raises:
+        InputError: there is no such reward, or no such model.
+    """
+    everything = [*problems.train, *problems.heldout]
+    if config.reward.startswith(PREFIX):
+        chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
+        name = config.reward.removeprefix(PREFIX)
+        return reward_of_model(name, mesh, chat=config.chat, chats=chats, dtype=config.dtype)
+    return resolve(config.reward)
+
+
 def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | None:
     """Find the function that judges reasoning steps, if the algorithm learns from them.
 
@@ -165,68 +178,6 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
     if config.model is not None:
         return load_tokenizer(str(locate(config.model)))
     return load_tokenizer("characters" if config.dataset is None else "bytes")
-
-
-class Problems(NamedTuple):
-    """What is trained and evaluated on; the two share no prompt."""
-
-    train: Sequence[Problem]
-    heldout: Sequence[Problem]
-    faults: Sequence[Fault] = ()
-    """What was wrong with the rows of a dataset."""
-
-
-def generate_problems(config: TrainConfig) -> Problems:
-    """Generate problems of the configured task."""
-    if config.task == "iteration":
-        counts = ("train", config.train_problems), ("heldout", config.heldout_problems)
-        return Problems(*(iteration(split, n, seed=config.seed, steps=config.iterations) for split, n in counts))
-    difficulty = {
-        "operands": config.operands,
-        "digits": config.digits,
-        "operators": config.operators,
-        "nesting": config.nesting,
-    }
-    train = arithmetic("train", config.train_problems, seed=config.seed, **difficulty)
-    train = unfinished(train, share=config.unfinished_share, operands=config.unfinished_operands)
-    return Problems(train, arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty))
-
-
-def make_problems(config: TrainConfig) -> Problems:
-    """Generate or load the problems to train and to evaluate on."""
-    if config.dataset is None:
-        return generate_problems(config)
-    options = {
-        "prompt_column": config.prompt_column,
-        "answer_column": config.answer_column,
-        "demonstration_column": config.demonstration_column,
-        "on_error": config.on_error,
-    }
-    loaded = read_problems(config.dataset, **options)
-    if config.heldout_dataset is None:
-        return Problems(*split_heldout(loaded.problems, config.heldout_problems, seed=config.seed), loaded.faults)
-    apart = read_problems(config.heldout_dataset, split="test", **options)
-    heldout = apart.problems[: config.heldout_problems]
-    asked = {problem.prompt for problem in heldout}
-    problems = [problem for problem in loaded.problems if problem.prompt not in asked]
-    if not problems:
-        raise InputError(
-            f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
-        )
-    return Problems(problems, heldout, [*loaded.faults, *apart.faults])
-
-
-def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Set `count` prompts apart, at most a tenth of them, by a seeded draw; copies of a prompt stay on one side."""
-    prompts = sorted({problem.prompt for problem in problems})
-    if len(prompts) < 2:
-        raise InputError("The dataset has a single prompt, so none can be held out; give --heldout-dataset.")
-    count = max(1, min(count, len(prompts) // 10))
-    chosen = np.random.default_rng(seed).choice(len(prompts), count, replace=False)
-    apart = {prompts[index] for index in chosen}
-    train = [problem for problem in problems if problem.prompt not in apart]
-    heldout = [problem for problem in problems if problem.prompt in apart]
-    return train, heldout[:count]
 
 
 def make_model(config: TrainConfig, tokenizer: Tokenizer) -> tuple[Model, Callable[[], Params]]:
@@ -285,10 +236,10 @@ def make_setup(
         value_schedule(algorithm, config, mesh.size)
     if config.warm_start_steps:
         check_rows(mesh, warm_start_batch=config.warm_start_batch)
-    judge = resolve(config.reward if reward is None else reward)
     tokenizer = make_tokenizer(config)
     model, first_params = make_model(config, tokenizer)
     given = make_problems(config) if problems is None else Problems(*problems)
+    judge = make_judge(config, mesh, given) if reward is None else resolve(reward)
     limit = {"max_length": config.max_prompt_tokens, "chat": config.chat}
     train = encode_prompts(given.train, tokenizer, **limit)
     heldout = encode_prompts(given.heldout, tokenizer, **limit)

@@ -20,9 +20,7 @@ from rljax.models.value_model import (
     value_outputs,
 )
 
-CONFIG = TransformerConfig(
-    vocab_size=11, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32, tied_head=False
-)
+CONFIG = TransformerConfig(vocab_size=11, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32, tied_head=False)
 POLICY = Model(CONFIG)
 MODEL = value_model(POLICY, 3)
 TOKENS = jnp.arange(12).reshape(2, 6) % 11

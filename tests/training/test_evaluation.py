@@ -42,8 +42,6 @@ def test_averages_leave_out_what_has_no_opinion():
             "accuracy_to_64_tokens": 1.0,
         }
     )
-    assert "accuracy 66.7%" in evaluation.summary()
-    assert "on 3 of 4 problems" in evaluation.summary()
 
 
 @pytest.mark.parametrize(("length", "most"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (512, 512), (513, 1024)])

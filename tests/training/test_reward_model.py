@@ -14,8 +14,8 @@ import pytest
 import tyro
 
 import rljax
-from rljax.cli_reward_model import RewardModel as Command
-from rljax.cli_reward_model import run_reward_model
+from rljax.cli.reward_model import RewardModel as Command
+from rljax.cli.reward_model import run_reward_model
 from rljax.data.preferences import Preference
 from rljax.data.prompts import right_pad
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
@@ -225,6 +225,14 @@ def test_the_folder_gives_the_same_scores_back(trained):
     assert there["accuracy"] == trained.accuracy_after
 
 
+def test_half_precision_scores_are_near_and_float32(trained):
+    prompts, completions = texts(HELDOUT[:16])
+    exact = reward_of_model(trained.folder, ONE)(prompts=prompts, completions=completions)
+    coarse = reward_of_model(trained.folder, ONE, dtype="bfloat16")(prompts=prompts, completions=completions)
+    np.testing.assert_allclose(coarse, exact, atol=0.05 * np.abs(exact).max())
+    assert coarse != exact
+
+
 def test_a_tokenizer_of_a_model_is_saved_beside_it(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     from transformers import PreTrainedTokenizerFast
@@ -235,7 +243,6 @@ def test_a_tokenizer_of_a_model_is_saved_beside_it(tmp_path):
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="b"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     inner = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
-    inner.chat_template = "{% for m in messages %}{{ m['content'] }} a {% endfor %}"
     shape = replace(SMALL, vocab_size=3)
     model = value_model(Model(shape), 1)
     params = init_value_params(model, jax.random.key(0))
@@ -243,10 +250,28 @@ def test_a_tokenizer_of_a_model_is_saved_beside_it(tmp_path):
     again = load_reward_model(tmp_path)
     assert again.chat
     assert again.tokenizer.encode("a b") == [1, 2]
-    chat = ({"role": "user", "content": "b"}, {"role": "user", "content": "b"})
-    reward = reward_of_model(tmp_path, ONE, chats={"b\nb": chat})
-    expected = make_score(model, ONE)(params, [[2, 1, 2, 1, 1, 0], [2, 1, 1, 0]])
-    np.testing.assert_allclose(reward(prompts=["b\nb", "b"], completions=["a", "a"]), expected, atol=1e-6)
+    answers = reward_of_model(tmp_path, ONE)(prompts=["b"], completions=["a a"])
+    assert "has no chat template" in answers[0].reason
+    spoken = load_reward_model(tmp_path, chat=False)
+    assert spoken.chat, "the folder knows, whatever is said here"
+
+
+class Chatty(CharacterTokenizer):
+    """A tokenizer whose template writes each message and a plus."""
+
+    def apply_chat_template(self, messages):
+        return [token for message in messages for token in self.encode(message["content"] + "+")]
+
+
+def test_chats_are_scored_through_the_template(tmp_path, params):
+    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
+    chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
+    ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
+    found = reward_of_model(tmp_path, ONE, tokenizer=Chatty(), chat=True, chats={"1\n2": chat})(**ask)
+    given = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
+    np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, given), atol=1e-6)
+    pair = Preference("1\n2", "4", "5", chat)
+    assert encode_pairs([pair], Chatty(), max_tokens=9, chat=True).chosen == given[:1]
 
 
 def test_a_folder_from_elsewhere_names_no_tokenizer(tmp_path, params):
@@ -409,6 +434,22 @@ def test_it_starts_from_a_language_model_with_a_fresh_head(tmp_path):
         make_reward_setup(replace(config, tokenizer="bytes"), (digit_pairs(40, 0), HELDOUT[:4]))
 
 
+def test_a_training_is_the_same_on_eight_devices():
+    data = digit_pairs(40, 0), HELDOUT[:4]
+    histories = []
+    for mesh in ({"data": 1}, {"data": 2, "fsdp": 4, "microbatch_pairs": 8}):
+        setup, state = make_reward_setup(replace(CONFIG, **mesh, steps=2), data)
+        params, seen = None, []
+        for after, numbers in training.updates(setup, state):
+            params = after.params
+            seen.append({name: value for name, value in numbers.items() if name != "seconds"})
+        judged = judge_pairs(make_score(setup.model, setup.mesh), params, setup.heldout)
+        histories.append([*seen, judged])
+    for one, eight in zip(*histories, strict=True):
+        assert one == pytest.approx(eight, abs=2e-4)
+    assert histories[0][0]["learning_rate"] == pytest.approx(1e-2 / 11)
+
+
 def test_ctrl_c_keeps_the_model(tmp_path, monkeypatch, capsys):
     rows = []
 
@@ -462,7 +503,7 @@ def test_data_and_meshes_that_cannot_work(tmp_path):
     pairs = digit_pairs(4, 0)
     with pytest.raises(InputError, match=r"every pair has a side of more than max_tokens=2 tokens, the shortest needs \d"):
         make_reward_setup(replace(CONFIG, max_tokens=2), (pairs, pairs))
-    with pytest.raises(InputError, match="there are no pairs to train on"):
+    with pytest.raises(InputError, match="there are no pairs; give at least one"):
         make_reward_setup(CONFIG, ([], pairs))
     with pytest.raises(InputError, match="batch is 12 rows, which 8 devices cannot share"):
         make_reward_setup(replace(CONFIG, data=8, batch=12), (pairs, pairs))

@@ -1,0 +1,45 @@
+"""Long chains, one reward at the end: VAPO on responses of 35 to 490 tokens.
+
+The model is asked `3+7(40)=`: begin with 7, in step k add 3·k and keep the last digit, 40 times. It writes every step with its
+number and then the result, which alone is judged. A slip anywhere spoils the answer and shows at once, so a value function that
+can calculate sees where the answer was lost, while the reward comes hundreds of tokens later.
+
+Command:
+
+    rljax train --experiment long_chain_vapo
+    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo --seeds 0 1 2 ...
+
+Logged at each step: explained variance, correlation of advantage and outcome, value loss, the spread of λ; at each evaluation the
+accuracy of each range of response lengths.
+
+Deviations from the paper (arXiv:2504.05118): rewards are 1 / 0; a 0.3-million-parameter model from random weights, so learning
+rates, batch and lengths are of another size; a supervised warm start takes the place of pretraining; 16 prompts of 4 responses a
+rollout instead of 512 of 16, and 1 update instead of several.
+"""
+
+import rljax
+
+CONFIG = rljax.TrainConfig(
+    name="long_chain_vapo",
+    algorithm="vapo",
+    task="iteration",
+    iterations=(8, 99),
+    train_problems=6000,
+    heldout_problems=128,
+    max_prompt_tokens=8,
+    max_response_tokens=512,
+    warm_start_steps=300,
+    warm_start_batch=16,
+    warm_start_learning_rate=3e-3,
+    prompts=16,
+    group_size=4,
+    steps=60,
+    learning_rate=1e-4,
+    critic_learning_rate=5e-4,
+    value_pretraining_learning_rate=2e-3,
+    eval_every=20,
+    sample_every=20,
+)
+
+if __name__ == "__main__":
+    rljax.train(CONFIG)
