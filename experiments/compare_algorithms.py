@@ -1,0 +1,141 @@
+"""Every algorithm on one task, several seeds: held-out accuracy, steps and wall time.
+
+The supervised warm start is done once a seed and shared, so all algorithms begin with the same model. Each finished run is one row
+of the JSON file; a row that is there is not run again, so the command can be stopped and repeated.
+
+Command (the default experiment, all algorithms, three seeds: a night on two CPU cores):
+
+    python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms
+
+    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh \
+        --out experiments/long_chain_algorithms
+
+An algorithm may be followed by settings of its own, `name:setting=value,setting=value`.
+
+Deviations: every algorithm has the experiment's learning rate, batch and number of steps, chosen for its own algorithm; none was
+tuned for any other. Options that the experiment sets are passed to those algorithms that have them.
+"""
+
+import json
+import time
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+import rljax
+from rljax.algorithms import BY_NAME
+from rljax.cli import load_experiment, main
+from rljax.cli.train import shared_options
+from rljax.training.run_folder import read_metrics
+
+CONFIG = load_experiment("arithmetic_dapo")
+
+
+@dataclass
+class Arguments:
+    """What to compare."""
+
+    out: Path
+    """Where the table goes, less .json and .md."""
+    experiment: str = "arithmetic_dapo"
+    """Whose settings are used."""
+    algorithms: list[str] = field(default_factory=lambda: sorted(BY_NAME))
+    """Names, each with settings of its own if it needs any."""
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """One run each."""
+    steps: int | None = None
+    """RL steps; by default the experiment's."""
+    work: Path = Path("runs/compare")
+    """Where the runs go."""
+
+
+def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
+    """The model after the experiment's warm start with this seed, as a Hugging Face folder."""
+    if not folder.exists():
+        base = replace(config, algorithm="rloo", algorithm_options={}, steps=0, run=str(folder) + "-run", quiet=True)
+        rljax.train(base)
+        if main(["export", str(folder) + "-run", str(folder), "--checkpoint", "last"]) != 0:
+            raise SystemExit(f"{folder} could not be exported")
+    return folder
+
+
+def settings(words: str) -> dict[str, object]:
+    """Read `setting=value,setting=value` by the types of `TrainConfig`."""
+    pairs = dict(word.split("=", 1) for word in words.split(",") if word)
+    config = tyro.cli(
+        rljax.TrainConfig, args=[part for name, value in pairs.items() for part in (f"--{name.replace('_', '-')}", value)]
+    )
+    return {item.name: getattr(config, item.name) for item in fields(config) if item.name in pairs}
+
+
+def row_of(arguments: Arguments, name: str, seed: int) -> dict:
+    """Train one algorithm with one seed."""
+    algorithm, _, own = name.partition(":")
+    config = replace(load_experiment(arguments.experiment), seed=seed)
+    work = arguments.work / arguments.experiment
+    model = warm_started(config, work / f"warm-{seed}")
+    config = replace(
+        config,
+        model=str(model),
+        tokenizer="characters",
+        warm_start_steps=0,
+        algorithm=algorithm,
+        algorithm_options=shared_options(config.algorithm_options, algorithm),
+        run=str(work / f"{name.replace('/', '_')}-{seed}"),
+        quiet=True,
+        steps=config.steps if arguments.steps is None else arguments.steps,
+    )
+    begun = time.monotonic()
+    result = rljax.train(replace(config, **settings(own)))
+    rows = read_metrics(result.run / "metrics.jsonl")
+    return {
+        "algorithm": name,
+        "seed": seed,
+        "before": result.accuracy_before,
+        "after": result.accuracy_after,
+        "best": max(row["accuracy"] for row in rows if row["phase"] == "eval"),
+        "steps": config.steps,
+        "value_steps": sum(row["phase"] == "value" for row in rows),
+        "seconds": time.monotonic() - begun,
+        "step_seconds": float(np.median([row["seconds"] for row in rows if row["phase"] == "rl"])),
+    }
+
+
+def table(rows: list[dict]) -> str:
+    """Mean and range over the seeds, one line an algorithm, in Markdown."""
+    lines = [
+        "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps | wall time |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in dict.fromkeys(row["algorithm"] for row in rows):
+        mine = [row for row in rows if row["algorithm"] == name]
+
+        def of(key: str, mine: list[dict] = mine) -> np.ndarray:
+            return np.array([row[key] for row in mine])
+
+        after = of("after")
+        lines.append(
+            f"| {name} | {len(mine)} | {of('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
+            f"| {of('best').mean():.1%} | {mine[0]['steps']} | {mine[0]['value_steps']} | {of('seconds').mean():.0f} s |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def compare(arguments: Arguments) -> None:
+    """Train whatever is not in the JSON file yet; write it and the table after every run."""
+    rows_file = arguments.out.with_suffix(".json")
+    rows = json.loads(rows_file.read_text(encoding="utf-8")) if rows_file.exists() else []
+    done = {(row["algorithm"], row["seed"]) for row in rows}
+    for seed in arguments.seeds:
+        for name in arguments.algorithms:
+            if (name, seed) not in done:
+                rows.append(row_of(arguments, name, seed))
+                rows_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+                arguments.out.with_suffix(".md").write_text(table(rows), encoding="utf-8")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    compare(tyro.cli(Arguments))
