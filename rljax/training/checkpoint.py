@@ -1,4 +1,7 @@
-"""Orbax checkpoints: the state, the groups carried over, and a few words about the run. The best and the last are kept."""
+"""Orbax checkpoints: the state, what is known of the prompts, the groups carried over, and a few words about the run.
+
+The best and the last are kept.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
+from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.rollout.groups import Groups
 from rljax.training.state import TrainState
@@ -19,6 +23,8 @@ class Checkpoint(NamedTuple):
     """What a run continues from."""
 
     state: TrainState
+    history: History
+    """How often each training prompt was solved."""
     carried: Groups | None
     """Kept groups that were left over."""
     notes: dict
@@ -29,6 +35,7 @@ def _manager(folder: Path) -> ocp.CheckpointManager:
     options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
     handlers = {
         "state": ocp.StandardCheckpointHandler(),
+        "history": ocp.StandardCheckpointHandler(),
         "carried": ocp.StandardCheckpointHandler(),
         "notes": ocp.JsonCheckpointHandler(),
     }
@@ -38,7 +45,11 @@ def _manager(folder: Path) -> ocp.CheckpointManager:
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint into `folder`, replacing the one before; an interrupted write leaves that one whole."""
     state = checkpoint.state
-    items = {"state": ocp.args.StandardSave(state), "notes": ocp.args.JsonSave(checkpoint.notes)}
+    items = {
+        "state": ocp.args.StandardSave(state),
+        "history": ocp.args.StandardSave(checkpoint.history._asdict()),
+        "notes": ocp.args.JsonSave(checkpoint.notes),
+    }
     if checkpoint.carried is not None:
         there = {name: array for name, array in checkpoint.carried._asdict().items() if array is not None}
         items["carried"] = ocp.args.StandardSave(there)
@@ -65,12 +76,16 @@ def restore(folder: Path, like: TrainState) -> Checkpoint:
         if number is None:
             raise InputError(f"There is no whole checkpoint in {str(folder)!r}. Start the run anew.")
         present = manager.item_metadata(number)
-        wanted = {"state": ocp.args.StandardRestore(like), "notes": ocp.args.JsonRestore()}
+        wanted = {
+            "state": ocp.args.StandardRestore(like),
+            "history": ocp.args.StandardRestore(_abstract(present["history"])),
+            "notes": ocp.args.JsonRestore(),
+        }
         if present.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(present["carried"]))
         found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = Groups(**found["carried"]) if "carried" in wanted else None
-    return Checkpoint(found["state"], carried, found["notes"])
+    return Checkpoint(found["state"], History(**found["history"]), carried, found["notes"])
 
 
 def _abstract(metadata: PyTree) -> PyTree:

@@ -139,6 +139,13 @@ class TrainConfig:
     max_tries: int = 4
     """Dynamic sampling: how often to sample for one rollout before training on fewer groups."""
 
+    difficulty_window: tuple[float, float] | None = None
+    """Pass over prompts whose pass rate so far lies outside these two shares, e.g. `--difficulty-window 0.1 0.9`."""
+    difficulty_window_end: tuple[float, float] | None = None
+    """Move that window evenly to these two shares over the run: a curriculum."""
+    history_decay: float = 0.5
+    """What is left of a prompt's older counts each time it is asked again."""
+
     # --- optimisation
     minibatches: int = 1
     """Optimiser updates a rollout."""
@@ -217,6 +224,7 @@ class TrainConfig:
         """Refuse values that cannot work together, naming the value and the mend."""
         _check_counts(self)
         _check_shares(self)
+        _check_window(self)
         low, high = self.operands
         if not 2 <= low <= high:
             raise InputError(f"operands is {self.operands}; give the least (2 or more) and the most numbers of a problem.")
@@ -265,7 +273,8 @@ class TrainConfig:
         unknown = sorted(set(raw) - {field.name for field in fields(cls)})
         if unknown:
             raise InputError(f"The run's config.json has settings unknown to this version of rljax: {', '.join(unknown)}.")
-        pairs = [name for name in ("operands", "iterations", "without") if name in raw]
+        lists = ("operands", "iterations", "without", "difficulty_window", "difficulty_window_end")
+        pairs = [name for name in lists if raw.get(name) is not None]
         return cls(**{**raw, **{name: tuple(raw[name]) for name in pairs}})
 
 
@@ -323,3 +332,14 @@ def _check_shares(config: TrainConfig) -> None:
         value = getattr(config, name)
         if value is not None and not 0 < value <= 1:
             raise InputError(f"{name} is {value}; it must be above 0 and at most 1.")
+
+
+def _check_window(config: TrainConfig) -> None:
+    for name in ("difficulty_window", "difficulty_window_end"):
+        window = getattr(config, name)
+        if window is not None and not 0 <= window[0] <= window[1] <= 1:
+            raise InputError(f"{name} is {window}; give two pass rates in order, between 0 and 1.")
+    if config.difficulty_window is None and config.difficulty_window_end is not None:
+        raise InputError("difficulty_window_end is set and difficulty_window is not; give the window to begin with.")
+    if not 0 < config.history_decay <= 1:
+        raise InputError(f"history_decay is {config.history_decay}; it must be above 0 and at most 1.")

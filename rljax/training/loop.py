@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rljax.algorithms import Algorithm
+from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
@@ -90,7 +91,7 @@ def train(
     config = described(config, reward=reward, algorithm=algorithm, problems=problems)
     setup, first_params = make_setup(config, reward=reward, algorithm=algorithm, problems=problems)
     state = initial_state(setup, first_params())
-    restored = Checkpoint(state, None, {})
+    restored = Checkpoint(state, no_history(len(setup.train.prompts.tokens)), None, {})
     if existing is None:
         path = config.run or default_run_path(config.name, datetime.now())
         folder = RunFolder.create(path, replace(config, run=str(path)).to_json())
@@ -103,7 +104,7 @@ def train(
         trackers = make_trackers(config, folder)
         stack.callback(trackers.close)
         stop = stack.enter_context(StopRequest())
-        run = Run(setup, folder, display, trackers, stop, restored.state, restored.carried, restored.notes)
+        run = Run(setup, folder, display, trackers, stop, *restored)
         display.header(describe(setup, run.state, folder))
         return execute(run)
 

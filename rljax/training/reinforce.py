@@ -9,7 +9,7 @@ from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
 from rljax.training.checkpoint import LAST
 from rljax.training.learner import make_learner
-from rljax.training.rollouts import next_rollout
+from rljax.training.rollouts import make_ask, next_rollout
 from rljax.training.run import Run, evaluate_and_keep_best
 
 
@@ -45,13 +45,13 @@ def reward_metrics(groups: Groups) -> dict[str, float]:
 def reinforce(run: Run) -> None:
     """Sample, judge, learn; evaluate, show and save on the way."""
     config, setup = run.config, run.setup
-    order = PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed).indices
+    ask = make_ask(config, PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed))
     learn = make_learner(run)
     run.display.phase("rl", config.steps)
     while int(run.state.step) < config.steps:
         begun = time.monotonic()
-        run.state, collected = next_rollout(
-            run.state, run.carried, config=config, engine=setup.train, algorithm=setup.algorithm, order=order
+        run.state, run.history, collected = next_rollout(
+            run.state, run.carried, run.history, config=config, engine=setup.train, algorithm=setup.algorithm, ask=ask
         )
         run.carried = collected.surplus
         step = int(run.state.step) + 1

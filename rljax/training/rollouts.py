@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from rljax.algorithms import Algorithm, Batch, Rollout, prepare
-from rljax.data.prompts import Demonstrations
+from rljax.data.history import Choice, History, Window, choose, curriculum, record
+from rljax.data.prompts import Demonstrations, PromptStream
 from rljax.models import Params, Scores
 from rljax.parallel import put_rows
 from rljax.rollout import Collected, Engine, Groups, collect
@@ -18,27 +19,59 @@ from rljax.training.config import TrainConfig
 from rljax.training.state import TrainState, draw_key
 from rljax.training.update import Scorer, Sequences
 
+Ask = Callable[[History, int, int, int], Choice]
+"""(history, RL steps done, position among the prompts, count) -> the prompts to sample next."""
+
+
+def make_ask(config: TrainConfig, stream: PromptStream) -> Ask:
+    """Take prompts in the stream's order, or only those whose pass rate lies within the difficulty window."""
+    if config.difficulty_window is None:
+        return lambda history, step, position, count: Choice(
+            np.asarray(stream.indices(position, count)), position + count, 0
+        )
+    begin = Window(*config.difficulty_window)
+    end = begin if config.difficulty_window_end is None else Window(*config.difficulty_window_end)
+
+    def ask(history: History, step: int, position: int, count: int) -> Choice:
+        window = curriculum(begin, end, step=step, steps=max(config.steps, 1))
+        return choose(history, stream, position, count, window=window, seed=config.seed)
+
+    return ask
+
 
 def next_rollout(
-    state: TrainState, carried: Groups | None, *, config: TrainConfig, engine: Engine, algorithm: Algorithm, order: Callable
-) -> tuple[TrainState, Collected]:
+    state: TrainState,
+    carried: Groups | None,
+    history: History,
+    *,
+    config: TrainConfig,
+    engine: Engine,
+    algorithm: Algorithm,
+    ask: Ask,
+) -> tuple[TrainState, History, Collected]:
     """Sample until enough groups are kept; the state moves on by the prompts and keys that were used.
 
     Args:
         state: holds the policy, the position among the prompts and the number of draws.
         carried: groups left over by the rollout before.
+        history: how often each prompt was solved.
         config: how much to sample.
         engine: samples and judges.
         algorithm: says which groups to keep.
-        order: `(position, count) -> problem indices`.
+        ask: says which prompts come next.
+
+    Returns:
+        The new state, the history with what was sampled, and the groups.
     """
     prompts = config.prompts if algorithm.keep_group is None else config.sampled_prompts
 
     def sample() -> Groups:
-        nonlocal state
-        problems = order(int(state.position), prompts)
-        groups = engine.generate(state.params, problems, config.group_size, draw_key(state))
-        state = state._replace(draws=state.draws + 1, position=state.position + prompts)
+        nonlocal state, history
+        choice = ask(history, int(state.step), int(state.position), prompts)
+        groups = engine.generate(state.params, choice.problems.tolist(), config.group_size, draw_key(state))
+        state = state._replace(draws=state.draws + 1, position=jnp.int32(choice.position))
+        lengths = groups.mask.sum(-1)
+        history = record(history, groups.problem, groups.rewards, lengths, valid=groups.valid, decay=config.history_decay)
         return groups
 
     def keep(groups: Groups) -> np.ndarray:
@@ -52,7 +85,7 @@ def next_rollout(
         carried=carried,
         max_tries=config.max_tries,
     )
-    return state, collected
+    return state, history, collected
 
 
 def as_sequences(groups: Groups) -> Sequences:

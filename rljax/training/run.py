@@ -6,6 +6,7 @@ import jax
 import optax
 
 from rljax.data.fault import describe as describe_faults
+from rljax.data.history import History
 from rljax.models import count_parameters
 from rljax.rollout import Groups
 from rljax.training import checkpoint as checkpoints
@@ -33,6 +34,7 @@ class Run:
     trackers: Trackers
     stop: StopRequest
     state: TrainState
+    history: History
     carried: Groups | None = None
     notes: dict = field(default_factory=dict)
 
@@ -54,7 +56,7 @@ class Run:
 
     def save(self, which: str) -> None:
         """Write a checkpoint, the last or the best."""
-        checkpoints.save(self.folder.checkpoints / which, Checkpoint(self.state, self.carried, self.notes))
+        checkpoints.save(self.folder.checkpoints / which, Checkpoint(self.state, self.history, self.carried, self.notes))
 
     def stop_if_asked(self) -> None:
         """After Ctrl-C: save, say how to go on, and leave."""

@@ -22,7 +22,7 @@ from rljax.training.checkpoint import LAST
 from rljax.training.config import TrainConfig
 from rljax.training.critic import critic_folder, value_schedule
 from rljax.training.learner import Numbers, credit_metrics, make_critic_learner, make_rollout_values
-from rljax.training.rollouts import as_sequences, make_prepare, next_rollout
+from rljax.training.rollouts import as_sequences, make_ask, make_prepare, next_rollout
 from rljax.training.run import Run, pretraining_optimizer
 
 
@@ -75,13 +75,15 @@ def pretrain_value(run: Run) -> None:
             )
         return
     algorithm = monte_carlo(setup.algorithm)
-    order = PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed).indices
+    ask = make_ask(
+        replace(config, difficulty_window=None), PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed)
+    )
     learn = make_value_learner(run, algorithm, steps)
     run.display.phase("value", steps)
     while int(run.state.value_step) < steps:
         begun = time.monotonic()
-        run.state, collected = next_rollout(
-            run.state, None, config=config, engine=setup.train, algorithm=algorithm, order=order
+        run.state, run.history, collected = next_rollout(
+            run.state, None, run.history, config=config, engine=setup.train, algorithm=algorithm, ask=ask
         )
         numbers = learn(collected.groups) | {"seconds": time.monotonic() - begun}
         run.state = run.state._replace(value_step=run.state.value_step + 1)

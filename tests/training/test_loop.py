@@ -316,3 +316,36 @@ def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
 
     with pytest.raises(InputError, match="more than the 10% that may fail"):
         rljax.train(replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0), fails)
+
+
+def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
+    """Half of the problems are always solved; within the window [0, 0.9] they are asked once, and hardly again."""
+
+    def easy_below_50(prompts, completions):
+        return [float(int(prompt[0]) < 5) for prompt in prompts]
+
+    problems = [Problem(f"{n // 10}+{n % 10}=", str(n // 10 + n % 10)) for n in range(10, 90)]
+    config = replace(TINY, run=str(tmp_path / "run"), algorithm="rloo", algorithm_options={}, warm_start_steps=0, steps=16)
+    config = replace(config, prompts=8, sample_every=0, difficulty_window=(0.0, 0.9), eval_every=0, tokenizer="characters")
+    rljax.train(config, easy_below_50, problems=(problems, problems[:4]))
+    setup, first_params = make_setup(config, reward=easy_below_50, problems=(problems, problems[:4]))
+    found = checkpoints.restore(tmp_path / "run" / "checkpoints" / "last", initial_state(setup, first_params()))
+    asked = found.history.tokens > 0
+    assert asked.all(), "80 problems, 128 questions: one epoch is done"
+    assert int(found.state.position) > 8 * 16, "some were passed over"
+    easy = np.array([problem.prompt[0] < "5" for problem in setup.train.prompts.problems])
+    rounds = found.history.attempts / TINY.group_size
+    assert rounds[easy].mean() < 1.2 < rounds[~easy].mean()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"difficulty_window": (0.9, 0.1)}, "difficulty_window is .*; give two pass rates in order"),
+        ({"difficulty_window_end": (0.1, 0.9)}, "difficulty_window_end is set and difficulty_window is not"),
+        ({"history_decay": 0.0}, "history_decay is 0.0; it must be above 0"),
+    ],
+)
+def test_a_window_that_is_none_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        replace(TINY, **change)
