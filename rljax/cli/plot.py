@@ -29,7 +29,7 @@ def run_plot(command: Plot) -> int:
     if len(folders) == 1:
         (folder,) = folders
         out = command.out or folder.curves
-        plot_curves(folder.metrics, out, title=str(folder.config["name"]))
+        plot_curves(folder.metrics, out, title=f"{folder.config['name']}: {folder.config['algorithm']}")
     else:
         out = command.out or Path("overlay.png")
         overlay({folder.path.name: folder.metrics for folder in folders}, out, title="Held-out accuracy")

@@ -141,7 +141,7 @@ def execute(run: Run) -> Result:
         run.state = place(begin_rl(run.state), setup.mesh)
         run.save(LAST)
     reinforce(run)
-    plot_curves(run.folder.metrics, run.folder.curves, title=run.config.name)
+    plot_curves(run.folder.metrics, run.folder.curves, title=f"{run.config.name}: {run.config.algorithm}")
     before, after = run.notes["accuracy_before"], run.notes["accuracy"]
     run.display.finish(
         [
