@@ -125,6 +125,12 @@ def test_refusals(function, arguments, valid, message):
         function(EMPTY, *arguments, valid=valid)
 
 
+def test_rewards_of_more_precision_than_the_history_are_refused(x64):
+    wide = jnp.asarray(REWARDS, jnp.float64)
+    with pytest.raises(ValueError, match="rewards must have the history's dtype float32, got float64"):
+        group_history.join_history(EMPTY, IDS, wide)
+
+
 @pytest.mark.parametrize(("prompts", "capacity"), [(0, 1), (1, 0)])
 def test_memory_needs_room(prompts, capacity):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):

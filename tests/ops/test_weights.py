@@ -144,6 +144,12 @@ def test_empty_batch_weighs_nothing(weighting):
     assert not weighting(jnp.zeros((P, G, T))).any()
 
 
+def test_an_empty_batch_divides_nothing_by_zero():
+    with jax.debug_nans(True):
+        for weighting in (weights.token_mean, weights.sequence_mean):
+            np.testing.assert_array_equal(weighting(jnp.zeros((2, 3), bool)), 0)
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("weighting", [weights.token_mean, weights.sequence_sum, weights.token_mean_per_group])
 def test_weights_come_in_the_precision_of_the_moment(weighting):
