@@ -75,7 +75,7 @@ class Critic(NamedTuple):
     advantage: Callable[..., Float[Array, "P G T"]]
     """What the policy learns from."""
     target: Callable[..., Float[Array, "P G T"]]
-    """What the critic learns."""
+    """What the critic learns. It takes `lambda_=` too: value pretraining asks for 1, the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
     """(values, old values, target, mask) -> loss of each token, to be minimised."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean

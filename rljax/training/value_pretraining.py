@@ -8,14 +8,13 @@ returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
-from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm
 from rljax.data.prompts import PromptStream
 from rljax.models.value_model import save_value_model
-from rljax.ops.gae import monte_carlo_returns
 from rljax.ops.weights import token_mean
 from rljax.rollout import Groups, pad
 from rljax.training.checkpoint import LAST
@@ -36,18 +35,14 @@ def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
 
 def monte_carlo(algorithm: Algorithm) -> Algorithm:
     """What is left of an algorithm while the policy is fixed: its critic on Monte-Carlo returns, every response counting."""
-
-    def returns(rewards: Array, values: Array, mask: Array, **after: Array) -> Float[Array, "P G T"]:
-        del values  # nothing the critic believes enters its target
-        return monte_carlo_returns(rewards, mask, gamma=1.0, **after)
-
+    critic = algorithm.critic
     return Algorithm(
         advantage=None,
         log_ratio=algorithm.log_ratio,
         surrogate=algorithm.surrogate,
         weights=token_mean,
         shape_reward=algorithm.shape_reward,
-        critic=algorithm.critic._replace(target=returns, blend=None),
+        critic=critic._replace(target=partial(critic.target, lambda_=1.0), blend=None),
     )
 
 

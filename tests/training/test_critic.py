@@ -36,6 +36,7 @@ from rljax.training.rollouts import micro_batches
 from rljax.training.setup import laid_out, make_algorithm, make_setup
 from rljax.training.state import create, place
 from rljax.training.update import Sequences
+from rljax.training.value_pretraining import monte_carlo
 
 TINY = TrainConfig(
     name="tiny",
@@ -219,6 +220,18 @@ def test_the_blended_critic_is_the_pretrained_one(tmp_path):
     _, saved = load_value_model(result.run / "critic")
     jax.tree.map(np.testing.assert_array_equal, state.critic.pretrained, saved)
     assert distance(state.critic.params, saved) > 0
+
+
+@pytest.mark.parametrize("name", sorted(name for name in BY_NAME if BY_NAME[name]().critic is not None))
+def test_value_pretraining_aims_at_the_discounted_return(name):
+    gamma = {} if name == "open_reasoner_zero" else {"gamma": 0.9}
+    algorithm = monte_carlo(BY_NAME[name](**gamma))
+    rng, mask = np.random.default_rng(0), np.arange(5) < np.array([[5, 3], [1, 4]])[..., None]
+    rollout = Rollout(mask, np.zeros(mask.shape, np.float32), rng.random((2, 2)).astype(np.float32))
+    batch = prepare(algorithm, rollout._replace(values=rng.normal(size=mask.shape).astype(np.float32)))
+    for row, (length, reward) in enumerate(zip(mask.sum(-1).reshape(-1), rollout.rewards.reshape(-1), strict=True)):
+        expected = [reward * gamma.get("gamma", 1.0) ** (length - 1 - t) for t in range(length)]
+        np.testing.assert_allclose(batch.value_target[row, :length], expected, atol=1e-5)
 
 
 def test_parts_are_taken_out():
