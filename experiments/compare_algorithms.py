@@ -3,10 +3,9 @@
 The supervised warm start is done once a seed and shared, so all algorithms begin with the same model. Each finished run is one row
 of the JSON file; a row that is there is not run again, so the command can be stopped and repeated.
 
-Command (the default experiment, all algorithms, three seeds: a night on two CPU cores):
+Command:
 
-    python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms
-
+    python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms     (all of them: a night on two CPU cores)
     python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh \
         --out experiments/long_chain_algorithms
 

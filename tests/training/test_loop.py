@@ -189,8 +189,14 @@ def test_opinionless_responses_take_no_part(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_every_algorithm_trains(tmp_path, name):
+    judge = tmp_path / "judge.py"
+    judge.write_text(
+        "def parity(prompts, completions, **columns):\n"
+        "    return [[(len(text), float(len(text) % 2))] if text else [] for text in completions]\n"
+    )
     config = replace(TINY, run=str(tmp_path / name), algorithm=name, algorithm_options={}, warm_start_steps=0, steps=1)
-    config = replace(config, minibatches=1, microbatch_rows=None, eval_every=0)
+    step_reward = f"{judge}:parity" if name == "grpo_process" else None
+    config = replace(config, minibatches=1, microbatch_rows=None, eval_every=0, step_reward=step_reward)
     result = rljax.train(replace(config, value_pretraining_steps=1 if name in CRITICS else None), even_length)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
