@@ -35,7 +35,7 @@ METRICS = (
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
     Metric("explained_variance", "explained variance", "", ".3f"),
     Metric("value_loss", "value loss", "", ".4f"),
-    Metric("advantage_correlation", "advantage-outcome correlation", "", ".3f"),
+    Metric("advantage_correlation", "credit correlation", "", ".3f"),
     Metric("response_length", "response length", "tokens", ".1f"),
     Metric("truncated_share", "truncated", "%", ".1f", 100.0),
     Metric("grad_norm", "gradient norm", "", ".3f"),

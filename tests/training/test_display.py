@@ -38,7 +38,7 @@ WRITTEN = [
     ("clip fraction", "1.23", "%"),
     ("explained variance", "0.457", ""),
     ("value loss", "0.0321", ""),
-    ("advantage-outcome correlation", "0.234", ""),
+    ("credit correlation", "0.234", ""),
     ("response length", "34.2", "tokens"),
     ("truncated", "5.2", "%"),
     ("gradient norm", "1.234", ""),
@@ -194,7 +194,7 @@ def test_rich_shows_every_known_number(terminal, clock):
         clock.now += 2
         display.update(120, METRIC_VALUES)
     table = last_screen(terminal)
-    rows = {line[:17].strip(): line[17:].split() for line in table.splitlines()}
+    rows = {line[:20].strip(): line[20:].split() for line in table.splitlines()}
     for label, value, unit in WRITTEN[1:]:
         assert rows[label][: 2 + bool(unit)] == [value, *([unit] if unit else []), value]
     # The last ten: 111 to 119 and the present one.
