@@ -190,7 +190,7 @@ class TrainConfig:
     value_pretraining_explained_variance: float | None = None
     """End that phase once new rollouts' explained variance reaches this."""
     value_pretraining_loss: float | None = None
-    """End that phase once half the mean squared error on new rollouts' outcomes is at most this (once both hold, if both are set)."""
+    """End it once half the mean squared error on new rollouts' outcomes is at most this (if both are set, once both hold)."""
     mix_pretrained_value: bool = False
     """Blend the critic as it was after that phase into the values, less and less as training goes on."""
 
