@@ -65,7 +65,7 @@ class PreferenceColumns(NamedTuple):
     rejected: str
 
 
-def load_preferences(
+def read_preferences(
     path_or_id: str | Path,
     *,
     split: str = "train",
@@ -73,7 +73,7 @@ def load_preferences(
     chosen_column: str = "chosen",
     rejected_column: str = "rejected",
     on_error: OnBadPair = "fatal",
-) -> list[Preference]:
+) -> LoadedPreferences:
     """Read preference pairs from a file, a folder, or a dataset on the Hugging Face hub.
 
     Args:
@@ -87,45 +87,11 @@ def load_preferences(
         on_error: `fatal` refuses a dataset with a row that cannot be used; `drop` leaves such rows out.
 
     Returns:
-        One pair a row, with the row's `margin` where it has one.
+        The pairs, one a row, with the row's `margin` where it has one; and beside them what was wrong and where everything stands.
 
     Raises:
-        InputError: a missing file, an empty dataset, a missing package, or rows that cannot be used, with where they stand.
-    """
-    return read_preferences(
-        path_or_id,
-        split=split,
-        prompt_column=prompt_column,
-        chosen_column=chosen_column,
-        rejected_column=rejected_column,
-        on_error=on_error,
-    ).preferences
-
-
-def read_preferences(
-    path_or_id: str | Path,
-    *,
-    split: str = "train",
-    prompt_column: str | None = None,
-    chosen_column: str = "chosen",
-    rejected_column: str = "rejected",
-    on_error: OnBadPair = "fatal",
-) -> LoadedPreferences:
-    """Read pairs as `load_preferences` does, and return beside them what was wrong and where everything stands.
-
-    Args:
-        path_or_id: see `load_preferences`, as for all that follows.
-        split: which part.
-        prompt_column: the column with the prompt.
-        chosen_column: the column with the preferred response.
-        rejected_column: the column with the other one.
-        on_error: what happens to bad rows.
-
-    Returns:
-        Pairs, places and faults.
-
-    Raises:
-        InputError: whatever `load_preferences` refuses, and an `on_error` that is neither of the two.
+        InputError: a missing file, an empty dataset, a missing package, rows that cannot be used, with where they stand, or an
+            `on_error` that is neither of the two.
     """
     if on_error not in get_args(OnBadPair):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnBadPair))}.")

@@ -7,7 +7,6 @@ import pytest
 from rljax.data.preferences import (
     Preference,
     PreferenceColumns,
-    load_preferences,
     read_preference,
     read_preferences,
     split_pairs,
@@ -35,23 +34,23 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json"])
 def test_explicit_text(write, name):
-    assert load_preferences(write([PAIR], name)) == [Preference("1+1=", "2", "3")]
+    assert read_preferences(write([PAIR], name)).preferences == [Preference("1+1=", "2", "3")]
 
 
 def test_explicit_chat(write):
     row = {"prompt": [SYSTEM, USER], "chosen": [RIGHT], "rejected": [WRONG]}
     expected = Preference("Add.\n1+1?", "2", "3", (SYSTEM, USER))
-    assert load_preferences(write([row])) == [expected]
+    assert read_preferences(write([row])).preferences == [expected]
     whole = row | {"chosen": [SYSTEM, USER, RIGHT], "rejected": [SYSTEM, USER, WRONG]}
-    assert load_preferences(write([whole])) == [expected]
+    assert read_preferences(write([whole])).preferences == [expected]
     as_text = {"prompt": "1+1?", "chosen": [USER, RIGHT], "rejected": [USER, WRONG]}
-    assert load_preferences(write([as_text])) == [Preference("1+1?", "2", "3")]
+    assert read_preferences(write([as_text])).preferences == [Preference("1+1?", "2", "3")]
 
 
 def test_implicit_chat_begins_with_the_prompt(write):
     turns = [USER, RIGHT, {"role": "user", "content": "sure?"}]
     rows = [{"chosen": [*turns, RIGHT], "rejected": [*turns, WRONG]}]
-    assert load_preferences(write(rows)) == [Preference("1+1?\n2\nsure?", "2", "3", tuple(turns))]
+    assert read_preferences(write(rows)).preferences == [Preference("1+1?\n2\nsure?", "2", "3", tuple(turns))]
 
 
 @pytest.mark.parametrize(
@@ -66,15 +65,17 @@ def test_implicit_chat_begins_with_the_prompt(write):
     ],
 )
 def test_implicit_text_is_cut_before_the_word_that_differs(write, chosen, rejected, parts):
-    assert load_preferences(write([{"chosen": chosen, "rejected": rejected}])) == [Preference(*parts)]
+    assert read_preferences(write([{"chosen": chosen, "rejected": rejected}])).preferences == [Preference(*parts)]
 
 
 def test_named_columns_and_margin(write):
     row = {"q": "1+1=", "pair": {"good": "2", "bad": "3"}, "margin": 1}
-    found = load_preferences(write([row]), prompt_column="q", chosen_column="pair.good", rejected_column="pair.bad")
+    found = read_preferences(
+        write([row]), prompt_column="q", chosen_column="pair.good", rejected_column="pair.bad"
+    ).preferences
     assert found == [Preference("1+1=", "2", "3", margin=1.0)]
-    assert load_preferences(write([PAIR | {"margin": None}])) == [Preference("1+1=", "2", "3")]
-    (found,) = load_preferences(write([{"question": "1+1=", "chosen": "2", "rejected": "3", "margin": 0.5}]))
+    assert read_preferences(write([PAIR | {"margin": None}])).preferences == [Preference("1+1=", "2", "3")]
+    (found,) = read_preferences(write([{"question": "1+1=", "chosen": "2", "rejected": "3", "margin": 0.5}])).preferences
     assert (found.prompt, found.margin) == ("1+1=", 0.5)
 
 
@@ -85,7 +86,7 @@ def test_parquet_and_a_folder(tmp_path):
     parquet.write_table(
         Table.from_pylist([{"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG]}]), tmp_path / "train.parquet"
     )
-    assert load_preferences(tmp_path) == [Preference("1+1?", "2", "3", (USER,))]
+    assert read_preferences(tmp_path).preferences == [Preference("1+1?", "2", "3", (USER,))]
 
 
 BAD = {
@@ -112,7 +113,7 @@ BAD = {
 def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
     path = write(f"{json.dumps(PAIR)}\n\n{line}\n")
     with pytest.raises(InputError, match=rf"pairs\.jsonl, line 3.*{BAD[line]}"):
-        load_preferences(path)
+        read_preferences(path)
     loaded = read_preferences(path, on_error="drop")
     assert (loaded.preferences, loaded.places, loaded.rows) == ([Preference("1+1=", "2", "3")], ["line 1"], 2)
     assert [(fault.place, fault.kept) for fault in loaded.faults] == [("line 3", False)]
@@ -133,23 +134,23 @@ def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
 )
 def test_implicit_rows_that_say_nothing(write, row, said):
     with pytest.raises(InputError, match=said):
-        load_preferences(write([row]))
+        read_preferences(write([row]))
 
 
 def test_a_prompt_that_only_later_rows_have(write):
     with pytest.raises(InputError, match="line 2, column 'prompt': this row has a prompt, and the first row"):
-        load_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
+        read_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
 
 
 def test_a_file_without_a_usable_row(write):
     with pytest.raises(InputError, match="holds no pair at all"):
-        load_preferences(write(""))
+        read_preferences(write(""))
     with pytest.raises(InputError, match=r"line 1.* 1 more rows cannot be used either"):
-        load_preferences(write("{\n{\n"), on_error="drop")
+        read_preferences(write("{\n{\n"), on_error="drop")
     with pytest.raises(InputError, match="on_error is 'keep'; choose one of fatal, drop"):
-        load_preferences(write([PAIR]), on_error="keep")
+        read_preferences(write([PAIR]), on_error="keep")
     with pytest.raises(InputError, match="column 'q': it is missing"):
-        load_preferences(write([PAIR]), prompt_column="q")
+        read_preferences(write([PAIR]), prompt_column="q")
 
 
 def test_read_preference_leaves_the_row_alone():
