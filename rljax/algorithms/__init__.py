@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Policy, Rollout, Term
+from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Policy, Rollout, Term
 from rljax.algorithms.cispo import cispo
 from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dr_grpo import dr_grpo
@@ -15,7 +15,7 @@ from rljax.algorithms.gspo import gspo, gspo_token
 from rljax.algorithms.losses import explained_variance_of, loss, value_loss
 from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
 from rljax.algorithms.ppo import ppo
-from rljax.algorithms.preparation import prepare
+from rljax.algorithms.preparation import prepare, response_rewards
 from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from rljax.algorithms.rloo import rloo
 from rljax.algorithms.sapo import sapo
@@ -53,6 +53,7 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Critic",
+    "Past",
     "Policy",
     "Rollout",
     "Term",
@@ -60,6 +61,7 @@ __all__ = [
     "explained_variance_of",
     "loss",
     "prepare",
+    "response_rewards",
     "value_loss",
     "without",
 ]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.value_head import ValueHead, scalar
+from rljax.ops.group_history import RewardHistory
 from rljax.ops.weights import token_mean
 
 
@@ -43,6 +44,14 @@ class Rollout(NamedTuple):
     """Tokens at which a reasoning step ends."""
     behaviour_entropy: Float[Array, "P G T"] | None = None
     """Entropy of the policy that sampled, at each token, nats; for algorithms with an exploration bonus."""
+
+
+class Past(NamedTuple):
+    """What is remembered of the prompts of a rollout: temporal groups (MF Algorithm 5)."""
+
+    memory: RewardHistory
+    prompt_ids: Int[Array, "P"]
+    """Which of the memory's prompts each one is; below 0 for one without a past."""
 
 
 class Policy(NamedTuple):

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Rollout, Term
+from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
+from rljax.ops.group_history import temporal_advantage
 from rljax.ops.masked import count_tokens, zero_outside
 from rljax.ops.weights import token_mean
 
@@ -95,8 +96,55 @@ def _rewards(
     return rewards + penalty.sum(-1), token_rewards + penalty
 
 
+def response_rewards(algorithm: Algorithm, rollout: Rollout) -> Float[Array, "P G"]:
+    """What the responses of a rollout are compared by: their rewards, shaped by length, less the KL penalty.
+
+    Args:
+        algorithm: says how rewards are shaped.
+        rollout: P prompts with G responses each.
+
+    Returns:
+        `[P, G]`, in the rewards' unit.
+
+    Raises:
+        ValueError: something the algorithm needs is missing, or shapes disagree.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rljax.algorithms import BY_NAME, Rollout
+        >>> rollout = Rollout(
+        ...     mask=jnp.ones((1, 2, 3), bool), behaviour_logp=jnp.zeros((1, 2, 3)), rewards=jnp.array([[1.0, 0.0]])
+        ... )
+        >>> response_rewards(BY_NAME["rloo"](), rollout).tolist()
+        [[1.0, 0.0]]
+    """
+    _check_rollout(algorithm, rollout)
+    rollout = _taking_part(rollout)
+    return _rewards(algorithm, rollout, _policy_logp(rollout))[0]
+
+
+def _policy_logp(rollout: Rollout) -> Float[Array, "P G T"]:
+    """Log-probability under the policy before the update; 0 outside the mask."""
+    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
+    return zero_outside(logp, rollout.mask)
+
+
+def _group_advantage(algorithm: Algorithm, rollout: Rollout, rewards: Array, past: Past | None) -> Float[Array, "P G"]:
+    """Credit of each response within its group, which what is remembered of the prompt may complete."""
+    given = _when_given(valid=rollout.valid)
+    if past is None:
+        return algorithm.advantage(rewards, **given)
+    return temporal_advantage(past.memory, past.prompt_ids, rewards, advantage=algorithm.advantage, **given)
+
+
 def _credit(
-    algorithm: Algorithm, rollout: Rollout, rewards: Array, token_rewards: Array, progress: Array | None
+    algorithm: Algorithm,
+    rollout: Rollout,
+    rewards: Array,
+    token_rewards: Array,
+    *,
+    progress: Array | None,
+    past: Past | None,
 ) -> Float[Array, "P G T"]:
     """Credit of each token, from whichever source the record has."""
     if algorithm.token_advantage is not None:
@@ -105,7 +153,7 @@ def _credit(
         return algorithm.step_advantage(rollout.step_rewards, rollout.step_end.astype(bool) & rollout.mask)
     group, critic = None, None
     if algorithm.advantage is not None:
-        per_response = algorithm.advantage(rewards, **_when_given(valid=rollout.valid))
+        per_response = _group_advantage(algorithm, rollout, rewards, past)
         group = jnp.broadcast_to(per_response[..., None], rollout.mask.shape)
     if algorithm.critic is not None:
         critic = _critic_credit(algorithm.critic, rollout, token_rewards)
@@ -180,6 +228,7 @@ def prepare(
     minibatches: int = 1,
     value_minibatches: int | None = None,
     progress: Float[Array, ""] | float | None = None,
+    past: Past | None = None,
 ) -> Batch:
     """Compute once for a rollout all that needs whole groups or the whole batch.
 
@@ -190,13 +239,15 @@ def prepare(
             their order, with weights of its own.
         value_minibatches: the same for the critic's updates; None: as many as the policy's.
         progress: share of the training that is done, in [0, 1]; for algorithms that mix two advantages.
+        past: what is remembered of the prompts, from before this rollout; its rewards complete the groups in which responses
+            are compared, and G may then be 1. For algorithms that compare responses.
 
     Returns:
         A `Batch` of B = P G rows; rows of one mini-batch stand together.
 
     Raises:
-        ValueError: something the algorithm needs is missing, shapes disagree, or P is no multiple of `minibatches` or
-            `value_minibatches`.
+        ValueError: something the algorithm needs is missing, shapes disagree, P is no multiple of `minibatches` or
+            `value_minibatches`, or a past is given to an algorithm that does not compare responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -209,17 +260,17 @@ def prepare(
     """
     _check_rollout(algorithm, rollout)
     _check_credit(algorithm, progress)
+    if past is not None and algorithm.advantage is None:
+        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got one")
     prompts, group, length = rollout.mask.shape
     value_minibatches = minibatches if value_minibatches is None else value_minibatches
     _check_minibatches(prompts, minibatches=minibatches, value_minibatches=value_minibatches)
     rollout = _taking_part(rollout)
     trained = rollout._replace(mask=_trained_tokens(algorithm, rollout))
-    policy_logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
-    policy_logp = zero_outside(policy_logp, rollout.mask)
-
+    policy_logp = _policy_logp(rollout)
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
     rewards, token_rewards = _rewards(algorithm, rollout, policy_logp)
-    credit = _credit(algorithm, rollout, rewards, token_rewards, progress)
+    credit = _credit(algorithm, rollout, rewards, token_rewards, progress=progress, past=past)
 
     def weigh(weights: Callable[[Rollout], Array]) -> Array:
         return _for_each_minibatch(trained, minibatches, weights)

@@ -50,6 +50,7 @@ class Export:
 def run_sample(command: Sample) -> int:
     """Print continuations."""
     import jax  # noqa: PLC0415
+    import numpy as np  # noqa: PLC0415
 
     from rljax.data.problem import Problem  # noqa: PLC0415
     from rljax.training.policy import open_policy  # noqa: PLC0415
@@ -64,7 +65,7 @@ def run_sample(command: Sample) -> int:
         max_response_tokens=command.max_response_tokens,
     )
     engine = setup.sampler(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
-    drawn = engine.draw(params, range(len(command.prompt)), command.count, jax.random.key(command.seed))
+    drawn = engine.draw(params, np.arange(len(command.prompt)).repeat(command.count), jax.random.key(command.seed))
     prompts = [prompt for prompt in command.prompt for _ in range(command.count)]
     for prompt, tokens, mask in zip(prompts, drawn.tokens, drawn.mask, strict=True):
         print(f"{prompt}{engine.text(tokens, mask)}")

@@ -1,11 +1,13 @@
 """Long chains that can be verified: a rule applied over and over, its result alone rewarded.
 
-A problem is `3+7(4)=`: begin with 7, and in step k add 3·k, keeping the last digit, 4 times. Its demonstration writes every step
-with its number, one character a token: `1=0;2=6;3=5;4=7;#7`. Each step needs the one before, so one slip spoils the answer, and the
-chains are as long as one likes: 8 steps are some 35 tokens, 99 steps some 490.
+A problem is `3+7(4)=`: begin with 3 and 7, and 4 times add the last two numbers and keep the last digit. Its demonstration counts
+down while it does, one character a token: `4=0;3=7;2=7;1=4;#4`. Each step needs the two before, so one slip spoils the answer, and
+the chains are as long as one likes: 8 steps are some 35 tokens, 99 steps some 490. Only such beginnings are asked whose digits do
+not repeat before 60 steps, so that no number can be had by looking back instead of adding.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,17 +17,28 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 
 
-def solve(increment: int, start: int, steps: int) -> list[int]:
-    """Last digits after each step: x_k = (x_{k-1} + increment · k) mod 10.
+def solve(first: int, second: int, steps: int) -> list[int]:
+    """Last digits of a chain of sums: x_k = (x_{k-1} + x_{k-2}) mod 10.
 
     Example:
         >>> solve(3, 7, 4)
-        [0, 6, 5, 7]
+        [0, 7, 7, 4]
     """
-    values = [start]
-    for k in range(1, steps + 1):
-        values.append((values[-1] + increment * k) % 10)
-    return values[1:]
+    values = [first, second]
+    for _ in range(steps):
+        values.append((values[-1] + values[-2]) % 10)
+    return values[2:]
+
+
+def repeats_late(first: int, second: int) -> bool:
+    """Whether the digits of a chain go through all of the 60 pairs that the longest cycle of sums modulo 10 has.
+
+    Example:
+        >>> repeats_late(0, 1), repeats_late(0, 5)
+        (True, False)
+    """
+    values = [first, second, *solve(first, second, 60)]
+    return len(set(pairwise(values))) == 60
 
 
 def iteration(
@@ -48,14 +61,15 @@ def iteration(
     Example:
         >>> problem, *_ = iteration("train", 3, seed=0, steps=(4, 4))
         >>> problem.prompt, problem.demonstration
-        ('6+7(4)=', '1=3;2=5;3=3;4=7;#7')
+        ('6+7(4)=', '4=3;3=0;2=3;1=3;#3')
     """
     low, high = steps
     if not 1 <= low <= high:
         raise InputError(f"iterations is {steps}; give the fewest (1 or more) and the most steps of a problem.")
     if split not in ("train", "heldout"):
         raise InputError(f"the split is {split!r}; choose 'train' or 'heldout'.")
-    every = [(a, x, n) for a in range(1, 10) for x in range(10) for n in range(low, high + 1)]
+    beginnings = [(x, y) for x in range(10) for y in range(10) if repeats_late(x, y)]
+    every = [(*beginning, n) for beginning in beginnings for n in range(low, high + 1)]
     mine = [parts for parts in every if is_heldout(_prompt(*parts)) == (split == "heldout")]
     if not 0 < count <= len(mine):
         raise InputError(
@@ -66,14 +80,14 @@ def iteration(
     return [_problem(*mine[index]) for index in chosen]
 
 
-def _prompt(increment: int, start: int, steps: int) -> str:
-    return f"{increment}+{start}({steps})="
+def _prompt(first: int, second: int, steps: int) -> str:
+    return f"{first}+{second}({steps})="
 
 
-def _problem(increment: int, start: int, steps: int) -> Problem:
-    values = solve(increment, start, steps)
+def _problem(first: int, second: int, steps: int) -> Problem:
+    values = solve(first, second, steps)
     return Problem(
-        prompt=_prompt(increment, start, steps),
+        prompt=_prompt(first, second, steps),
         answer=str(values[-1]),
         demonstration=_written(values),
         columns={"steps": steps},
@@ -81,5 +95,5 @@ def _problem(increment: int, start: int, steps: int) -> Problem:
 
 
 def _written(values: Sequence[int]) -> str:
-    lines = [f"{k}={value}" for k, value in enumerate(values, 1)]
+    lines = [f"{len(values) - done}={value}" for done, value in enumerate(values)]
     return ";".join([*lines, f"#{values[-1]}"])

@@ -59,8 +59,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         MF Algorithm 5, history buffer 𝓗; no primary paper.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
-    slots = jnp.zeros(prompts, jnp.int32)
-    return RewardHistory(jnp.zeros((prompts, capacity)), slots, slots)
+    return RewardHistory(jnp.zeros((prompts, capacity)), jnp.zeros(prompts, jnp.int32), jnp.zeros(prompts, jnp.int32))
 
 
 def _entries(

@@ -83,7 +83,7 @@ def continued_rewards(
     for call, begin in enumerate(range(0, len(wanted), rows)):
         part = wanted[begin : begin + rows]
         filled = np.resize(part, rows)  # the last call is filled up with repeats that do not count
-        drawn = longer.draw(params, filled.tolist(), 1, jax.random.fold_in(key, call))
+        drawn = longer.draw(params, filled.tolist(), jax.random.fold_in(key, call))
         for state, tokens, seen in zip(part, drawn.tokens, drawn.mask, strict=False):
             rest = tokens[seen][: budget - len(taken[state])].tolist()
             texts.append(engine.tokenizer.decode(taken[state] + rest))

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import EncodedPrompts, left_pad
@@ -45,26 +46,42 @@ class Engine:
     step_reward: Callable | None = None
     max_failure_share: float = 0.1
 
-    def draw(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Samples:
-        """Sample `group_size` responses to each of the problems (indices into `prompts`); host arrays `[P G, T]`."""
-        tokens, mask = self._padded(problems)
-        rows = put_rows(self.mesh, (tokens.repeat(group_size, axis=0), mask.repeat(group_size, axis=0)))
-        return jax.device_get(sample(self.model, params, *rows, key, sampling=self.sampling))
+    def draw(self, params: Params, problems: Sequence[int], key: PRNGKeyArray, *, unit: int = 1) -> Samples:
+        """Sample a response to each of the problems (indices into `prompts`); host arrays `[B, T]`.
 
-    def generate(self, params: Params, problems: Sequence[int], group_size: int, key: PRNGKeyArray) -> Groups:
-        """Sample `group_size` responses to each of the problems, and judge them.
+        Rows are filled up to a multiple of `unit` for it, so that few numbers of rows, and few compiled programs, occur.
+        """
+        rows = [*problems, *[problems[0]] * (-len(problems) % unit)]
+        prompts = put_rows(self.mesh, self._padded(rows))
+        drawn = jax.device_get(sample(self.model, params, *prompts, key, sampling=self.sampling))
+        return jax.tree.map(lambda array: array[: len(problems)], drawn)
+
+    def generate(
+        self,
+        params: Params,
+        problems: Sequence[int],
+        group_size: int,
+        key: PRNGKeyArray,
+        *,
+        sizes: Int[np.ndarray, "P"] | None = None,
+    ) -> Groups:
+        """Sample `group_size` responses to each of the problems, or fewer to some, and judge them.
 
         Args:
             params: of the policy that samples.
             problems: indices into `prompts`.
-            group_size: responses a prompt.
+            group_size: G, responses a prompt.
             key: random key of this call.
+            sizes: responses to each of the problems, from 1 to G; None: G to each. A place that a group leaves empty has no
+                token and is not valid.
 
         Raises:
             InputError: the reward failed on too many responses, or returned what is no finite number (nor None).
         """
-        drawn = self.draw(params, problems, group_size, key)
-        asked = [self.prompts.problems[i] for i in problems for _ in range(group_size)]
+        member = np.arange(group_size) < np.full(len(problems), group_size if sizes is None else sizes)[:, None]
+        rows = np.repeat(problems, member.sum(-1)).tolist()
+        drawn = self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
+        asked = [self.prompts.problems[i] for i in rows]
         completions = [self.text(row, seen) for row, seen in zip(drawn.tokens, drawn.mask, strict=True)]
         judged = judge(
             self.reward,
@@ -75,8 +92,10 @@ class Engine:
         )
         prompt_tokens, prompt_mask = self._padded(problems)
 
-        def grouped(array: np.ndarray) -> np.ndarray:
-            return array.reshape(len(problems), group_size, *array.shape[1:])
+        def grouped(array: np.ndarray, empty: float = 0) -> np.ndarray:
+            places = np.full((*member.shape, *array.shape[1:]), empty, array.dtype)
+            places[member] = array
+            return places
 
         return Groups(
             problem=np.asarray(problems),
@@ -90,7 +109,7 @@ class Engine:
             rewards=grouped(judged.total),
             valid=grouped(judged.valid),
             failed=grouped(judged.failed),
-            parts=jax.tree.map(grouped, judged.parts) if len(judged.parts) > 1 else None,
+            parts=jax.tree.map(partial(grouped, empty=np.nan), judged.parts) if len(judged.parts) > 1 else None,
             **{name: grouped(array) for name, array in self._steps(asked, drawn, completions).items()},
         )
 
@@ -105,6 +124,11 @@ class Engine:
             seen = drawn.mask[row]
             rewards[row, seen], ends[row, seen] = on_tokens(steps, self.tokenizer.decode, drawn.tokens[row, seen].tolist())
         return {"step_rewards": rewards, "step_end": ends}
+
+    def _unit(self, places: int) -> int:
+        """Rows that a ragged draw grows by: an eighth of all places, in whole rows of the mesh."""
+        devices = self.mesh.size
+        return devices * -(-places // (8 * devices))
 
     def _padded(self, problems: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         return left_pad([self.prompts.tokens[i] for i in problems], self.prompt_length, self.sampling.pad_id)

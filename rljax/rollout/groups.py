@@ -10,7 +10,7 @@ class Groups(NamedTuple):
     """P groups of G responses. L prompt slots (left-padded), T response slots (right-padded)."""
 
     problem: np.ndarray
-    """Index of the prompt among the training prompts, `[P]`."""
+    """Index of the prompt among the training prompts, `[P]`; -1 for a group that only fills up."""
     prompt_tokens: np.ndarray
     """`[P, L]`."""
     prompt_mask: np.ndarray
@@ -64,4 +64,5 @@ def pad(groups: Groups, count: int) -> Groups:
     padded = jax.tree.map(extend, groups)
     padded.prompt_mask[groups.count :, -1] = True
     padded.valid[groups.count :] = True
+    padded.problem[groups.count :] = -1
     return padded

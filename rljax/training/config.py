@@ -143,6 +143,14 @@ class TrainConfig:
     """Pass over prompts whose pass rate so far lies outside these two shares, e.g. `--difficulty-window 0.1 0.9`."""
     difficulty_window_end: tuple[float, float] | None = None
     """Move that window evenly to these two shares over the run: a curriculum."""
+    token_budget: int | None = None
+    """Response tokens that a rollout of `prompts` groups may be expected to take. Each prompt gets as many responses as fit its
+    share, by the lengths of its responses so far: 2 where they are long, up to `group_size` where they are short."""
+    length_weights: tuple[float, ...] | None = None
+    """Draw prompts by length: weights of the five bins that end at the 25th, 50th, 75th and 95th percentile of the length of the
+    worked response (of the prompt, where there is none), e.g. `--length-weights 1 1 1 1 1`."""
+    remembered_rewards: int = 0
+    """Temporal groups: how many earlier rewards of a prompt its new responses are compared with as well."""
     history_decay: float = 0.5
     """What is left of a prompt's older counts each time it is asked again."""
 
@@ -236,6 +244,13 @@ class TrainConfig:
                 f"microbatch_rows={self.microbatch_rows} does not divide the {rows} responses of a mini-batch "
                 f"({self.prompts} prompts / {self.minibatches} mini-batches x {self.group_size}); choose a divisor."
             )
+        least = 2 * self.prompts * self.max_response_tokens
+        if self.token_budget is not None and (self.token_budget < least or self.group_size < 2):
+            raise InputError(
+                f"token_budget={self.token_budget} with group_size={self.group_size} cannot hold the smallest groups, 2 responses "
+                f"of max_response_tokens={self.max_response_tokens} to each of prompts={self.prompts}; give at least {least} and "
+                "a group_size of 2 or more."
+            )
         if self.task not in ("sums", "iteration"):
             raise InputError(f"task is {self.task!r}; choose sums or iteration.")
         if self.dtype not in ("float32", "bfloat16"):
@@ -273,7 +288,7 @@ class TrainConfig:
         unknown = sorted(set(raw) - {field.name for field in fields(cls)})
         if unknown:
             raise InputError(f"The run's config.json has settings unknown to this version of rljax: {', '.join(unknown)}.")
-        lists = ("operands", "iterations", "without", "difficulty_window", "difficulty_window_end")
+        lists = ("operands", "iterations", "without", "difficulty_window", "difficulty_window_end", "length_weights")
         pairs = [name for name in lists if raw.get(name) is not None]
         return cls(**{**raw, **{name: tuple(raw[name]) for name in pairs}})
 
@@ -293,7 +308,7 @@ _AT_LEAST_ONE = (
 )
 _NOT_NEGATIVE = (
     *("warm_start_steps", "steps", "learning_rate_warmup", "eval_every", "sample_every", "shown_samples"),
-    *("nesting", "weight_decay", "seed"),
+    *("nesting", "weight_decay", "seed", "remembered_rewards"),
 )
 
 

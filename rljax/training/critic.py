@@ -22,7 +22,7 @@ from rljax.parallel import put_rows, replicated, shardings
 from rljax.training.config import TrainConfig
 from rljax.training.rollouts import micro_batches
 from rljax.training.state import CriticState, TrainState
-from rljax.training.update import Metrics, Sequences, accumulate
+from rljax.training.update import Metrics, Sequences, accumulate, has_tokens
 
 FOLDER = "critic"
 """Where a run keeps its pretrained critic."""
@@ -203,7 +203,7 @@ def make_value_step(
             return value_loss(algorithm, valuer.head.value(outputs), batch, outputs=outputs)
 
         learned = valuer.source.learned(critic.params)
-        gradient, sums = accumulate(objective, learned, (sequences, batch))
+        gradient, sums = accumulate(objective, learned, (sequences, batch), counts=has_tokens)
         updates, opt_state = optimizer.update(gradient, critic.opt_state, learned)
         params = {**critic.params, **optax.apply_updates(learned, updates)}
         metrics = {

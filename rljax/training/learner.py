@@ -9,14 +9,22 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from rljax.algorithms import Algorithm, Batch
+from rljax.algorithms import Algorithm, Batch, Past, Rollout
 from rljax.ops.divergence import ema_update
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import put_rows
 from rljax.rollout import Groups, pad
 from rljax.training.critic import ValueSchedule, check_support, make_value_step, make_values, value_schedule
-from rljax.training.rollouts import as_sequences, make_prepare, make_scores, micro_batches
+from rljax.training.rollouts import (
+    as_rollout,
+    as_sequences,
+    filled_first,
+    make_prepare,
+    make_remember,
+    make_scores,
+    micro_batches,
+)
 from rljax.training.run import Run, critic_optimizer, policy_optimizer
 from rljax.training.update import Sequences, make_policy_step
 
@@ -73,7 +81,8 @@ def make_critic_learner(
     def learn(sequences: Sequences, batch: Batch) -> Numbers:
         check_support(algorithm.critic.head, batch)
         history = []
-        parts = micro_batches((sequences, batch), schedule.minibatches, schedule.rows)
+        rows = filled_first((sequences, batch), batch.mask, schedule.minibatches)
+        parts = micro_batches(rows, schedule.minibatches, schedule.rows)
         for part in parts * (schedule.passes * passes):
             if part[1].value_weights.any():
                 run.state, metrics = update(run.state, *put_rows(run.setup.mesh, part, leading=1))
@@ -118,6 +127,21 @@ def lambda_metrics(run: Run, mask: np.ndarray) -> Numbers:
     return {"lambda_10": float(low), "lambda_50": float(middle), "lambda_90": float(high)}
 
 
+def make_past(run: Run) -> Callable[[Groups, Rollout], Past | None]:
+    """Compile what recalls the past of a rollout's prompts and then remembers the rollout too; None where nothing is remembered."""
+    remember = make_remember(run.setup.algorithm, run.state, run.setup.mesh)
+
+    def past_of(groups: Groups, rollout: Rollout) -> Past | None:
+        memory = run.state.remembered
+        if memory is None:
+            return None
+        past = Past(jax.device_get(memory), groups.problem)
+        run.state = run.state._replace(remembered=remember(memory, groups.problem, rollout))
+        return past
+
+    return past_of
+
+
 def make_learner(run: Run) -> Callable[[Groups], Numbers]:
     """Compile what turns the groups of a rollout into updates of the run's state; it returns their mean metrics."""
     config, setup, algorithm = run.config, run.setup, run.setup.algorithm
@@ -125,6 +149,8 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
     update = make_policy_step(algorithm, run.scorer, optimizer, run.state, setup.mesh)
     scores = make_scores(run.scorer, setup.mesh, config.microbatch)
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
+    past_of = make_past(run)
+    cut = config.minibatches, config.microbatch
     has_critic = algorithm.critic is not None
     value_cut = value_schedule(algorithm, config, setup.mesh.size) if has_critic else None
     cuts = {"value_minibatches": value_cut.minibatches} if has_critic else {}
@@ -144,7 +170,7 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
 
     def improve(sequences: Sequences, batch: Batch) -> Numbers:
         history = []
-        for part in micro_batches((sequences, batch), config.minibatches, config.microbatch):
+        for part in micro_batches(filled_first((sequences, batch), batch.mask, config.minibatches), *cut):
             if not part[1].weights.any():
                 continue
             done = int(run.state.step) * config.minibatches + len(history)
@@ -157,7 +183,8 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
         groups = pad(groups, config.prompts)
         sequences = as_sequences(groups)
         given = inputs(groups, sequences)
-        batch = prepared(groups, progress=progress(run), **given)
+        rollout = as_rollout(groups, **given)
+        batch = prepared(rollout, progress=progress(run), past=past_of(groups, rollout))
         numbers: Numbers = {}
         if has_critic:
             shape = groups.mask.shape

@@ -13,6 +13,7 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.ops.group_history import empty_history
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
@@ -54,7 +55,10 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
     config = setup.config
     optimizer, _ = policy_optimizer(config, "warm_start")
     reference, critic = setup.algorithm.needs("ref_logp"), initial_critic(setup, params)
-    state = create(params, optimizer, config.seed, with_reference=reference, critic=critic)
+    remembered = None
+    if config.remembered_rewards:
+        remembered = empty_history(len(setup.train.prompts.tokens), config.remembered_rewards)
+    state = create(params, optimizer, config.seed, with_reference=reference, critic=critic, remembered=remembered)
     return place(state, setup.mesh)
 
 

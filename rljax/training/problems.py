@@ -9,7 +9,9 @@ from rljax.data.arithmetic import arithmetic, unfinished
 from rljax.data.dataset import read_problems
 from rljax.data.fault import Fault
 from rljax.data.iteration import iteration
+from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
+from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 
@@ -82,3 +84,13 @@ def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[li
     train = [problem for problem in problems if problem.prompt not in apart]
     heldout = [problem for problem in problems if problem.prompt in apart]
     return train, heldout[:count]
+
+
+def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream | LengthStream:
+    """Put the training problems in an order: each once an epoch, or drawn by length where that is asked for."""
+    places = range(len(problems))
+    if config.length_weights is None:
+        return PromptStream(places, seed=config.seed)
+    worked = all(problem.demonstration for problem in problems)
+    lengths = [len(problem.demonstration if worked else problem.prompt) for problem in problems]
+    return LengthStream(places, lengths, weights=config.length_weights, seed=config.seed)

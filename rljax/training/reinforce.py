@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 
-from rljax.data.prompts import PromptStream
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
 from rljax.training.checkpoint import LAST
@@ -16,13 +15,15 @@ from rljax.training.run import Run, evaluate_and_keep_best
 def rollout_metrics(collected: Collected, seconds: float) -> dict[str, float]:
     """Averages over everything that was sampled in a step, kept or not."""
     sampled = collected.sampled
-    lengths = sampled.mask.sum(-1)
+    there = sampled.mask.any(-1)
+    lengths = sampled.mask.sum(-1)[there]
     rewards = sampled.rewards[sampled.valid]
     return {
         "reward": float(rewards.mean()) if rewards.size else float("nan"),
         "accuracy": float((rewards > 0).mean()) if rewards.size else float("nan"),
         "response_length": float(lengths.mean()),
-        "truncated_share": float(sampled.truncated.mean()),
+        "truncated_share": float(sampled.truncated[there].mean()),
+        "group_size": float(there.sum(-1).mean()),
         "filtered_ratio": collected.filtered_ratio,
         "tries": float(collected.tries),
         "trained_groups": float(collected.groups.count),
@@ -45,7 +46,7 @@ def reward_metrics(groups: Groups) -> dict[str, float]:
 def reinforce(run: Run) -> None:
     """Sample, judge, learn; evaluate, show and save on the way."""
     config, setup = run.config, run.setup
-    ask = make_ask(config, PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed))
+    ask = make_ask(config, setup.order)
     learn = make_learner(run)
     run.display.phase("rl", config.steps)
     while int(run.state.step) < config.steps:

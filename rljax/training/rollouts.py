@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
-from rljax.algorithms import Algorithm, Batch, Rollout, prepare
-from rljax.data.history import Choice, History, Window, choose, curriculum, record
+from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare, response_rewards
+from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
+from rljax.data.length_batches import LengthStream, group_sizes
 from rljax.data.prompts import Demonstrations, PromptStream
 from rljax.models import Params, Scores
-from rljax.parallel import put_rows
+from rljax.ops.group_history import RewardHistory, push_history
+from rljax.parallel import put_rows, shardings
 from rljax.rollout import Collected, Engine, Groups, collect
 from rljax.training.config import TrainConfig
 from rljax.training.state import TrainState, draw_key
@@ -23,7 +25,7 @@ Ask = Callable[[History, int, int, int], Choice]
 """(history, RL steps done, position among the prompts, count) -> the prompts to sample next."""
 
 
-def make_ask(config: TrainConfig, stream: PromptStream) -> Ask:
+def make_ask(config: TrainConfig, stream: PromptStream | LengthStream) -> Ask:
     """Take prompts in the stream's order, or only those whose pass rate lies within the difficulty window."""
     if config.difficulty_window is None:
         return lambda history, step, position, count: Choice(
@@ -37,6 +39,20 @@ def make_ask(config: TrainConfig, stream: PromptStream) -> Ask:
         return choose(history, stream, position, count, window=window, seed=config.seed)
 
     return ask
+
+
+def sizes_of(config: TrainConfig, history: History, problems: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
+    """How many responses each of the problems gets under the token budget; None without one: all the same.
+
+    A prompt that was never asked is expected to take as many tokens as the others did, the first ones the whole limit.
+    """
+    if config.token_budget is None:
+        return None
+    asked = history.attempts.sum()
+    unknown = float(history.tokens.sum() / asked) if asked else float(config.max_response_tokens)
+    lengths = mean_lengths(history, unknown)[problems]
+    share = config.token_budget // config.prompts
+    return group_sizes(lengths, budget=share * len(problems), most=config.group_size)
 
 
 def next_rollout(
@@ -68,7 +84,8 @@ def next_rollout(
     def sample() -> Groups:
         nonlocal state, history
         choice = ask(history, int(state.step), int(state.position), prompts)
-        groups = engine.generate(state.params, choice.problems.tolist(), config.group_size, draw_key(state))
+        problems, sizes = choice.problems, sizes_of(config, history, choice.problems)
+        groups = engine.generate(state.params, problems.tolist(), config.group_size, draw_key(state), sizes=sizes)
         state = state._replace(draws=state.draws + 1, position=jnp.int32(choice.position))
         lengths = groups.mask.sum(-1)
         history = record(history, groups.problem, groups.rewards, lengths, valid=groups.valid, decay=config.history_decay)
@@ -113,6 +130,13 @@ def micro_batches(tree: PyTree, count: int, rows: int) -> list[PyTree]:
     return [jax.tree.map(lambda array, index=index: array[index], laid_out) for index in range(count)]
 
 
+def filled_first(tree: PyTree, mask: Bool[np.ndarray, "B T"], count: int) -> PyTree:
+    """Move rows without a token to the end of their mini-batch, of `count`, so that they fill micro-batches of their own."""
+    empty = ~mask.any(-1).reshape(count, -1)
+    order = empty.argsort(axis=-1, stable=True) + np.arange(count)[:, None] * empty.shape[1]
+    return jax.tree.map(lambda array: np.asarray(array)[order.reshape(-1)], tree)
+
+
 def make_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
     """Compile `(params, sequences) -> Scores [B, T]` without gradient, `rows` at a time; host arrays."""
     score = jax.jit(partial(Scorer.__call__, scorer))
@@ -126,25 +150,39 @@ def make_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequ
     return scores
 
 
+def as_rollout(groups: Groups, **per_token: np.ndarray) -> Rollout:
+    """What the algorithms read of groups; `per_token` are further fields of `Rollout`, `[B, T]`."""
+    return Rollout(
+        mask=groups.mask,
+        behaviour_logp=groups.behaviour_logp,
+        rewards=groups.rewards,
+        policy_logp=groups.policy_logp,
+        truncated=groups.truncated,
+        valid=None if groups.valid.all() else groups.valid,
+        step_rewards=groups.step_rewards,
+        step_end=groups.step_end,
+        **{name: array.reshape(groups.mask.shape) for name, array in per_token.items()},
+    )
+
+
 def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batch]:
-    """Compile `(groups, progress=None, **per_token) -> Batch`; `per_token` are fields of `Rollout`, `[B, T]`; host arrays."""
+    """Compile `(rollout, progress=None, past=None) -> Batch` of host arrays."""
 
     @jax.jit
-    def compiled(rollout: Rollout, progress: Array | None) -> Batch:
-        return prepare(algorithm, rollout, progress=progress, **minibatches)
+    def compiled(rollout: Rollout, progress: Array | None, past: Past | None) -> Batch:
+        return prepare(algorithm, rollout, progress=progress, past=past, **minibatches)
 
-    def prepared(groups: Groups, *, progress: float | None = None, **per_token: np.ndarray) -> Batch:
-        rollout = Rollout(
-            mask=groups.mask,
-            behaviour_logp=groups.behaviour_logp,
-            rewards=groups.rewards,
-            policy_logp=groups.policy_logp,
-            truncated=groups.truncated,
-            valid=None if groups.valid.all() else groups.valid,
-            step_rewards=groups.step_rewards,
-            step_end=groups.step_end,
-            **{name: array.reshape(groups.mask.shape) for name, array in per_token.items()},
-        )
-        return jax.device_get(compiled(rollout, None if progress is None else np.float32(progress)))
+    def prepared(rollout: Rollout, *, progress: float | None = None, past: Past | None = None) -> Batch:
+        return jax.device_get(compiled(rollout, None if progress is None else np.float32(progress), past))
 
     return prepared
+
+
+def make_remember(algorithm: Algorithm, state: TrainState, mesh: Mesh) -> Callable[..., RewardHistory]:
+    """Compile `(memory, prompt ids, rollout) -> memory` with the rollout's rewards in it; the old memory is consumed."""
+
+    @partial(jax.jit, donate_argnums=0, out_shardings=shardings(mesh, state.remembered))
+    def remember(memory: RewardHistory, prompt_ids: Array, rollout: Rollout) -> RewardHistory:
+        return push_history(memory, prompt_ids, response_rewards(algorithm, rollout), valid=rollout.valid)
+
+    return remember

@@ -5,18 +5,27 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rljax.algorithms import BY_NAME, Algorithm, Rollout, loss, prepare, without
+from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, loss, prepare, without
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.data.fault import Fault
+from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
-from rljax.data.prompts import Demonstrations, EncodedPrompts, encode_prompts, right_pad_demonstrations
+from rljax.data.prompts import (
+    Demonstrations,
+    EncodedPrompts,
+    PromptStream,
+    encode_prompts,
+    right_pad_demonstrations,
+)
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, Params, TransformerConfig, init_params
 from rljax.models.huggingface import load_params, locate, read_config
+from rljax.ops.group_history import empty_history
 from rljax.parallel import check_rows, make_mesh
 from rljax.rewards import resolve
 from rljax.rewards.steps import STEP_REWARDS
@@ -24,7 +33,7 @@ from rljax.rollout import Engine, Sampling
 from rljax.training.config import TrainConfig
 from rljax.training.critic import CriticSource, check_critic, make_critic, make_head, value_schedule
 from rljax.training.learned_reward import PREFIX, reward_of_model
-from rljax.training.problems import Problems, make_problems
+from rljax.training.problems import Problems, make_problems, make_stream
 
 
 class Setup(NamedTuple):
@@ -45,6 +54,8 @@ class Setup(NamedTuple):
     """Answers held-out prompts greedily."""
     prompt_length: int
     """Slots of a prompt, in tokens."""
+    order: PromptStream | LengthStream
+    """In which order training prompts are asked."""
     faults: Sequence[Fault]
     """What was wrong with the rows of the dataset, where bad rows are let pass."""
 
@@ -107,6 +118,11 @@ def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
     """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data."""
+    if config.remembered_rewards and algorithm.advantage is None:
+        raise InputError(
+            f"{config.algorithm} does not compare the responses to a prompt, so remembered_rewards={config.remembered_rewards} "
+            "cannot apply to it; leave it out."
+        )
     shape = (config.prompts, config.group_size, config.max_response_tokens)
     number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
     rollout = Rollout(
@@ -122,7 +138,9 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
     )
 
     def one_loss(rollout: Rollout):
-        batch = prepare(algorithm, rollout, minibatches=config.minibatches, progress=0.0)
+        ids = jnp.arange(config.prompts)
+        past = Past(empty_history(config.prompts, config.remembered_rewards), ids) if config.remembered_rewards else None
+        batch = prepare(algorithm, rollout, minibatches=config.minibatches, progress=0.0, past=past)
         return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)
 
     try:
@@ -276,6 +294,7 @@ def make_setup(
         train=engine(train, sampling, step_judge),
         heldout=engine(heldout, greedy),
         prompt_length=prompt_length,
+        order=make_stream(config, train.problems),
         faults=given.faults,
     )
     return setup, first_params

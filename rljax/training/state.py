@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from rljax.models import Params
+from rljax.ops.group_history import RewardHistory
 from rljax.parallel import shardings
 
 WARM_START, VALUE_PRETRAINING, RL = 0, 1, 2
@@ -33,6 +34,8 @@ class TrainState(NamedTuple):
     """Parameters of the reference policy, when the algorithm needs one."""
     critic: CriticState | None
     """When the algorithm has one."""
+    remembered: RewardHistory | None
+    """The last rewards of each training prompt, when new responses are compared with them."""
     key: UInt32[Array, "2"]
     """Root of all sampling; it never changes, `draws` is folded into it."""
     phase: Int[Array, ""]
@@ -56,12 +59,13 @@ def create(
     *,
     with_reference: bool,
     critic: CriticState | None = None,
+    remembered: RewardHistory | None = None,
 ) -> TrainState:
     """Begin at the warm start, with nothing drawn."""
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
     counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers: a donated one may not be shared
-    return TrainState(params, optimizer.init(params), reference, critic, key, *counters)
+    return TrainState(params, optimizer.init(params), reference, critic, remembered, key, *counters)
 
 
 def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, critic: CriticState | None) -> TrainState:

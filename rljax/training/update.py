@@ -50,20 +50,37 @@ class Scorer(NamedTuple):
         )
 
 
-def accumulate(objective: Callable[[Params, PyTree], tuple[Array, Metrics]], params: Params, parts: PyTree):
-    """Sum gradient and metrics of an objective over the leading axis of `parts`, one micro-batch at a time."""
+def accumulate(
+    objective: Callable[[Params, PyTree], tuple[Array, Metrics]],
+    params: Params,
+    parts: PyTree,
+    *,
+    counts: Callable[[PyTree], Array] = lambda part: jnp.bool_(True),
+):
+    """Sum gradient and metrics of an objective over the leading axis of `parts`, one micro-batch at a time.
+
+    Micro-batches of which `counts` says that nothing in them weighs anything are not computed.
+    """
     differentiate = jax.grad(objective, has_aux=True)
     count = jax.tree.leaves(parts)[0].shape[0]
     if count == 1:
         return differentiate(params, jax.tree.map(lambda x: x[0], parts))
 
     def add(total, part):
-        return jax.tree.map(jnp.add, total, differentiate(params, part)), None
+        def added() -> PyTree:
+            return jax.tree.map(jnp.add, total, differentiate(params, part))
+
+        return jax.lax.cond(counts(part), added, lambda: total), None
 
     zero = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts))
     )
     return jax.lax.scan(add, zero, parts)[0]
+
+
+def has_tokens(part: tuple[Sequences, Batch]) -> Bool[Array, ""]:
+    """Whether any token of these rows is trained on."""
+    return part[1].mask.any()
 
 
 def _apply(state: TrainState, optimizer: optax.GradientTransformation, gradient: Params, metrics: Metrics):
@@ -99,7 +116,7 @@ def make_policy_step(
             scores = scorer(params, sequences)
             return loss(algorithm, scores.logp, batch, entropy=scores.entropy)
 
-        gradient, metrics = accumulate(objective, state.params, (sequences, batch))
+        gradient, metrics = accumulate(objective, state.params, (sequences, batch), counts=has_tokens)
         return _apply(state, optimizer, gradient, metrics)
 
     return _jitted(step, state, mesh)

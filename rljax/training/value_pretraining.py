@@ -13,7 +13,6 @@ from functools import partial
 import jax
 
 from rljax.algorithms import Algorithm
-from rljax.data.prompts import PromptStream
 from rljax.models.value_model import save_value_model
 from rljax.ops.weights import token_mean
 from rljax.rollout import Groups, pad
@@ -21,7 +20,7 @@ from rljax.training.checkpoint import LAST
 from rljax.training.config import TrainConfig
 from rljax.training.critic import critic_folder, value_schedule
 from rljax.training.learner import Numbers, credit_metrics, make_critic_learner, make_rollout_values
-from rljax.training.rollouts import as_sequences, make_ask, make_prepare, next_rollout
+from rljax.training.rollouts import as_rollout, as_sequences, make_ask, make_prepare, next_rollout
 from rljax.training.run import Run, pretraining_optimizer
 
 
@@ -56,7 +55,10 @@ def good_enough(numbers: dict[str, float], config: TrainConfig) -> bool:
 
 def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
     """Spread the responses of a rollout over as many prompts: a critic learns more from many prompts than from many responses."""
-    return replace(config, prompts=config.prompts * config.group_size, group_size=1)
+    rows = config.prompts * config.group_size
+    return replace(
+        config, prompts=rows, group_size=1, token_budget=None, difficulty_window=None, difficulty_window_end=None
+    )
 
 
 def pretrain_value(run: Run) -> None:
@@ -70,9 +72,7 @@ def pretrain_value(run: Run) -> None:
             )
         return
     algorithm = monte_carlo(setup.algorithm)
-    ask = make_ask(
-        replace(config, difficulty_window=None), PromptStream(range(len(setup.train.prompts.tokens)), seed=config.seed)
-    )
+    ask = make_ask(config, setup.order)
     learn = make_value_learner(run, algorithm, steps)
     run.display.phase("value", steps)
     while int(run.state.value_step) < steps:
@@ -107,7 +107,7 @@ def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[
         groups = pad(groups, config.prompts)
         sequences = as_sequences(groups)
         values = values_of(groups, sequences)
-        batch = prepared(groups, values=values)
+        batch = prepared(as_rollout(groups, values=values))
         shape = groups.mask.shape
         mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
         measured = credit_metrics(values.reshape(shape), groups.rewards, mask, advantage)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, Algorithm, Rollout
+from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, response_rewards
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.ops.gae import gae, lambda_returns
 from rljax.ops.group import group_centered
+from rljax.ops.group_history import empty_history, push_history
 from rljax.ops.ratio import token_log_ratio, truncated_importance_weight
 from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import overlong_filter, token_mean
@@ -311,3 +312,34 @@ def test_a_batch_is_data():
         return sum(x.astype(float).sum() for x in jax.tree.leaves(prepare_eagerly(BY_NAME["ppo"](beta=0.1), rollout)))
 
     assert not jax.jit(jax.grad(total), compiler_options=FAST)(EVERYTHING.policy_logp).any()
+
+
+def test_the_past_completes_the_groups():
+    memory = push_history(empty_history(3, 2), jnp.array([0, 2]), jnp.array([[1.0, 1.0], [0.0, 1.0]]))
+    prompt_ids = jnp.array([2, 1])
+    batch = prepare(PLAIN, ROLLOUT, past=Past(memory, prompt_ids))
+    known = np.array([*REWARDS[0], 0.0, 1.0])
+    expected = [REWARDS[0] - known.mean(), REWARDS[1] - REWARDS[1].mean()]
+    for row, advantage in enumerate(expected):
+        np.testing.assert_allclose(grouped(batch.advantage)[row], np.where(MASK[row], advantage[:, None], 0.0), atol=1e-6)
+
+
+def test_a_single_response_is_compared_with_its_past():
+    single = jax.tree.map(lambda array: array[:, :1], ROLLOUT)
+    memory = push_history(empty_history(2, 2), jnp.array([0, 1]), jnp.array([[0.0, 0.0], [1.0, 0.0]]))
+    batch = prepare(PLAIN, single, past=Past(memory, jnp.array([0, 1])))
+    np.testing.assert_allclose(np.asarray(batch.advantage)[:, 0], [2 / 3, -1 / 3], atol=1e-6)
+
+
+def test_a_past_is_for_algorithms_that_compare():
+    past = Past(empty_history(2, 2), jnp.array([0, 1]))
+    with pytest.raises(ValueError, match="past must be None: the algorithm does not compare"):
+        prepare_eagerly(BY_NAME["ppo"](), EVERYTHING, past=past)
+
+
+def test_responses_are_compared_by_their_shaped_rewards():
+    shaped = PLAIN._replace(shape_reward=lambda lengths: -0.1 * lengths)
+    lengths = MASK.sum(-1)
+    np.testing.assert_allclose(response_rewards(shaped, ROLLOUT), REWARDS - 0.1 * lengths, atol=1e-6)
+    with pytest.raises(ValueError, match=r"rollout\.ref_logp must be given"):
+        response_rewards(BY_NAME["grpo"](), ROLLOUT)

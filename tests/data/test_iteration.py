@@ -12,11 +12,11 @@ from rljax.rewards.exact import exact
 
 def test_every_step_follows_from_the_one_before():
     for problem in iteration("train", 200, seed=0):
-        increment, value, steps = map(int, re.fullmatch(r"(\d)\+(\d)\((\d+)\)=", problem.prompt).groups())
+        before, value, steps = map(int, re.fullmatch(r"(\d)\+(\d)\((\d+)\)=", problem.prompt).groups())
         *lines, answer = problem.demonstration.split(";")
         assert len(lines) == steps == problem.columns["steps"]
-        for k, line in enumerate(lines, 1):
-            value = (value + increment * k) % 10
+        for k, line in zip(range(steps, 0, -1), lines, strict=True):
+            before, value = value, (before + value) % 10
             assert line == f"{k}={value}"
         assert answer == f"#{value}"
         assert exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0]

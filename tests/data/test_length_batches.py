@@ -1,127 +1,109 @@
-"""Batches by length: every prompt equally often, never over the budget, resumable anywhere."""
-
-import itertools
+"""Batches by length: bins at the percentiles, drawn by their weights, resumable anywhere; and groups under a budget."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.data.length_batches import LengthState, first_state, group_sizes, next_batch, pack_rows, plan_lengths
+from rljax.data.length_batches import LengthStream, group_sizes
 from rljax.errors import InputError
 
 LENGTHS = [5 * (i % 20 + 1) for i in range(200)]
-ARRAY = np.array(LENGTHS, float)
-SIZES = np.where(ARRAY > 50, 2, 4)
+EDGES = np.percentile(LENGTHS, [25, 50, 75, 95])
+BIN = np.array([sum(length > edge for edge in EDGES) for length in LENGTHS])
+EQUAL = (1, 1, 1, 1, 1)
 
 
-def draw(plan, count, state=None, *, prompts=4, budget=10_000):
-    batches, state = [], first_state(plan) if state is None else state
-    for _ in range(count):
-        batch, state = next_batch(plan, state, lengths=ARRAY, sizes=SIZES, prompts=prompts, budget=budget)
-        batches.append(batch)
-    return batches, state
+def stream(weights=EQUAL, seed=0):
+    return LengthStream(range(200), LENGTHS, weights=weights, seed=seed)
 
 
-def test_bins_end_at_the_percentiles():
-    plan = plan_lengths(LENGTHS, seed=0)
-    edges = np.percentile(LENGTHS, [25, 50, 75, 95])
-    bins = [sum(length > edge for edge in edges) for length in LENGTHS]
-    assert [part.tolist() for part in plan.members] == [[i for i, b in enumerate(bins) if b == k] for k in range(5)]
-    np.testing.assert_allclose(plan.probabilities, [0.25, 0.25, 0.25, 0.2, 0.05])
+def test_bins_come_as_often_as_their_weights_say():
+    drawn = BIN[stream((0, 0, 3, 1, 0)).indices(0, 4000)]
+    counts = np.bincount(drawn, minlength=5) / 4000
+    assert counts[[0, 1, 4]].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(counts[[2, 3]], [0.75, 0.25], atol=0.03)
+    rare = np.bincount(BIN[stream().indices(0, 4000)], minlength=5) / 4000
+    np.testing.assert_allclose(rare, 0.2, atol=0.03)
 
 
-def test_every_prompt_of_a_bin_comes_once_an_epoch_of_it():
-    plan = plan_lengths(LENGTHS, seed=0)
-    batches, state = draw(plan, 30, prompts=40)
-    drawn = np.concatenate([batch.problems for batch in batches])
-    assert len(drawn) == 1200 == state.draws == state.taken.sum()
-    for part, taken in zip(plan.members, state.taken, strict=True):
-        of_bin = [i for i in drawn if i in part]
-        assert len(of_bin) == taken
-        for epoch in range(len(of_bin) // len(part)):
-            assert sorted(of_bin[epoch * len(part) : (epoch + 1) * len(part)]) == part.tolist()
-    counts = np.bincount(drawn, minlength=200)
-    assert counts.min() >= 3, "each comes six times on average"
-    assert counts.max() <= 10
+def test_an_epoch_takes_the_records_of_a_bin_in_turn():
+    epochs = [np.array(stream().indices(200 * epoch, 200)) for epoch in range(3)]
+    for epoch in epochs:
+        for number in range(5):
+            mine = epoch[BIN[epoch] == number]
+            size = int(np.count_nonzero(number == BIN))
+            for begin in range(0, len(mine), size):
+                turn = mine[begin : begin + size]
+                assert len(set(turn)) == len(turn), "nothing twice before everything once"
+    assert epochs[0].tolist() != epochs[1].tolist()
 
 
-def test_probabilities_decide_between_bins():
-    plan = plan_lengths(LENGTHS, seed=0, probabilities=[0, 0, 3, 1, 0])
-    (batch,), state = draw(plan, 1, prompts=400, budget=10**6)
-    assert state.taken[[0, 1, 4]].tolist() == [0, 0, 0]
-    assert 270 < state.taken[2] < 330
-    assert set(batch.problems) == set(plan.members[2]) | set(plan.members[3])
+@given(st.integers(0, 900), st.integers(0, 60), st.integers(0, 60))
+def test_a_position_is_all_there_is_to_resume_from(position, first, second):
+    whole = stream(seed=3).indices(position, first + second)
+    assert whole[first:] == stream(seed=3).indices(position + first, second)
+    assert whole == stream(seed=3).indices(position, first + second)
 
 
-@given(st.integers(200, 900), st.integers(1, 6))
-def test_the_budget_holds_and_a_batch_is_as_large_as_it_allows(budget, prompts):
-    if (SIZES * ARRAY).max() > budget:
-        return
-    plan = plan_lengths(LENGTHS, seed=1)
-    batches, _ = draw(plan, 4, prompts=prompts, budget=budget)
-    for batch, following in itertools.pairwise(batches):
-        cost = int((batch.group_sizes * ARRAY[batch.problems]).sum())
-        assert cost == batch.tokens <= budget
-        assert batch.group_sizes.tolist() == SIZES[batch.problems].tolist()
-        first = following.problems[0]
-        assert len(batch.problems) == prompts or cost + SIZES[first] * ARRAY[first] > budget
+def test_seeds_give_different_orders():
+    assert len({tuple(stream(seed=seed).indices(0, 30)) for seed in range(6)}) == 6
 
 
-def test_the_sequence_of_prompts_depends_on_no_budget():
-    plan = plan_lengths(LENGTHS, seed=2)
-    wide = np.concatenate([batch.problems for batch in draw(plan, 10, prompts=6)[0]])
-    narrow = np.concatenate([batch.problems for batch in draw(plan, 10, prompts=6, budget=300)[0]])
-    assert len(narrow) < len(wide)
-    assert narrow.tolist() == wide[: len(narrow)].tolist()
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"records": range(0), "lengths": []}, "at least one record"),
+        ({"lengths": [3]}, "got 2 records and 1 lengths"),
+        ({"lengths": [3, 0]}, "a length of 1 token or more"),
+        ({"seed": -1}, "the seed of the length bins is -1"),
+        ({"weights": (1, 1)}, r"weights of the length bins are \(1, 1\); give 5 numbers"),
+        ({"weights": (1, 1, 1, 1, -1)}, "give 5 numbers of 0 or more"),
+        ({"weights": (1, 1, 1, 1, float("nan"))}, "give 5 numbers of 0 or more"),
+        (
+            {"weights": (0, 1, 1, 0, 0), "lengths": [7, 7]},
+            r"one above 0 at a bin that has prompts \(they have \[2, 0, 0, 0, 0\]\)",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_from_is_refused(change, message):
+    arguments = {"records": range(2), "lengths": [3, 9], "weights": EQUAL, "seed": 0, **change}
+    with pytest.raises(InputError, match=message):
+        LengthStream(arguments.pop("records"), arguments.pop("lengths"), **arguments)
 
 
-def test_a_state_goes_through_a_checkpoint():
-    whole, end = draw(plan_lengths(LENGTHS, seed=3), 8)
-    _, middle = draw(plan_lengths(LENGTHS, seed=3), 3)
-    restored = LengthState(*(np.array(np.asarray(array).tolist()) for array in middle))
-    rest, again = draw(plan_lengths(LENGTHS, seed=3), 5, restored)
-    assert [batch.problems.tolist() for batch in rest] == [batch.problems.tolist() for batch in whole[3:]]
-    assert (int(again.draws), again.taken.tolist()) == (int(end.draws), end.taken.tolist())
-
-
-def test_seeds_differ():
-    orders = {tuple(draw(plan_lengths(LENGTHS, seed=seed), 1, prompts=20)[0][0].problems) for seed in range(5)}
-    assert len(orders) == 5
+@pytest.mark.parametrize(("position", "count"), [(-1, 1), (0, -1)])
+def test_positions_are_not_negative(position, count):
+    with pytest.raises(ValueError, match="position and count must not be negative"):
+        stream().indices(position, count)
 
 
 def test_group_sizes_are_bounded_on_both_sides():
-    np.testing.assert_array_equal(group_sizes(np.array([1.0, 64, 512, 600, 2048, 5000])), [64, 64, 8, 6, 2, 2])
-    np.testing.assert_array_equal(group_sizes(np.array([10.0, 40]), base=4, reference=100, floor=3, most=16), [16, 10])
-    with pytest.raises(ValueError, match="most must be at least floor=2, got 1"):
-        group_sizes(np.ones(1), most=1)
+    lengths = np.array([1.0, 64, 512, 600, 2048, 5000])
+    np.testing.assert_array_equal(group_sizes(lengths, budget=6 * 4096, most=64), [64, 64, 8, 6, 2, 2])
+    np.testing.assert_array_equal(group_sizes(np.array([10.0, 40, 90]), budget=1200, most=16, floor=5), [16, 10, 5])
 
 
-@given(st.lists(st.integers(1, 30), max_size=20))
-def test_packed_rows(lengths):
-    batches = pack_rows(lengths, 40)
-    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) * max(lengths[row] for row in batch) <= 40
-    flat = [lengths[row] for batch in batches for row in batch]
-    assert flat == sorted(flat, reverse=True)
-    for batch in batches[:-1]:
-        assert (len(batch) + 1) * lengths[batch[0]] > 40, "as many rows as there is room for"
+@given(st.lists(st.floats(1, 100), min_size=4, max_size=4), st.integers(800, 20_000), st.integers(2, 32))
+def test_the_budget_holds_whenever_the_smallest_groups_fit_it(lengths, budget, most):
+    lengths = np.asarray(lengths, np.float32)
+    sizes = group_sizes(lengths, budget=budget, most=most)
+    assert (sizes * lengths).sum() <= budget * (1 + 1e-5)
+    larger = (sizes + 1) * lengths > budget // 4 * (1 - 1e-5)
+    assert ((sizes == most) | larger).all(), "no group could be larger"
 
 
-def test_refusals():
-    plan = plan_lengths(LENGTHS, seed=0)
-    with pytest.raises(InputError, match="budget of 100 tokens is less than the 200 that the 4 responses of prompt 9"):
-        draw(plan, 1, budget=100)
-    with pytest.raises(InputError, match="a batch of 0 prompts"):
-        draw(plan, 1, prompts=0)
-    for lengths in ([], [3, 0]):
-        with pytest.raises(InputError, match="at least one prompt"):
-            plan_lengths(lengths, seed=0)
-    with pytest.raises(InputError, match="seed of the length batches is -1"):
-        plan_lengths([1], seed=-1)
-    for wrong in ([1, 2], [1, 1, 1, 1, -1], [0] * 5, [float("nan")] * 5):
-        with pytest.raises(InputError, match="give 5 numbers of 0 or more"):
-            plan_lengths(LENGTHS, seed=0, probabilities=wrong)
-    with pytest.raises(InputError, match="a row of 9 tokens does not fit into a batch of 8"):
-        pack_rows([1, 9], 8)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"most": 1}, "most must be at least floor=2"),
+        ({"budget": 1}, "budget must be at least a token for each"),
+        ({"lengths": np.zeros(0)}, "budget must be at least a token for each of 1 or more prompts"),
+        ({"floor": 1, "most": 4}, "floor"),
+        ({"lengths": np.array([0.0, 1.0])}, "lengths"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(change, message):
+    arguments = {"lengths": np.ones(2), "budget": 100, "most": 8, **change}
+    with pytest.raises(ValueError, match=message):
+        group_sizes(arguments.pop("lengths"), **arguments)

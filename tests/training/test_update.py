@@ -9,9 +9,9 @@ import pytest
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.models import Model, TransformerConfig, init_params
 from rljax.parallel import make_mesh, put_rows
-from rljax.training.rollouts import micro_batches
+from rljax.training.rollouts import filled_first, micro_batches
 from rljax.training.state import create, place
-from rljax.training.update import Scorer, Sequences, make_policy_step, make_supervised_step
+from rljax.training.update import Scorer, Sequences, accumulate, make_policy_step, make_supervised_step
 
 CONFIG = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
 PROMPTS, GROUP, START, LENGTH = 4, 4, 3, 5
@@ -114,3 +114,32 @@ def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):
     batch = prepare(BY_NAME["dapo"](max_length=5, cache=1), rollout)
     assert not np.asarray(batch.weights).any()
     assert not np.asarray(batch.advantage).any()
+
+
+def test_rows_without_a_token_are_moved_together_and_cost_nothing(data, single):
+    """The same update whether rows without tokens stand among the others or are skipped as micro-batches of their own."""
+    sequences, batch = data
+    spread = np.arange(2 * ROWS) // 2
+    empty = np.arange(2 * ROWS) % 2 == 1
+    doubled = jax.tree.map(lambda array: np.asarray(array)[spread].copy(), (sequences, batch))
+    for array in (doubled[0].valid[:, START:], doubled[1].mask, doubled[1].weights, doubled[1].token_share):
+        array[empty] = 0
+    moved = filled_first(doubled, doubled[1].mask, 2)
+    for half in np.split(moved[1].mask.any(-1), 2):
+        assert half.tolist() == sorted(half, reverse=True)
+    tokens = moved[0].tokens.reshape(2, ROWS, -1)[:, : ROWS // 2].reshape(ROWS, -1)
+    np.testing.assert_array_equal(tokens, sequences.tokens, err_msg="and keep their order")
+    assert_same(updated(filled_first(doubled, doubled[1].mask, 1), microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
+
+
+def test_micro_batches_that_do_not_count_are_not_computed():
+    computed = []
+
+    def objective(x, part):
+        jax.debug.callback(lambda number: computed.append(int(number)), part)
+        return x * part, {"parts": jnp.float32(1.0)}
+
+    summed = jax.jit(lambda x, parts: accumulate(objective, x, parts, counts=lambda part: part > 0))
+    gradient, metrics = summed(jnp.float32(2.0), jnp.array([3.0, 0.0, 4.0]))
+    jax.effects_barrier()
+    assert (float(gradient), float(metrics["parts"]), sorted(computed)) == (7.0, 2.0, [3, 4])
