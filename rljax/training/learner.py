@@ -16,6 +16,7 @@ from rljax.ops.value import explained_variance
 from rljax.parallel import put_rows
 from rljax.rollout import Groups, pad
 from rljax.training.critic import ValueSchedule, check_support, make_value_step, make_values, value_schedule
+from rljax.training.optimizer import updates_done
 from rljax.training.rollouts import (
     as_rollout,
     as_sequences,
@@ -173,10 +174,10 @@ def make_learner(run: Run) -> Callable[[Groups], Numbers]:
         for part in micro_batches(filled_first((sequences, batch), batch.mask, config.minibatches), *cut):
             if not part[1].weights.any():
                 continue
-            done = int(run.state.step) * config.minibatches + len(history)
+            rate = float(schedule(updates_done(run.state.opt_state)))
             run.state, metrics = update(run.state, *put_rows(setup.mesh, part, leading=1))
             numbers = {name: float(value) for name, value in metrics.items()}
-            history.append(numbers | {"learning_rate": float(schedule(done))})
+            history.append(numbers | {"learning_rate": rate})
         return mean_of(history)
 
     def learn(groups: Groups) -> Numbers:

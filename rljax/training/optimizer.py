@@ -22,3 +22,16 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adamw(schedule, b1=config.adam_b1, b2=config.adam_b2, weight_decay=config.weight_decay),
     )
+
+
+def updates_done(state: optax.OptState) -> int:
+    """How many updates an optimiser of `make_optimizer` has made: where its schedule stands.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> optimizer = make_optimizer(TrainConfig(), constant_schedule(0.1, 10))
+        >>> state = optimizer.init(jnp.ones(2))
+        >>> updates_done(optimizer.update(jnp.ones(2), state, jnp.ones(2))[1])
+        1
+    """
+    return int(optax.tree.get(state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"))
