@@ -1,8 +1,9 @@
 """Long chains, one reward at the end: VAPO on responses of 35 to 490 tokens.
 
-The model is asked `3+7(40)=`: begin with 7, in step k add 3·k and keep the last digit, 40 times. It writes every step with its
-number and then the result, which alone is judged. A slip anywhere spoils the answer and shows at once, so a value function that
-can calculate sees where the answer was lost, while the reward comes hundreds of tokens later.
+The model is asked `3+7(40)=`: begin with 3 and 7, and 40 times add the last two numbers and keep the last digit. It writes every
+number with its place, counting down, and then the result, which alone is judged. The demonstrations of the warm start lose the thread
+at two in three of the steps 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on without it, which spoils
+the answer at least fifty tokens later. A value function sees such a lapse at once; what comes later tells the policy nothing about it.
 
 Command:
 
@@ -28,8 +29,8 @@ CONFIG = rljax.TrainConfig(
     heldout_problems=128,
     max_prompt_tokens=8,
     max_response_tokens=512,
-    warm_start_steps=300,
-    warm_start_accuracy=0.35,
+    warm_start_steps=360,
+    lapse_share=0.65,
     warm_start_batch=16,
     warm_start_learning_rate=3e-3,
     prompts=16,

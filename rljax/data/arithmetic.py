@@ -50,6 +50,16 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+def share_of(text: str) -> float:
+    """Draw a number from [0, 1) that belongs to a text, whoever asks.
+
+    Example:
+        >>> share_of("3+4=") == share_of("3+4="), 0 <= share_of("3+5=") < 1
+        (True, True)
+    """
+    return (_hash(text) >> 11) / 2**53
+
+
 @dataclass(frozen=True)
 class _Difficulty:
     """Everything but the number of operands."""
@@ -271,7 +281,7 @@ def unfinished(problems: Sequence[Problem], *, share: float, operands: int) -> l
         raise InputError(f"the share of unfinished demonstrations is {share}; it must lie between 0 and 1.")
 
     def finish(problem: Problem) -> Problem:
-        concerned = problem.columns["operands"] >= operands and _hash(f"unfinished {problem.prompt}") < share * 2**64
+        concerned = problem.columns["operands"] >= operands and share_of(f"unfinished {problem.prompt}") < share
         return replace(problem, demonstration=problem.demonstration.rpartition(";")[0]) if concerned else problem
 
     return [finish(problem) for problem in problems]

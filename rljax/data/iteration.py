@@ -4,15 +4,20 @@ A problem is `3+7(4)=`: begin with 3 and 7, and 4 times add the last two numbers
 down while it does, one character a token: `4=0;3=7;2=7;1=4;#4`. Each step needs the two before, so one slip spoils the answer, and
 the chains are as long as one likes: 8 steps are some 35 tokens, 99 steps some 490. Only such beginnings are asked whose digits do
 not repeat before 60 steps, so that no number can be had by looking back instead of adding.
+
+With `lapses`, demonstrations lose the thread at every tenth step: they write `*` where the sum belongs, and then either make up
+for it (`21=*7`) or go on as if it were 0 (`21=*`), which spoils the answer a hundred tokens later. A model that imitates them does
+both; that making up for it pays is left for it to find.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
-from rljax.data.arithmetic import is_heldout
+from rljax.data.arithmetic import is_heldout, share_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
@@ -78,6 +83,45 @@ def iteration(
         )
     chosen = np.random.default_rng(seed).choice(len(mine), count, replace=False)
     return [_problem(*mine[index]) for index in chosen]
+
+
+def lapses(problems: Sequence[Problem], *, share: float) -> list[Problem]:
+    """Let demonstrations lose the thread at some of the steps 11, 21, 31, ..., and make up for it at some of those.
+
+    From these steps a wrong number nearly always comes through to the answer: its error is multiplied by a Fibonacci number, which
+    modulo 10 is 9, 6, 9, 1, 4, ...; from steps 10, 20, ... it would be 5, and half of the errors would vanish.
+
+    Args:
+        problems: of `iteration`.
+        share: how many of those steps are lapses, and how many of the lapses are left open, in [0, 1].
+
+    Returns:
+        The problems in their order; where the lapses are is decided by a hash of the prompt and the step alone.
+
+    Raises:
+        InputError: a share outside [0, 1].
+
+    Example:
+        >>> [problem] = lapses(iteration("train", 1, seed=1, steps=(11, 11)), share=1.0)
+        >>> problem.prompt, problem.answer, problem.demonstration
+        ('5+2(11)=', '3', '11=*;10=2;9=2;8=4;7=6;6=0;5=6;4=6;3=2;2=8;1=0;#0')
+
+    """
+    if not 0 <= share <= 1:
+        raise InputError(f"the share of lapses is {share}; it must lie between 0 and 1.")
+
+    def lapse(problem: Problem) -> Problem:
+        first, second = (int(problem.prompt[place]) for place in (0, 2))
+        values, lines = [first, second], []
+        for k in range(problem.columns["steps"], 0, -1):
+            value = (values[-1] + values[-2]) % 10
+            lapsed = k % 10 == 1 and k > 1 and share_of(f"lapse {k} {problem.prompt}") < share
+            is_open = lapsed and share_of(f"open {k} {problem.prompt}") < share
+            values.append(0 if is_open else value)
+            lines.append(f"{k}={'*' * lapsed}{'' if is_open else value}")
+        return replace(problem, demonstration=";".join([*lines, f"#{values[-1]}"]))
+
+    return [lapse(problem) for problem in problems]
 
 
 def _prompt(first: int, second: int, steps: int) -> str:

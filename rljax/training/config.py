@@ -88,6 +88,8 @@ class TrainConfig:
     """What is generated when there is no dataset: 'sums', or 'iteration' for long chains."""
     iterations: tuple[int, int] = (8, 99)
     """Iteration: least and most steps of a problem."""
+    lapse_share: float = 0.0
+    """Iteration: share of the steps 11, 21, ... at which demonstrations lapse, and of the lapses that they leave open."""
     operands: tuple[int, int] = (3, 6)
     """Arithmetic: least and most numbers in a problem."""
     digits: int = 1
@@ -338,7 +340,7 @@ def _check_shares(config: TrainConfig) -> None:
     wanted = config.value_pretraining_explained_variance
     if wanted is not None and not wanted < 1:
         raise InputError(f"value_pretraining_explained_variance is {wanted}; it must be below 1, which is perfect.")
-    for name in ("unfinished_share", "max_failure_share"):
+    for name in ("unfinished_share", "lapse_share", "max_failure_share"):
         if not 0 <= getattr(config, name) <= 1:
             raise InputError(f"{name} is {getattr(config, name)}; it must lie between 0 and 1.")
     if config.oversample < 1:

@@ -8,7 +8,7 @@ import numpy as np
 from rljax.data.arithmetic import arithmetic, unfinished
 from rljax.data.dataset import read_problems
 from rljax.data.fault import Fault
-from rljax.data.iteration import iteration
+from rljax.data.iteration import iteration, lapses
 from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
@@ -31,8 +31,9 @@ class Problems(NamedTuple):
 def generate_problems(config: TrainConfig) -> Problems:
     """Generate problems of the configured task."""
     if config.task == "iteration":
-        counts = ("train", config.train_problems), ("heldout", config.heldout_problems)
-        return Problems(*(iteration(split, n, seed=config.seed, steps=config.iterations) for split, n in counts))
+        options = {"seed": config.seed, "steps": config.iterations}
+        train = lapses(iteration("train", config.train_problems, **options), share=config.lapse_share)
+        return Problems(train, iteration("heldout", config.heldout_problems, **options))
     difficulty = {
         "operands": config.operands,
         "digits": config.digits,
