@@ -1,14 +1,16 @@
 """Long chains, one reward at the end: VAPO on responses of 35 to 490 tokens.
 
-The model is asked `3+7(40)=`: begin with 3 and 7, and 40 times add the last two numbers and keep the last digit. It writes every
-number with its place, counting down, and then the result, which alone is judged. The demonstrations of the warm start lose the thread
-at two in three of the steps 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on without it, which spoils
-the answer at least fifty tokens later. A value function sees such a lapse at once; what comes later tells the policy nothing about it.
+The model is given `42=3;41=7;` and goes on: 40 times it counts down, adds the last two numbers and keeps the last digit. Then it
+writes the result, which alone is judged. The demonstrations of the warm start
+lose the thread at two in three of the steps 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on
+without it, which spoils the answer at least fifty tokens later. A value function can see such a lapse at once; what comes
+later tells the policy nothing about it.
 
 Command:
 
     rljax train --experiment long_chain_vapo
-    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo --seeds 0 1 2 ...
+    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh \
+        --out experiments/long_chain_algorithms
 
 Logged at each step: explained variance, correlation of advantage and outcome, value loss, the spread of λ; at each evaluation the
 accuracy of each range of response lengths.
@@ -24,18 +26,18 @@ CONFIG = rljax.TrainConfig(
     name="long_chain_vapo",
     algorithm="vapo",
     task="iteration",
-    iterations=(8, 99),
+    iterations=(8, 97),
     train_problems=4000,
     heldout_problems=128,
-    max_prompt_tokens=8,
+    max_prompt_tokens=10,
     max_response_tokens=512,
-    warm_start_steps=360,
+    warm_start_steps=240,
     lapse_share=0.65,
     warm_start_batch=16,
     warm_start_learning_rate=3e-3,
     prompts=16,
     group_size=4,
-    steps=60,
+    steps=40,
     learning_rate=1e-4,
     critic_learning_rate=5e-4,
     value_pretraining_learning_rate=2e-3,

@@ -1,8 +1,8 @@
 """Long chains that can be verified: a rule applied over and over, its result alone rewarded.
 
-A problem is `3+7(4)=`: begin with 3 and 7, and 4 times add the last two numbers and keep the last digit. Its demonstration counts
-down while it does, one character a token: `4=0;3=7;2=7;1=4;#4`. Each step needs the two before, so one slip spoils the answer, and
-the chains are as long as one likes: 8 steps are some 35 tokens, 99 steps some 490. Only such beginnings are asked whose digits do
+A problem is `6=3;5=7;`, the beginning of a chain. Its demonstration goes on to the end, one character a token:
+`4=0;3=7;2=7;1=4;#4`. Each step counts down, adds the last two numbers and keeps the last digit, so one slip spoils the answer, and
+the chains are as long as one likes: 8 steps are some 35 tokens, 97 steps some 480. Only such beginnings are asked whose digits do
 not repeat before 60 steps, so that no number can be had by looking back instead of adding.
 
 With `lapses`, demonstrations lose the thread at every tenth step: they write `*` where the sum belongs, and then either make up
@@ -47,7 +47,7 @@ def repeats_late(first: int, second: int) -> bool:
 
 
 def iteration(
-    split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (8, 99)
+    split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (8, 97)
 ) -> list[Problem]:
     """Draw different problems, every one with its steps written out; all numbers of steps are equally likely.
 
@@ -66,7 +66,7 @@ def iteration(
     Example:
         >>> problem, *_ = iteration("train", 3, seed=0, steps=(4, 4))
         >>> problem.prompt, problem.demonstration
-        ('6+7(4)=', '4=3;3=0;2=3;1=3;#3')
+        ('6=7;5=0;', '4=7;3=7;2=4;1=1;#1')
     """
     low, high = steps
     if not 1 <= low <= high:
@@ -104,15 +104,14 @@ def lapses(problems: Sequence[Problem], *, share: float) -> list[Problem]:
     Example:
         >>> [problem] = lapses(iteration("train", 1, seed=1, steps=(11, 11)), share=1.0)
         >>> problem.prompt, problem.answer, problem.demonstration
-        ('5+2(11)=', '3', '11=*;10=2;9=2;8=4;7=6;6=0;5=6;4=6;3=2;2=8;1=0;#0')
+        ('13=5;12=4;', '1', '11=*;10=4;9=4;8=8;7=2;6=0;5=2;4=2;3=4;2=6;1=0;#0')
 
     """
     if not 0 <= share <= 1:
         raise InputError(f"the share of lapses is {share}; it must lie between 0 and 1.")
 
     def lapse(problem: Problem) -> Problem:
-        first, second = (int(problem.prompt[place]) for place in (0, 2))
-        values, lines = [first, second], []
+        values, lines = [int(given[-1]) for given in problem.prompt.split(";")[:2]], []
         for k in range(problem.columns["steps"], 0, -1):
             value = (values[-1] + values[-2]) % 10
             lapsed = k % 10 == 1 and k > 1 and share_of(f"lapse {k} {problem.prompt}") < share
@@ -125,7 +124,7 @@ def lapses(problems: Sequence[Problem], *, share: float) -> list[Problem]:
 
 
 def _prompt(first: int, second: int, steps: int) -> str:
-    return f"{first}+{second}({steps})="
+    return f"{steps + 2}={first};{steps + 1}={second};"
 
 
 def _problem(first: int, second: int, steps: int) -> Problem:

@@ -12,18 +12,19 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rljax.data.measure import bins_of
+from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.ops.selection import adaptive_group_size
 
 BINS = 5
 
 
-class LengthStream:
+class LengthStream(PromptStream):
     """An endless order of records in which each comes from a bin of length that is drawn first.
 
     The bins end at the 25th, 50th, 75th and 95th percentile of length. Within a bin the order is shuffled anew in each epoch, an
     epoch being as many draws as there are records. What stands at a position depends on the lengths, the weights and the seed
-    alone, as with `rljax.data.prompts.PromptStream`, whose place this takes.
+    alone.
 
     Args:
         records: what to serve, for instance `range(n)`.
@@ -45,13 +46,12 @@ class LengthStream:
     """
 
     def __init__(self, records: Sequence, lengths: Sequence[int], *, weights: Sequence[float], seed: int):
-        if not len(records) or len(lengths) != len(records) or min(lengths) < 1:
+        super().__init__(records, seed=seed)
+        if len(lengths) != len(records) or min(lengths) < 1:
             raise InputError(
-                f"batches by length need at least one record and a length of 1 token or more for each; got {len(records)} records "
-                f"and {len(lengths)} lengths."
+                f"batches by length need a length of 1 token or more for each record; got {len(lengths)} lengths for "
+                f"{len(records)} records, the least of them {min(lengths, default=0)}."
             )
-        if seed < 0:
-            raise InputError(f"the seed of the length bins is {seed}; give a whole number of 0 or more.")
         bins = np.asarray(bins_of(lengths)[0])
         sizes = np.bincount(bins, minlength=BINS)
         given = np.asarray(weights, float)
@@ -61,28 +61,20 @@ class LengthStream:
                 f"the weights of the length bins are {tuple(weights)}; give {BINS} numbers of 0 or more, with one above 0 at a bin "
                 f"that has prompts (they have {sizes.tolist()})."
             )
-        self.records = records
-        probabilities = np.where(sizes > 0, given, 0.0)
-        members = [np.flatnonzero(bins == number) for number in range(BINS)]
-        self._epoch = lru_cache(maxsize=2)(lambda epoch: _epoch_order(members, probabilities, (seed, epoch)))
+        members = tuple(np.flatnonzero(bins == number) for number in range(BINS))
+        self._order = _Order(members, np.where(sizes > 0, given, 0.0), seed)
 
-    def indices(self, position: int, count: int) -> list[int]:
-        """Say which records stand at `position`, `position + 1`, ..., `count` of them.
 
-        Args:
-            position: 0 or more; how many records were taken before.
-            count: may reach past the end of an epoch.
+class _Order:
+    """Which record stands at each position; the two epochs asked for last are kept."""
 
-        Returns:
-            Indices into the records.
+    def __init__(self, members: tuple[Int[np.ndarray, "n"], ...], weights: Float[np.ndarray, "K"], seed: int):
+        self._size = sum(map(len, members))
+        self._epoch = lru_cache(maxsize=2)(lambda epoch: _epoch_order(members, weights, (seed, epoch)))
 
-        Raises:
-            ValueError: a negative position or count.
-        """
-        if position < 0 or count < 0:
-            raise ValueError(f"position and count must not be negative, got {position} and {count}")
-        size = len(self.records)
-        return [int(self._epoch(place // size)[place % size]) for place in range(position, position + count)]
+    def __getitem__(self, position: int) -> int:
+        epoch, place = divmod(position, self._size)
+        return int(self._epoch(epoch)[place])
 
 
 def _epoch_order(

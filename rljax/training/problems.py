@@ -87,7 +87,7 @@ def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[li
     return train, heldout[:count]
 
 
-def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream | LengthStream:
+def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream:
     """Put the training problems in an order: each once an epoch, or drawn by length where that is asked for."""
     places = range(len(problems))
     if config.length_weights is None:

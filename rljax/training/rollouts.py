@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare, response_rewards
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
-from rljax.data.length_batches import LengthStream, group_sizes
+from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import Demonstrations, PromptStream
 from rljax.models import Params, Scores
 from rljax.ops.group_history import RewardHistory, push_history
@@ -25,7 +25,7 @@ Ask = Callable[[History, int, int, int], Choice]
 """(history, RL steps done, position among the prompts, count) -> the prompts to sample next."""
 
 
-def make_ask(config: TrainConfig, stream: PromptStream | LengthStream) -> Ask:
+def make_ask(config: TrainConfig, stream: PromptStream) -> Ask:
     """Take prompts in the stream's order, or only those whose pass rate lies within the difficulty window."""
     if config.difficulty_window is None:
         return lambda history, step, position, count: Choice(

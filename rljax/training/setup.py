@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, loss, prepare, without
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.data.fault import Fault
-from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import (
     Demonstrations,
@@ -54,7 +53,7 @@ class Setup(NamedTuple):
     """Answers held-out prompts greedily."""
     prompt_length: int
     """Slots of a prompt, in tokens."""
-    order: PromptStream | LengthStream
+    order: PromptStream
     """In which order training prompts are asked."""
     faults: Sequence[Fault]
     """What was wrong with the rows of the dataset, where bad rows are let pass."""

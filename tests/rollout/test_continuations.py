@@ -5,25 +5,18 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.rollout.continuations import State, continued_rewards, draw_states
-from rljax.training.config import TrainConfig
 from rljax.training.setup import make_setup
 
-CONFIG = TrainConfig(
+CONFIG = replace(
+    SMALL,
     algorithm="ppo",
-    layers=1,
-    width=16,
-    heads=2,
-    kv_heads=1,
-    hidden=32,
-    operands=(2, 2),
     train_problems=20,
     heldout_problems=4,
-    max_prompt_tokens=6,
     max_response_tokens=8,
-    data=1,
 )
 
 

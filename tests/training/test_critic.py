@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 from dataclasses import replace
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
@@ -19,7 +19,6 @@ from rljax.models import Model, TransformerConfig, init_params
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh, put_rows
 from rljax.training import checkpoint as checkpoints
-from rljax.training.config import TrainConfig
 from rljax.training.critic import (
     Valuer,
     check_support,
@@ -38,19 +37,12 @@ from rljax.training.state import create, place
 from rljax.training.update import Sequences
 from rljax.training.value_pretraining import monte_carlo
 
-TINY = TrainConfig(
+TINY = replace(
+    SMALL,
     name="tiny",
     algorithm="vapo",
-    layers=1,
-    width=16,
-    heads=2,
-    kv_heads=1,
-    hidden=32,
-    operands=(2, 2),
     train_problems=40,
     heldout_problems=6,
-    max_prompt_tokens=6,
-    max_response_tokens=12,
     warm_start_steps=2,
     warm_start_batch=8,
     steps=2,
@@ -62,27 +54,7 @@ TINY = TrainConfig(
     value_pretraining_steps=3,
     eval_every=0,
     sample_every=0,
-    data=1,
-    quiet=True,
 )
-
-
-def even_length(completions):
-    """A reward that a random model gets both ways."""
-    return [float(len(completion) % 2 == 0) for completion in completions]
-
-
-def stopping_after(calls):
-    """The same reward, with a Ctrl-C during its n-th call."""
-    seen = []
-
-    def reward(completions):
-        seen.append(None)
-        if len(seen) == calls:
-            signal.raise_signal(signal.SIGINT)
-        return even_length(completions)
-
-    return reward
 
 
 @pytest.fixture(scope="module")

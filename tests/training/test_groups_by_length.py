@@ -1,38 +1,30 @@
 """Whole runs in which groups differ in size, prompts are drawn by length, and responses are compared with earlier ones."""
 
 import json
-import signal
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
+from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.data.history import no_history, record
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training import checkpoint as checkpoints
-from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.loop import initial_state
 from rljax.training.problems import make_stream
 from rljax.training.rollouts import sizes_of
 from rljax.training.setup import make_setup
 
-SMALL = TrainConfig(
+TINY = replace(
+    SMALL,
     name="small",
     algorithm="rloo",
-    layers=1,
-    width=16,
-    heads=2,
-    kv_heads=1,
-    hidden=32,
-    operands=(2, 2),
     train_problems=12,
     heldout_problems=4,
-    max_prompt_tokens=6,
-    max_response_tokens=12,
     steps=3,
     prompts=4,
     group_size=4,
@@ -41,29 +33,9 @@ SMALL = TrainConfig(
     eval_every=0,
     checkpoint_every=2,
     sample_every=0,
-    data=1,
-    quiet=True,
 )
 BUDGET = 2 * 4 * 12
-RAGGED = replace(SMALL, token_budget=BUDGET, length_weights=(1, 1, 1, 1, 1), remembered_rewards=3)
-
-
-def even_length(completions):
-    """A reward that a random model gets both ways."""
-    return [float(len(completion) % 2 == 0) for completion in completions]
-
-
-def stopping_after(calls):
-    """The same reward, with a Ctrl-C during its n-th call."""
-    seen = []
-
-    def reward(completions):
-        seen.append(None)
-        if len(seen) == calls:
-            signal.raise_signal(signal.SIGINT)
-        return even_length(completions)
-
-    return reward
+RAGGED = replace(TINY, token_budget=BUDGET, length_weights=(1, 1, 1, 1, 1), remembered_rewards=3)
 
 
 def rl_rows(run):
@@ -89,15 +61,15 @@ def test_groups_grow_as_responses_turn_out_short(ragged):
 
 def test_a_rollout_that_is_expected_to_be_short_has_full_groups():
     history = record(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
-    sizes = sizes_of(replace(SMALL, token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
+    sizes = sizes_of(replace(TINY, token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
     assert sizes.tolist() == [4, 2, 3, 4], (
         "24 tokens each: 3, 12 and (never asked, as the others on average) 7.5 a response"
     )
-    assert sizes_of(SMALL, history, np.array([0])) is None
+    assert sizes_of(TINY, history, np.array([0])) is None
 
 
 def test_empty_places_are_not_sampled_judged_or_learnt_from():
-    setup, first_params = make_setup(SMALL, reward=even_length)
+    setup, first_params = make_setup(TINY, reward=even_length)
     sizes = np.array([4, 2, 3, 2])
     groups = setup.train.generate(first_params(), [0, 1, 2, 3], 4, jax.random.key(0), sizes=sizes)
     there = np.arange(4) < sizes[:, None]
@@ -129,7 +101,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(ragged, tmp_path):
 
 
 def test_one_response_a_prompt_is_compared_with_the_past(tmp_path):
-    config = replace(SMALL, group_size=1, microbatch_rows=None, steps=6, run=str(tmp_path / "single"))
+    config = replace(TINY, group_size=1, microbatch_rows=None, steps=6, run=str(tmp_path / "single"))
     with pytest.raises(InputError, match="group_size=1"):
         rljax.train(config, even_length)
     result = rljax.train(replace(config, remembered_rewards=2), even_length)
@@ -141,11 +113,11 @@ def test_one_response_a_prompt_is_compared_with_the_past(tmp_path):
 def test_lengths_are_those_of_the_worked_responses_where_all_have_one():
     problems = [Problem("1+1=" * (3 - n), "2", "1" * (n + 1)) for n in range(3)]
     weights = (1.0, 0, 0, 0, 0)
-    config = replace(SMALL, length_weights=weights)
+    config = replace(TINY, length_weights=weights)
     assert set(make_stream(config, problems).indices(0, 9)) == {0}
     plain = [replace(problem, demonstration=None) for problem in problems]
     assert set(make_stream(config, plain).indices(0, 9)) == {2}
-    assert set(make_stream(SMALL, plain).indices(0, 3)) == {0, 1, 2}
+    assert set(make_stream(TINY, plain).indices(0, 3)) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +133,7 @@ def test_lengths_are_those_of_the_worked_responses_where_all_have_one():
 )
 def test_contradictory_settings_are_refused(change, message):
     with pytest.raises(InputError, match=message):
-        replace(SMALL, microbatch_rows=None, **change)
+        replace(TINY, microbatch_rows=None, **change)
 
 
 @pytest.mark.parametrize(
@@ -176,5 +148,5 @@ def test_contradictory_settings_are_refused(change, message):
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        rljax.train(replace(SMALL, run=str(tmp_path / "run"), **change), even_length)
+        rljax.train(replace(TINY, run=str(tmp_path / "run"), **change), even_length)
     assert not (tmp_path / "run").exists()

@@ -1,12 +1,12 @@
 """Whole runs, small: what they leave behind, exact resume, Ctrl-C, and refusals that overwrite nothing."""
 
 import json
-import signal
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
+from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.algorithms import BY_NAME
@@ -20,18 +20,11 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.loop import initial_state
 from rljax.training.setup import make_setup
 
-TINY = TrainConfig(
+TINY = replace(
+    SMALL,
     name="tiny",
-    layers=1,
-    width=16,
-    heads=2,
-    kv_heads=1,
-    hidden=32,
-    operands=(2, 2),
     train_problems=40,
     heldout_problems=6,
-    max_prompt_tokens=6,
-    max_response_tokens=12,
     algorithm_options={"max_length": 12, "cache": 2},
     warm_start_steps=4,
     warm_start_batch=8,
@@ -47,30 +40,10 @@ TINY = TrainConfig(
     eval_every=2,
     checkpoint_every=2,
     sample_every=2,
-    data=1,
-    quiet=True,
 )
 
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
-
-
-def even_length(completions):
-    """A reward that a random model gets both ways."""
-    return [float(len(completion) % 2 == 0) for completion in completions]
-
-
-def stopping_after(calls):
-    """The same reward, with a Ctrl-C during its n-th call."""
-    seen = []
-
-    def reward(completions):
-        seen.append(None)
-        if len(seen) == calls:
-            signal.raise_signal(signal.SIGINT)
-        return even_length(completions)
-
-    return reward
 
 
 @pytest.fixture(scope="module")

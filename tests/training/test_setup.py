@@ -5,28 +5,22 @@ from dataclasses import replace
 
 import jax
 import pytest
+from small_runs import SMALL
 
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
-from rljax.training.config import TrainConfig
 from rljax.training.learned_reward import RewardModel, save_reward_model
 from rljax.training.setup import make_setup
 
-TINY = TrainConfig(
+TINY = replace(
+    SMALL,
     algorithm="grpo",
-    layers=1,
-    width=16,
-    heads=2,
-    kv_heads=1,
-    hidden=32,
     tokenizer="bytes",
     train_problems=12,
     heldout_problems=2,
     max_prompt_tokens=20,
-    max_response_tokens=12,
-    data=1,
 )
 
 

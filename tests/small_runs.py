@@ -1,0 +1,36 @@
+"""What tests of whole runs begin with: the smallest model on the shortest sums, and a reward that a random model gets both ways."""
+
+import signal
+
+from rljax.training.config import TrainConfig
+
+SMALL = TrainConfig(
+    layers=1,
+    width=16,
+    heads=2,
+    kv_heads=1,
+    hidden=32,
+    operands=(2, 2),
+    max_prompt_tokens=6,
+    max_response_tokens=12,
+    data=1,
+    quiet=True,
+)
+
+
+def even_length(completions):
+    """1 for a completion of an even number of characters."""
+    return [float(len(completion) % 2 == 0) for completion in completions]
+
+
+def stopping_after(calls):
+    """The same reward, with a Ctrl-C during its n-th call."""
+    seen = []
+
+    def reward(completions):
+        seen.append(None)
+        if len(seen) == calls:
+            signal.raise_signal(signal.SIGINT)
+        return even_length(completions)
+
+    return reward
