@@ -1,10 +1,10 @@
-"""Long chains, one reward at the end: VAPO on responses of 35 to 490 tokens.
+"""Long chains, one reward at the end: VAPO on responses of 50 to 500 tokens.
 
-The model is given `42=3;41=7;` and goes on: 40 times it counts down, adds the last two numbers and keeps the last digit. Then it
-writes the result, which alone is judged. The demonstrations of the warm start
-lose the thread at two in three of the steps 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on
-without it, which spoils the answer at least fifty tokens later. A value function can see such a lapse at once; what comes
-later tells the policy nothing about it.
+The model is given the first line of a chain, `41=3+7=0;`, and goes on: 40 times it counts down, adds the last two numbers and
+keeps the last digit. Then it writes the result, which alone is judged. The demonstrations of the warm start lose the thread at
+two in three of the lines 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on without it, which spoils
+the answer at least ninety tokens later. A value function can see such a lapse at once; what comes later tells the policy nothing
+about it.
 
 Command:
 
@@ -26,12 +26,12 @@ CONFIG = rljax.TrainConfig(
     name="long_chain_vapo",
     algorithm="vapo",
     task="iteration",
-    iterations=(8, 97),
-    train_problems=4000,
+    iterations=(6, 56),
+    train_problems=2600,
     heldout_problems=128,
     max_prompt_tokens=10,
     max_response_tokens=512,
-    warm_start_steps=240,
+    warm_start_steps=250,
     lapse_share=0.65,
     warm_start_batch=16,
     warm_start_learning_rate=3e-3,

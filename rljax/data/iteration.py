@@ -1,16 +1,16 @@
 """Long chains that can be verified: a rule applied over and over, its result alone rewarded.
 
-A problem is `6=3;5=7;`, the beginning of a chain. Its demonstration goes on to the end, one character a token:
-`4=0;3=7;2=7;1=4;#4`. Each step counts down, adds the last two numbers and keeps the last digit, so one slip spoils the answer, and
-the chains are as long as one likes: 8 steps are some 35 tokens, 97 steps some 480. Only such beginnings are asked whose digits do
-not repeat before 60 steps, so that no number can be had by looking back instead of adding.
+A problem is `5=6+7=3;`, the first line of a chain. Its demonstration goes on to the end, one character a token:
+`4=7+3=0;3=3+0=3;2=0+3=3;1=3+3=6;#6`. Each line counts down, adds the last two numbers and keeps the last digit, so one slip spoils
+the answer, and the chains are as long as one likes: 6 lines are some 50 tokens, 56 lines some 500. Only such beginnings are asked
+whose digits do not repeat before 60 lines, so that no number can be had by looking back instead of adding.
 
-With `lapses`, demonstrations lose the thread at every tenth step: they write `*` where the sum belongs, and then either make up
-for it (`21=*7`) or go on as if it were 0 (`21=*`), which spoils the answer a hundred tokens later. A model that imitates them does
-both; that making up for it pays is left for it to find.
+With `lapses`, demonstrations lose the thread at every tenth line: they write `*` where the sum belongs, and then either make up
+for it (`21=3+4=*7`) or go on as if it were 0 (`21=3+4=*`), which spoils the answer a hundred tokens later. A model that imitates
+them does both; that making up for it pays is left for it to find.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
@@ -47,7 +47,7 @@ def repeats_late(first: int, second: int) -> bool:
 
 
 def iteration(
-    split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (8, 97)
+    split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (6, 56)
 ) -> list[Problem]:
     """Draw different problems, every one with its steps written out; all numbers of steps are equally likely.
 
@@ -66,7 +66,7 @@ def iteration(
     Example:
         >>> problem, *_ = iteration("train", 3, seed=0, steps=(4, 4))
         >>> problem.prompt, problem.demonstration
-        ('6=7;5=0;', '4=7;3=7;2=4;1=1;#1')
+        ('5=6+5=1;', '4=5+1=6;3=1+6=7;2=6+7=3;1=7+3=0;#0')
     """
     low, high = steps
     if not 1 <= low <= high:
@@ -104,39 +104,45 @@ def lapses(problems: Sequence[Problem], *, share: float) -> list[Problem]:
     Example:
         >>> [problem] = lapses(iteration("train", 1, seed=1, steps=(11, 11)), share=1.0)
         >>> problem.prompt, problem.answer, problem.demonstration
-        ('13=5;12=4;', '1', '11=*;10=4;9=4;8=8;7=2;6=0;5=2;4=2;3=4;2=6;1=0;#0')
-
+        ('12=5+2=7;', '6', '11=2+7=*;10=7+0=7;9=0+7=7;8=7+7=4;7=7+4=1;6=4+1=5;5=1+5=6;4=5+6=1;3=6+1=7;2=1+7=8;1=7+8=5;#5')
     """
     if not 0 <= share <= 1:
         raise InputError(f"the share of lapses is {share}; it must lie between 0 and 1.")
 
     def lapse(problem: Problem) -> Problem:
-        values, lines = [int(given[-1]) for given in problem.prompt.split(";")[:2]], []
-        for k in range(problem.columns["steps"], 0, -1):
-            value = (values[-1] + values[-2]) % 10
-            lapsed = k % 10 == 1 and k > 1 and share_of(f"lapse {k} {problem.prompt}") < share
-            is_open = lapsed and share_of(f"open {k} {problem.prompt}") < share
-            values.append(0 if is_open else value)
-            lines.append(f"{k}={'*' * lapsed}{'' if is_open else value}")
-        return replace(problem, demonstration=";".join([*lines, f"#{values[-1]}"]))
+        places = range(11, problem.columns["steps"] + 1, 10)
+        lapsed = {k for k in places if share_of(f"lapse {k} {problem.prompt}") < share}
+        left_open = {k for k in lapsed if share_of(f"open {k} {problem.prompt}") < share}
+        written = _written(*_numbers(problem.prompt), problem.columns["steps"], lapsed=lapsed, left_open=left_open)
+        return replace(problem, demonstration=written)
 
     return [lapse(problem) for problem in problems]
 
 
 def _prompt(first: int, second: int, steps: int) -> str:
-    return f"{steps + 2}={first};{steps + 1}={second};"
+    return f"{steps + 1}={first}+{second}={(first + second) % 10};"
+
+
+def _numbers(prompt: str) -> tuple[int, int]:
+    """The two summands of a prompt."""
+    return int(prompt[-6]), int(prompt[-4])
 
 
 def _problem(first: int, second: int, steps: int) -> Problem:
-    values = solve(first, second, steps)
     return Problem(
         prompt=_prompt(first, second, steps),
-        answer=str(values[-1]),
-        demonstration=_written(values),
+        answer=str(solve(first, second, steps + 1)[-1]),
+        demonstration=_written(first, second, steps),
         columns={"steps": steps},
     )
 
 
-def _written(values: Sequence[int]) -> str:
-    lines = [f"{len(values) - done}={value}" for done, value in enumerate(values)]
-    return ";".join([*lines, f"#{values[-1]}"])
+def _written(first: int, second: int, steps: int, *, lapsed: Collection[int] = (), left_open: Collection[int] = ()) -> str:
+    """The lines of a chain and its result, with a mark at the steps that lapsed and no sum at those left open."""
+    left, right = second, (first + second) % 10
+    lines = []
+    for k in range(steps, 0, -1):
+        value = (left + right) % 10
+        lines.append(f"{k}={left}+{right}={'*' * (k in lapsed)}{'' if k in left_open else value}")
+        left, right = right, 0 if k in left_open else value
+    return ";".join([*lines, f"#{right}"])

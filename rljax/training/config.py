@@ -86,7 +86,7 @@ class TrainConfig:
     """Judges reasoning steps, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     task: str = "sums"
     """What is generated when there is no dataset: 'sums', or 'iteration' for long chains."""
-    iterations: tuple[int, int] = (8, 97)
+    iterations: tuple[int, int] = (6, 56)
     """Iteration: least and most steps of a problem."""
     lapse_share: float = 0.0
     """Iteration: share of the steps 11, 21, ... at which demonstrations lapse, and of the lapses that they leave open."""
