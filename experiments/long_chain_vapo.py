@@ -9,7 +9,7 @@ about it.
 Command:
 
     rljax train --experiment long_chain_vapo
-    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh \
+    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 \
         --out experiments/long_chain_algorithms
 
 Logged at each step: explained variance, correlation of advantage and outcome, value loss, the spread of λ; at each evaluation the
@@ -17,7 +17,7 @@ accuracy of each range of response lengths.
 
 Deviations from the paper (arXiv:2504.05118): rewards are 1 / 0; a 0.3-million-parameter model from random weights, so learning
 rates, batch and lengths are of another size; a supervised warm start takes the place of pretraining; 16 prompts of 4 responses a
-rollout instead of 512 of 16, and 1 update instead of several.
+rollout instead of 512 of 16; 40 steps of value pretraining, with two passes, instead of 50.
 """
 
 import rljax
@@ -38,9 +38,12 @@ CONFIG = rljax.TrainConfig(
     prompts=16,
     group_size=4,
     steps=40,
+    minibatches=4,
     learning_rate=1e-4,
     critic_learning_rate=5e-4,
-    value_pretraining_learning_rate=2e-3,
+    value_pretraining_steps=40,
+    value_pretraining_passes=2,
+    value_pretraining_learning_rate=1e-3,
     eval_every=20,
     sample_every=20,
 )
