@@ -6,8 +6,8 @@ of the JSON file; a row that is there is not run again, so the command can be st
 Command:
 
     python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms     (all of them: a night on two CPU cores)
-    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 \
-        --out experiments/long_chain_algorithms
+    python experiments/compare_algorithms.py --experiment long_chain_vapo \
+        --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
 An algorithm may be followed by settings of its own, `name:setting=value,setting=value`.
 

@@ -9,8 +9,8 @@ about it.
 Command:
 
     rljax train --experiment long_chain_vapo
-    python experiments/compare_algorithms.py --experiment long_chain_vapo --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 \
-        --out experiments/long_chain_algorithms
+    python experiments/compare_algorithms.py --experiment long_chain_vapo \
+        --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
 Logged at each step: explained variance, correlation of advantage and outcome, value loss, the spread of λ; at each evaluation the
 accuracy of each range of response lengths.
