@@ -53,11 +53,18 @@ class Arguments:
 def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
     """The model after the experiment's warm start with this seed, as a Hugging Face folder."""
     if not folder.exists():
-        base = replace(config, algorithm="rloo", algorithm_options={}, steps=0, run=str(folder) + "-run", quiet=True)
+        base = replace(for_algorithm(config, "rloo"), steps=0, run=str(folder) + "-run", quiet=True)
         rljax.train(base)
         if main(["export", str(folder) + "-run", str(folder), "--checkpoint", "last"]) != 0:
             raise SystemExit(f"{folder} could not be exported")
     return folder
+
+
+def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
+    """The experiment's settings, as far as they apply to an algorithm."""
+    options = shared_options(config.algorithm_options, name)
+    steps = None if BY_NAME[name]().critic is None else config.value_pretraining_steps
+    return replace(config, algorithm=name, algorithm_options=options, value_pretraining_steps=steps)
 
 
 def settings(words: str) -> dict[str, object]:
@@ -76,12 +83,10 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     work = arguments.work / arguments.experiment
     model = warm_started(config, work / f"warm-{seed}")
     config = replace(
-        config,
+        for_algorithm(config, algorithm),
         model=str(model),
         tokenizer="characters",
         warm_start_steps=0,
-        algorithm=algorithm,
-        algorithm_options=shared_options(config.algorithm_options, algorithm),
         run=str(work / f"{name.replace('/', '_')}-{seed}"),
         quiet=True,
         steps=config.steps if arguments.steps is None else arguments.steps,
