@@ -3,8 +3,7 @@
 The model is given the first line of a chain, `41=3+7=0;`, and goes on: 40 times it counts down, adds the last two numbers and
 keeps the last digit. Then it writes the result, which alone is judged. The demonstrations of the warm start lose the thread at
 two in three of the lines 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on without it, which spoils
-the answer at least ninety tokens later. A value function can see such a lapse at once; what comes later tells the policy nothing
-about it.
+the answer eighty tokens later or more. A value function can see such a lapse at once; the reward tells of it only at the end.
 
 Command:
 

@@ -6,8 +6,8 @@ the answer, and the chains are as long as one likes: 6 lines are some 50 tokens,
 whose digits do not repeat before 60 lines, so that no number can be had by looking back instead of adding.
 
 With `lapses`, demonstrations lose the thread at every tenth line: they write `*` where the sum belongs, and then either make up
-for it (`21=3+4=*7`) or go on as if it were 0 (`21=3+4=*`), which spoils the answer a hundred tokens later. A model that imitates
-them does both; that making up for it pays is left for it to find.
+for it (`21=3+4=*7`) or go on as if it were 0 (`21=3+4=*`), which spoils the answer eighty tokens later or more. A model that
+imitates them does both; that making up for it pays is left for it to find.
 """
 
 from collections.abc import Collection, Sequence

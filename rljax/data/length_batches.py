@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.data.measure import bins_of
+from rljax.data.measure import PERCENTILES, bins_of
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.ops.selection import adaptive_group_size
 
-BINS = 5
+BINS = len(PERCENTILES) + 1
 
 
 class LengthStream(PromptStream):
@@ -28,7 +28,7 @@ class LengthStream(PromptStream):
 
     Args:
         records: what to serve, for instance `range(n)`.
-        lengths: tokens of each record, at least 1 each.
+        lengths: how long each record is, in any unit, at least 1.
         weights: p(ℓ), how likely each of the five bins is drawn from, in any scale. Bins without records are left out.
         seed: of the draws and of the orders, from 0 on.
 
@@ -49,7 +49,7 @@ class LengthStream(PromptStream):
         super().__init__(records, seed=seed)
         if len(lengths) != len(records) or min(lengths) < 1:
             raise InputError(
-                f"batches by length need a length of 1 token or more for each record; got {len(lengths)} lengths for "
+                f"batches by length need a length of 1 or more for each record; got {len(lengths)} lengths for "
                 f"{len(records)} records, the least of them {min(lengths, default=0)}."
             )
         bins = np.asarray(bins_of(lengths)[0])

@@ -55,7 +55,7 @@ def test_seeds_give_different_orders():
     [
         ({"records": range(0), "lengths": []}, "there are no records to serve"),
         ({"lengths": [3]}, "got 1 lengths for 2 records"),
-        ({"lengths": [3, 0]}, "a length of 1 token or more .* the least of them 0"),
+        ({"lengths": [3, 0]}, "a length of 1 or more .* the least of them 0"),
         ({"seed": -1}, "the seed of the data order is -1"),
         ({"weights": (1, 1)}, r"weights of the length bins are \(1, 1\); give 5 numbers"),
         ({"weights": (1, 1, 1, 1, -1)}, "give 5 numbers of 0 or more"),
