@@ -28,6 +28,13 @@ class Train:
     """Continue the run in this folder; all settings come from its config.json."""
     experiment: str | None = None
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
+    coordinator: str | None = None
+    """Run on several hosts, the same command on each: ADDRESS:PORT of the first one, or `auto` where JAX finds the others by itself
+    (TPU pods, Slurm, MPI, Kubernetes). The run folder has to lie where all of them can reach it."""
+    hosts: int | None = None
+    """How many hosts, with an address."""
+    host: int | None = None
+    """Which of them this is, counted from 0, with an address."""
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
@@ -90,6 +97,7 @@ def run_train(command: Train) -> int:
     from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.loop import train  # noqa: PLC0415
 
+    join_hosts(command)
     try:
         if command.resume is not None:
             refuse_settings_on_resume(command)
@@ -99,6 +107,17 @@ def run_train(command: Train) -> int:
     except Interrupted:
         return INTERRUPTED
     return 0
+
+
+def join_hosts(command: Train) -> None:
+    """Join the other hosts of the run, if there are any."""
+    if command.coordinator is None:
+        if (command.hosts, command.host) != (None, None):
+            raise InputError(f"hosts={command.hosts} and host={command.host} need --coordinator: the address of host 0.")
+        return
+    from rljax.parallel.hosts import join  # noqa: PLC0415
+
+    join(command.coordinator, hosts=command.hosts, host=command.host)
 
 
 def refuse_settings_on_resume(command: Train) -> None:

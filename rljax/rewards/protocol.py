@@ -92,6 +92,15 @@ class Weighted:
         return Weighted(rewards, weights)
 
 
+def needs_all_hosts(reward: Callable) -> bool:
+    """Whether every host of a run has to ask the reward about all completions, as one that computes on the devices of all must.
+
+    Such a reward has the attribute `on_all_hosts`; of any other, each host judges its own part of the completions.
+    """
+    parts = reward.flat().rewards.values() if isinstance(reward, Weighted) else [reward]
+    return any(getattr(part, "on_all_hosts", False) for part in parts)
+
+
 def judge(
     reward: Callable,
     prompts: Sequence[str],

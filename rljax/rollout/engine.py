@@ -7,14 +7,14 @@ from functools import partial
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray, PyTree
 
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import EncodedPrompts, left_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Model, Params
-from rljax.parallel import put_rows
-from rljax.rewards.protocol import judge
+from rljax.parallel import divide, fetch, of_first, put_rows, together
+from rljax.rewards.protocol import judge, needs_all_hosts
 from rljax.rewards.steps import on_tokens, score_steps
 from rljax.rollout.groups import Groups
 from rljax.rollout.sampling import Samples, Sampling, sample
@@ -53,7 +53,7 @@ class Engine:
         """
         rows = [*problems, *[problems[0]] * (-len(problems) % unit)]
         prompts = put_rows(self.mesh, self._padded(rows))
-        drawn = jax.device_get(sample(self.model, params, *prompts, key, sampling=self.sampling))
+        drawn = fetch(sample(self.model, params, *prompts, key, sampling=self.sampling))
         return jax.tree.map(lambda array: array[: len(problems)], drawn)
 
     def generate(
@@ -82,14 +82,7 @@ class Engine:
         rows = np.repeat(problems, member.sum(-1)).tolist()
         drawn = self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
         asked = [self.prompts.problems[i] for i in rows]
-        completions = [self.text(row, seen) for row, seen in zip(drawn.tokens, drawn.mask, strict=True)]
-        judged = judge(
-            self.reward,
-            [problem.prompt for problem in asked],
-            completions,
-            reward_columns(asked),
-            max_failure_share=self.max_failure_share,
-        )
+        judged = self._judged(asked, drawn)
         prompt_tokens, prompt_mask = self._padded(problems)
 
         def grouped(array: np.ndarray, empty: float = 0) -> np.ndarray:
@@ -106,12 +99,29 @@ class Engine:
             behaviour_logp=grouped(drawn.behaviour_logp),
             policy_logp=grouped(drawn.policy_logp),
             truncated=grouped(drawn.truncated),
-            rewards=grouped(judged.total),
-            valid=grouped(judged.valid),
-            failed=grouped(judged.failed),
-            parts=jax.tree.map(partial(grouped, empty=np.nan), judged.parts) if len(judged.parts) > 1 else None,
-            **{name: grouped(array) for name, array in self._steps(asked, drawn, completions).items()},
+            parts=jax.tree.map(partial(grouped, empty=np.nan), judged.pop("parts")),
+            **{name: grouped(array) for name, array in judged.items()},
         )
+
+    def _judged(self, asked: Sequence[Problem], drawn: Samples) -> dict[str, PyTree]:
+        """What the rewards say of responses, by fields of `Groups`; of several hosts each judges its part."""
+
+        def judge_rows(rows: Int[np.ndarray, "R"]) -> dict[str, PyTree]:
+            problems, some = [asked[row] for row in rows], jax.tree.map(lambda array: array[rows], drawn)
+            completions = [self.text(tokens, seen) for tokens, seen in zip(some.tokens, some.mask, strict=True)]
+            prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
+            said = judge(self.reward, prompts, completions, columns, max_failure_share=self.max_failure_share)
+            return {
+                "rewards": said.total,
+                "valid": said.valid,
+                "failed": said.failed,
+                "parts": said.parts if len(said.parts) > 1 else None,
+                **self._steps(problems, some, completions),
+            }
+
+        if needs_all_hosts(self.reward):
+            return of_first(together(lambda: judge_rows(np.arange(len(asked)))))
+        return divide(len(asked), judge_rows)
 
     def _steps(self, asked: Sequence[Problem], drawn: Samples, completions: Sequence[str]) -> dict[str, np.ndarray]:
         """Rewards of the completions' steps on their tokens, `[B, T]`, if steps are judged."""

@@ -18,7 +18,7 @@ from rljax.errors import InputError
 from rljax.models import Model, Params
 from rljax.models.huggingface import locate
 from rljax.models.value_model import ValueModel, init_value_params, load_value_model, value_model, value_outputs
-from rljax.parallel import put_rows, replicated, shardings
+from rljax.parallel import fetch, put_rows, replicated, shardings
 from rljax.training.config import TrainConfig
 from rljax.training.rollouts import micro_batches
 from rljax.training.state import CriticState, TrainState
@@ -144,7 +144,7 @@ def make_values(valuer: Valuer, mesh: Mesh, rows: int) -> Callable[[Params, Sequ
         (parts,) = micro_batches(sequences, 1, rows)
         count = parts.tokens.shape[0]
         pieces = [value(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts))) for i in range(count)]
-        return np.concatenate([np.asarray(piece) for piece in pieces])
+        return np.concatenate(fetch(pieces))
 
     return values
 

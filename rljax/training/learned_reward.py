@@ -26,7 +26,7 @@ from rljax.models import Model, Params
 from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
-from rljax.parallel import put_rows, shardings
+from rljax.parallel import fetch, put, put_rows, shardings
 from rljax.rewards.failure import Failed, one_line
 from rljax.training.update import Sequences
 
@@ -133,7 +133,7 @@ def make_score(
                 part = places[begin : begin + rows]
                 filled = [sequences[place] for place in part] + [[]] * (rows - len(part))
                 padded = Sequences(*right_pad(filled, int(length), pad_id=0))
-                scores[part] = np.asarray(compiled(params, put_rows(mesh, padded)))[: len(part)]
+                scores[part] = fetch(compiled(params, put_rows(mesh, padded)))[: len(part)]
         return scores
 
     return score
@@ -279,7 +279,7 @@ def reward_of_model(
         InputError: what `load_reward_model` refuses.
     """
     trained = load_reward_model(name_or_folder, tokenizer=tokenizer, chat=chat, dtype=dtype)
-    params = jax.device_put(trained.params, shardings(mesh, trained.params))
+    params = put(trained.params, shardings(mesh, trained.params))
     score = make_score(trained.model, mesh, rows=rows)
 
     def encoded(prompt: str, completion: str) -> list[int] | Failed:
@@ -296,4 +296,5 @@ def reward_of_model(
             answers[place] = float(value)
         return answers
 
+    reward_model.on_all_hosts = True  # its model is spread over their devices
     return reward_model

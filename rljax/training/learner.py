@@ -13,7 +13,7 @@ from rljax.algorithms import Algorithm, Batch, Past, Rollout
 from rljax.ops.divergence import ema_update
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
-from rljax.parallel import put_rows
+from rljax.parallel import fetch, put_rows
 from rljax.rollout import Groups, pad
 from rljax.training.critic import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 from rljax.training.optimizer import updates_done
@@ -136,7 +136,7 @@ def make_past(run: Run) -> Callable[[Groups, Rollout], Past | None]:
         memory = run.state.remembered
         if memory is None:
             return None
-        past = Past(jax.device_get(memory), groups.problem)
+        past = Past(fetch(memory), groups.problem)
         run.state = run.state._replace(remembered=remember(memory, groups.problem, rollout))
         return past
 

@@ -1,6 +1,8 @@
 """The whole run: warm start, value pretraining, reinforcement learning, and everything that is kept of it."""
 
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -8,12 +10,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from rljax.algorithms import Algorithm
 from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.ops.group_history import empty_history
+from rljax.parallel import is_first, of_first, on_first
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
@@ -97,14 +102,17 @@ def train(
     state = initial_state(setup, first_params())
     restored = Checkpoint(state, no_history(len(setup.train.prompts.tokens)), None, {})
     if existing is None:
-        path = config.run or default_run_path(config.name, datetime.now())
-        folder = RunFolder.create(path, replace(config, run=str(path)).to_json())
+        path = config.run or default_run_path(config.name, datetime.fromtimestamp(int(of_first(np.uint32(time.time())))))
+        on_first(lambda: RunFolder.create(path, replace(config, run=str(path)).to_json()))
+        folder = RunFolder.open(path)
     else:
         folder = existing
         restored = checkpoints.restore(folder.checkpoints / LAST, state)
-        folder.rewind(int(restored.state.warm_step), int(restored.state.step), value_step=int(restored.state.value_step))
+        steps = int(restored.state.warm_step), int(restored.state.step), int(restored.state.value_step)
+        on_first(lambda: folder.rewind(steps[0], steps[1], value_step=steps[2]))
     with ExitStack() as stack:
-        display = stack.enter_context(make_display(config.quiet, sys.stdout))
+        screen = sys.stdout if is_first() else stack.enter_context(Path(os.devnull).open("w"))
+        display = stack.enter_context(make_display(config.quiet, screen))
         trackers = make_trackers(config, folder)
         stack.callback(trackers.close)
         stop = stack.enter_context(StopRequest())
@@ -121,7 +129,9 @@ def described(config: TrainConfig, **given: object) -> TrainConfig:
 
 
 def make_trackers(config: TrainConfig, folder: RunFolder) -> Trackers:
-    """JSONL and TensorBoard always, Weights & Biases when asked."""
+    """JSONL and TensorBoard always, Weights & Biases when asked; of several hosts the first one keeps them."""
+    if not is_first():
+        return Trackers([])
     trackers = [JsonlTracker(folder), TensorBoardTracker(folder)]
     if config.wandb:
         trackers.append(WandbTracker(folder, project=config.name))
@@ -145,7 +155,8 @@ def execute(run: Run) -> Result:
         run.state = place(begin_rl(run.state), setup.mesh)
         run.save(LAST)
     reinforce(run)
-    plot_curves(run.folder.metrics, run.folder.curves, title=f"{run.config.name}: {run.config.algorithm}")
+    title = f"{run.config.name}: {run.config.algorithm}"
+    on_first(lambda: plot_curves(run.folder.metrics, run.folder.curves, title=title))
     before, after = run.notes["accuracy_before"], run.notes["accuracy"]
     run.display.finish(
         [

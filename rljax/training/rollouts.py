@@ -15,7 +15,7 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import Demonstrations, PromptStream
 from rljax.models import Params, Scores
 from rljax.ops.group_history import RewardHistory, push_history
-from rljax.parallel import put_rows, shardings
+from rljax.parallel import fetch, put, put_rows, shardings
 from rljax.rollout import Collected, Engine, Groups, collect
 from rljax.training.config import TrainConfig
 from rljax.training.state import TrainState, draw_key
@@ -86,7 +86,8 @@ def next_rollout(
         choice = ask(history, int(state.step), int(state.position), prompts)
         problems, sizes = choice.problems, sizes_of(config, history, choice.problems)
         groups = engine.generate(state.params, problems.tolist(), config.group_size, draw_key(state), sizes=sizes)
-        state = state._replace(draws=state.draws + 1, position=jnp.int32(choice.position))
+        position = put(np.int32(choice.position), state.position.sharding)
+        state = state._replace(draws=state.draws + 1, position=position)
         lengths = groups.mask.sum(-1)
         history = record(history, groups.problem, groups.rewards, lengths, valid=groups.valid, decay=config.history_decay)
         return groups
@@ -145,7 +146,7 @@ def make_scores(scorer: Scorer, mesh: Mesh, rows: int) -> Callable[[Params, Sequ
         (parts,) = micro_batches(sequences, 1, rows)
         count = parts.tokens.shape[0]
         pieces = [score(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], parts))) for i in range(count)]
-        return jax.tree.map(lambda *arrays: np.concatenate([np.asarray(array) for array in arrays]), *pieces)
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *fetch(pieces))
 
     return scores
 

@@ -8,6 +8,7 @@ import optax
 from rljax.data.fault import describe as describe_faults
 from rljax.data.history import History
 from rljax.models import count_parameters
+from rljax.parallel import any_host
 from rljax.rollout import Groups
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
@@ -60,7 +61,7 @@ class Run:
 
     def stop_if_asked(self) -> None:
         """After Ctrl-C: save, say how to go on, and leave."""
-        if self.stop.requested:
+        if any_host(self.stop.requested):
             self.save(LAST)
             self.display.warning(f"Stopped. Everything is saved; go on with: rljax train --resume {self.folder.path}")
             raise Interrupted
@@ -113,11 +114,12 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     mesh = " x ".join(f"{name}={size}" for name, size in setup.mesh.shape.items())
     kind = setup.mesh.devices.flat[0].device_kind
     train, heldout = setup.train.prompts, setup.heldout.prompts
+    hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
     lines = [
         f"algorithm {config.algorithm} on {config.dataset or 'generated arithmetic'}: {len(train.tokens)} training prompts, "
         f"{len(heldout.tokens)} held out",
         f"model {config.model or 'from random weights'}: {count_parameters(state.params):,} parameters, {config.dtype}",
-        f"mesh {mesh} of {jax.device_count()} {kind} device(s)",
+        f"mesh {mesh} of {jax.device_count()} {kind} device(s){hosts}",
         f"run folder {folder.path}",
     ]
     if setup.critic is not None:

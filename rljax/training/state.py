@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from rljax.models import Params
 from rljax.ops.group_history import RewardHistory
-from rljax.parallel import shardings
+from rljax.parallel import put, shardings
 
 WARM_START, VALUE_PRETRAINING, RL = 0, 1, 2
 
@@ -93,4 +93,4 @@ def draw_key(state: TrainState) -> PRNGKeyArray:
 
 def place(state: TrainState, mesh: Mesh) -> TrainState:
     """Put every array where the mesh wants it."""
-    return jax.device_put(state, shardings(mesh, state))
+    return put(state, shardings(mesh, state))

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import jax
-
 from rljax.algorithms import Algorithm
 from rljax.models.value_model import save_value_model
 from rljax.ops.weights import token_mean
+from rljax.parallel import fetch, on_first
 from rljax.rollout import Groups, pad
 from rljax.training.checkpoint import LAST
 from rljax.training.config import TrainConfig
@@ -119,6 +118,7 @@ def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[
 def save_critic(run: Run) -> None:
     """Write the critic as a model folder, which `--critic RUN` of another run takes up."""
     folder, tokenizer = critic_folder(run.folder.path), run.setup.tokenizer
-    params = jax.device_get(run.state.critic.params)
-    save_value_model(folder, run.setup.critic.model, params, bos=None, eos=tokenizer.eos_token_id)
+    params = fetch(run.state.critic.params)
+    model, eos = run.setup.critic.model, tokenizer.eos_token_id
+    on_first(lambda: save_value_model(folder, model, params, bos=None, eos=eos))
     run.display.message(f"The pretrained critic lies in {folder}.")
