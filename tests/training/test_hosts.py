@@ -1,0 +1,118 @@
+"""Runs of the trainer on two hosts give the numbers of the same runs on one."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from small_runs import SMALL
+from two_hosts import on_two_hosts
+
+import rljax
+from rljax.data.tokenizer import load_tokenizer
+from rljax.models import Model, TransformerConfig
+from rljax.models.value_model import init_value_params, value_model
+from rljax.training.learned_reward import RewardModel, save_reward_model
+
+REWARD = '''
+import os, signal
+import jax
+
+calls = []
+
+def even_length(completions):
+    calls.append(len(completions))
+    if jax.process_index() == 1 and str(len(calls)) == os.environ.get("STOP_IN_CALL"):
+        signal.raise_signal(signal.SIGINT)
+    return [float(len(completion) % 2 == 0) for completion in completions]
+'''
+TINY = replace(
+    SMALL,
+    train_problems=24,
+    heldout_problems=6,
+    warm_start_steps=1,
+    warm_start_batch=8,
+    steps=3,
+    prompts=4,
+    group_size=4,
+    microbatch_rows=8,
+    learning_rate=1e-2,
+    checkpoint_every=2,
+)
+TIMES = {"seconds", "tokens_per_second"}
+
+
+def train_on_two_hosts(*arguments, **environment):
+    return on_two_hosts(["-m", "rljax", "train", *arguments], **environment)
+
+
+def experiment(config, folder):
+    """A file that defines these settings."""
+    file = folder / "experiment.py"
+    file.write_text(f"import rljax\n\nCONFIG = rljax.TrainConfig.from_json({config.to_json()!r})\n")
+    return str(file)
+
+
+def rows_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_numbers(run, like):
+    got, wanted = rows_of(run), rows_of(like)
+    assert [(row.pop("phase"), list(row)) for row in got] == [(row.pop("phase"), list(row)) for row in wanted]
+    for ours, theirs in zip(got, wanted, strict=True):
+        for name in ours.keys() - TIMES:
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    assert (run / "samples.jsonl").read_bytes() == (like / "samples.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def reward_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("reward") / "even.py"
+    file.write_text(REWARD)
+    return file
+
+
+@pytest.fixture(scope="module")
+def reward_folder(tmp_path_factory):
+    folder, tokenizer = tmp_path_factory.mktemp("reward") / "model", load_tokenizer("characters")
+    shape = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "hidden": 32}
+    model = value_model(Model(TransformerConfig(vocab_size=tokenizer.vocab_size, **shape)), 1)
+    save_reward_model(folder, RewardModel(model, init_value_params(model, jax.random.key(3)), tokenizer, chat=False))
+    return folder
+
+
+def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_one(tmp_path, reward_file):
+    config = replace(
+        TINY, algorithm="vapo", value_pretraining_steps=2, data=1, fsdp=2, reward=f"{reward_file}:even_length", seed=1
+    )
+    run, like = tmp_path / "two", tmp_path / "one"
+    stopped = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path), STOP_IN_CALL="5")
+    assert [host.returncode for host in stopped] == [130, 130], [host.stderr[-2000:] for host in stopped]
+    assert "go on with: rljax train --resume" in stopped[0].stdout
+    assert stopped[1].stdout.count("RL") == 0, "only the first host shows the run"
+    before = len(rows_of(run))
+    resumed = train_on_two_hosts("--resume", str(run))
+    assert [host.returncode for host in resumed] == [0, 0], [host.stderr[-2000:] for host in resumed]
+    rljax.train(replace(config, run=str(like)))
+    assert before < len(rows_of(run))
+    assert_same_numbers(run, like)
+    weights = [(folder / "critic" / "model.safetensors").stat().st_size for folder in (run, like)]
+    assert weights[0] == weights[1]
+
+
+def test_two_hosts_share_a_reward_model_and_ragged_groups(tmp_path, reward_folder):
+    config = replace(
+        TINY,
+        algorithm="dapo",
+        data=2,
+        reward=f"model:{reward_folder}",
+        token_budget=4 * 3 * 12,
+        remembered_rewards=3,
+    )
+    run, like = tmp_path / "two", tmp_path / "one"
+    ended = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path))
+    assert [host.returncode for host in ended] == [0, 0], [host.stderr[-2000:] for host in ended]
+    rljax.train(replace(config, run=str(like)))
+    assert_same_numbers(run, like)
