@@ -7,14 +7,14 @@ from functools import partial
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PRNGKeyArray, PyTree
+from jaxtyping import Bool, Int, PRNGKeyArray, PyTree
 
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import EncodedPrompts, left_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Model, Params
 from rljax.parallel import divide, fetch, of_first, put_rows, together
-from rljax.rewards.protocol import judge, needs_all_hosts
+from rljax.rewards import protocol
 from rljax.rewards.steps import on_tokens, score_steps
 from rljax.rollout.groups import Groups
 from rljax.rollout.sampling import Samples, Sampling, sample
@@ -80,8 +80,20 @@ class Engine:
         """
         member = np.arange(group_size) < np.full(len(problems), group_size if sizes is None else sizes)[:, None]
         rows = np.repeat(problems, member.sum(-1)).tolist()
-        drawn = self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
-        asked = [self.prompts.problems[i] for i in rows]
+        return self.judge(problems, member, self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size)))
+
+    def judge(self, problems: Sequence[int], member: Bool[np.ndarray, "P G"], drawn: Samples) -> Groups:
+        """Judge responses to problems, and arrange them as groups.
+
+        Args:
+            problems: indices into `prompts`.
+            member: which places of the groups are filled.
+            drawn: a response for each of those, group after group.
+
+        Raises:
+            InputError: as `generate`.
+        """
+        asked = [self.prompts.problems[i] for i in np.repeat(problems, member.sum(-1))]
         judged = self._judged(asked, drawn)
         prompt_tokens, prompt_mask = self._padded(problems)
 
@@ -110,7 +122,7 @@ class Engine:
             problems, some = [asked[row] for row in rows], jax.tree.map(lambda array: array[rows], drawn)
             completions = [self.text(tokens, seen) for tokens, seen in zip(some.tokens, some.mask, strict=True)]
             prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
-            said = judge(self.reward, prompts, completions, columns, max_failure_share=self.max_failure_share)
+            said = protocol.judge(self.reward, prompts, completions, columns, max_failure_share=self.max_failure_share)
             return {
                 "rewards": said.total,
                 "valid": said.valid,
@@ -119,7 +131,7 @@ class Engine:
                 **self._steps(problems, some, completions),
             }
 
-        if needs_all_hosts(self.reward):
+        if protocol.needs_all_hosts(self.reward):
             return of_first(together(lambda: judge_rows(np.arange(len(asked)))))
         return divide(len(asked), judge_rows)
 
