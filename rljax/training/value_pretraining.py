@@ -103,7 +103,7 @@ def pretrain_value(run: Run) -> None:
 
 
 def explored(run: Run, groups: Groups) -> tuple[Groups, np.ndarray]:
-    """Let the first responses of a rollout go other ways, as many as exploring starts are asked for.
+    """Let some responses of a rollout go other ways, as many as exploring starts are asked for, evenly among all.
 
     Returns:
         The groups, and the first token of each response that is learnt from, `[P, G]`: 0 where nothing was changed.
@@ -113,17 +113,18 @@ def explored(run: Run, groups: Groups) -> tuple[Groups, np.ndarray]:
     count = round(config.exploring_starts * groups.count)
     if count == 0:
         return groups, begins
-    devices = run.setup.mesh.size
-    key = jax.random.fold_in(draw_key(run.state), EXPLORING)
-    others, begins[:count] = explore(
+    chosen = np.arange(count) * groups.count // count
+    rest, devices = np.setdiff1d(np.arange(groups.count), chosen), run.setup.mesh.size
+    others, begins[chosen] = explore(
         engine,
         run.state.params,
-        take(groups, slice(count)),
-        key=key,
+        take(groups, chosen),
+        key=jax.random.fold_in(draw_key(run.state), EXPLORING),
         temperature=config.exploring_temperature,
         rows=-(-count * groups.mask.shape[1] // devices) * devices,
     )
-    return concatenate([others, take(groups, slice(count, None))]), begins
+    place = np.argsort(np.concatenate([chosen, rest]))
+    return take(concatenate([others, take(groups, rest)]), place), begins
 
 
 def behind(mask: Bool[np.ndarray, "P G T"], begins: Int[np.ndarray, "P G"]) -> Bool[np.ndarray, "P G T"]:
