@@ -166,36 +166,6 @@ class PromptStream:
         return [self.records[i] for i in self.indices(position, count)]
 
 
-def host_part(count: int, *, host: int, hosts: int) -> slice:
-    """Say which of the prompts of a step one host serves.
-
-    Every host asks the stream for the same `count` prompts and takes its own piece of them, so that the order of the data does not
-    depend on how many hosts there are. The pieces are contiguous, as the rows of an array that is sharded over hosts are.
-
-    Args:
-        count: prompts of the whole step.
-        host: which host this is, from 0 on (`jax.process_index()`).
-        hosts: how many there are (`jax.process_count()`).
-
-    Returns:
-        A slice of the `count` prompts.
-
-    Raises:
-        InputError: a count that the hosts cannot share equally.
-        ValueError: no hosts, or a host that is none of them.
-
-    Example:
-        >>> PromptStream(range(8), seed=0).indices(0, 6)[host_part(6, host=1, hosts=2)]
-        [7, 4, 2]
-    """
-    if hosts < 1 or not 0 <= host < hosts:
-        raise ValueError(f"host must lie in [0, hosts), got host={host} and hosts={hosts}")
-    if count % hosts:
-        raise InputError(f"{count} prompts cannot be shared equally by {hosts} hosts; take a multiple of {hosts}.")
-    share = count // hosts
-    return slice(host * share, (host + 1) * share)
-
-
 def left_pad(
     rows: Sequence[Sequence[int]], length: int, pad_id: int
 ) -> tuple[Int32[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:

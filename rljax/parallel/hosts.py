@@ -13,7 +13,6 @@ import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all, process_allgather
 from jaxtyping import Int, PyTree
 
-from rljax.data.prompts import host_part
 from rljax.errors import InputError
 
 AUTO = "auto"
@@ -115,7 +114,6 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
         [0, 2, 4]
     """
     hosts = jax.process_count()
-    rows = np.resize(np.arange(count), -(-count // hosts) * hosts)
-    part = rows[host_part(len(rows), host=jax.process_index(), hosts=hosts)]
-    done = together(lambda: work(part))
+    parts = np.resize(np.arange(count), (hosts, -(-count // hosts)))
+    done = together(lambda: work(parts[jax.process_index()]))
     return jax.tree.map(lambda array: process_allgather(array).reshape(-1, *array.shape[1:])[:count], done)

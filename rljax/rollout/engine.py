@@ -80,7 +80,9 @@ class Engine:
         """
         member = np.arange(group_size) < np.full(len(problems), group_size if sizes is None else sizes)[:, None]
         rows = np.repeat(problems, member.sum(-1)).tolist()
-        return self.judge(problems, member, self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size)))
+        return self.judge(
+            problems, member, self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
+        )
 
     def judge(self, problems: Sequence[int], member: Bool[np.ndarray, "P G"], drawn: Samples) -> Groups:
         """Judge responses to problems, and arrange them as groups.

@@ -137,9 +137,7 @@ def behind(mask: Bool[np.ndarray, "P G T"], begins: Int[np.ndarray, "P G"]) -> B
     return mask & (np.arange(mask.shape[-1]) >= begins[..., None])
 
 
-def make_value_learner(
-    run: Run, algorithm: Algorithm, steps: int
-) -> Callable[[Groups, Int[np.ndarray, "P G"]], Numbers]:
+def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[Groups, Int[np.ndarray, "P G"]], Numbers]:
     """Compile what asks the critic about a rollout, and then teaches it all tokens from the given ones on.
 
     What it says before it learns is measured on responses that are the policy's throughout. There are `steps` rollouts at most.

@@ -1,7 +1,5 @@
 """Prompts as arrays, and the order in which they come."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +10,6 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import (
     PromptStream,
     encode_prompts,
-    host_part,
     left_pad,
     prompt_tokens,
     right_pad,
@@ -170,22 +167,6 @@ def test_stream_refusals():
     for position, count in ((-1, 2), (2, -1)):
         with pytest.raises(ValueError, match=f"must not be negative, got {position} and {count}"):
             PromptStream("a", seed=0).indices(position, count)
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 3, 6])
-def test_the_parts_of_all_hosts_are_the_whole(hosts):
-    whole = PromptStream(range(50), seed=4).indices(7, 12)
-    parts = [PromptStream(range(50), seed=4).indices(7, 12)[host_part(12, host=host, hosts=hosts)] for host in range(hosts)]
-    assert [*itertools.chain(*parts)] == whole
-    assert {len(part) for part in parts} == {12 // hosts}
-
-
-def test_host_refusals():
-    with pytest.raises(InputError, match="10 prompts cannot be shared equally by 4 hosts; take a multiple of 4"):
-        host_part(10, host=0, hosts=4)
-    for host, hosts in ((-1, 2), (2, 2), (0, 0)):
-        with pytest.raises(ValueError, match=f"host must lie in .* got host={host} and hosts={hosts}"):
-            host_part(4, host=host, hosts=hosts)
 
 
 def test_the_tokens_of_one_prompt():

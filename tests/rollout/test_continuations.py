@@ -104,7 +104,9 @@ def test_exploring_responses_are_judged_whole(rollout):
     engine, params, groups = rollout
     longest = replace(engine, reward=lambda completions: [float(len(completion)) for completion in completions])
     others, _ = explore(longest, params, groups, key=jax.random.key(6), temperature=3.0, rows=8)
-    texts = [[engine.text(*pair) for pair in zip(*group, strict=True)] for group in zip(others.tokens, others.mask, strict=True)]
+    texts = [
+        [engine.text(*pair) for pair in zip(*group, strict=True)] for group in zip(others.tokens, others.mask, strict=True)
+    ]
     assert others.rewards.tolist() == [[len(text) for text in group] for group in texts]
 
 

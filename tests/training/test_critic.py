@@ -349,7 +349,10 @@ def test_returns_beyond_the_support_are_refused():
         ),
         ({"algorithm": "grpo", "without": ("x",)}, "--without x: name must be one of dapo, vapo, vc_ppo, got 'grpo'"),
         ({"step_reward": "equations"}, "vapo does not learn from steps"),
-        ({"algorithm": "grpo", "value_pretraining_steps": None, "exploring_starts": 0.5}, "so exploring_starts cannot apply"),
+        (
+            {"algorithm": "grpo", "value_pretraining_steps": None, "exploring_starts": 0.5},
+            "so exploring_starts cannot apply",
+        ),
         ({"exploring_starts": 1.0}, "exploring_starts is 1.0; it must be at least 0 and below 1"),
         ({"exploring_temperature": 0.0}, "exploring_temperature is 0.0; it must be positive"),
         ({"value_pretraining_steps": -1}, "value_pretraining_steps is -1; it must not be negative"),

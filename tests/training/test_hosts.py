@@ -15,7 +15,7 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.training.learned_reward import RewardModel, save_reward_model
 
-REWARD = '''
+REWARD = """
 import os, signal
 import jax
 
@@ -26,7 +26,7 @@ def even_length(completions):
     if jax.process_index() == 1 and str(len(calls)) == os.environ.get("STOP_IN_CALL"):
         signal.raise_signal(signal.SIGINT)
     return [float(len(completion) % 2 == 0) for completion in completions]
-'''
+"""
 TINY = replace(
     SMALL,
     train_problems=24,
