@@ -6,16 +6,14 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from rljax.data.problem import reward_columns
-from rljax.data.prompts import right_pad
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import Engine
 from rljax.rollout.groups import Groups
-from rljax.rollout.sampling import Samples
 
 
 class State(NamedTuple):
@@ -45,85 +43,6 @@ def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
     return [State(*map(int, places[index])) for index in np.sort(chosen)]
 
 
-def go_on(
-    engine: Engine,
-    params: Params,
-    problems: Sequence[int],
-    begun: Sequence[Sequence[int]],
-    *,
-    key: PRNGKeyArray,
-    most: int,
-    rows: int = 256,
-) -> list[list[int]]:
-    """Let the policy go on with responses that have begun; an ended one stays as it is.
-
-    Args:
-        engine: says how tokens are drawn, and at most how many are added.
-        params: of the policy.
-        problems: the prompt of each, as an index into the engine's.
-        begun: the first tokens of each, at most `most`.
-        key: random key.
-        most: tokens of a whole response.
-        rows: responses sampled at a time, a multiple of the mesh's devices.
-
-    Returns:
-        The tokens of each response, old and new.
-    """
-    asked = [[*engine.prompts.tokens[problem], *tokens] for problem, tokens in zip(problems, begun, strict=True)]
-    prompts = replace(engine.prompts, problems=[engine.prompts.problems[problem] for problem in problems], tokens=asked)
-    longer = replace(engine, prompts=prompts, prompt_length=engine.prompt_length + most)
-    responses = [list(tokens) for tokens in begun]
-    alive = [place for place, tokens in enumerate(begun) if len(tokens) == 0 or tokens[-1] != engine.sampling.eos_id]
-    for call, begin in enumerate(range(0, len(alive), rows)):
-        part = alive[begin : begin + rows]
-        filled = np.resize(part, rows)  # the last call is filled up with repeats that do not count
-        drawn = longer.draw(params, filled.tolist(), jax.random.fold_in(key, call))
-        for place, tokens, seen in zip(part, drawn.tokens, drawn.mask, strict=False):
-            responses[place] = [*responses[place], *tokens[seen].tolist()][:most]
-    return responses
-
-
-def explore(
-    engine: Engine, params: Params, groups: Groups, *, key: PRNGKeyArray, temperature: float, rows: int = 256
-) -> tuple[Groups, Int[np.ndarray, "P G"]]:
-    """Leave each response at a token drawn at random for another one, and let the policy go on from there.
-
-    What a policy seldom does, its critic seldom sees. Behind the other token everything is the policy's own again, so that what
-    becomes of the response is a sample of the policy's value there.
-
-    Args:
-        engine: as the rollout was sampled.
-        params: of the policy.
-        groups: the rollout; all places filled.
-        key: random key.
-        temperature: at which the other token is drawn, from all tokens.
-        rows: responses sampled at a time, a multiple of the mesh's devices.
-
-    Returns:
-        The new responses, judged, in the same places, without log-probabilities; and for each the first token that is the
-        policy's own again (its length, where it ended with the other token).
-    """
-    lengths = groups.mask.sum(-1)
-    places, other, rest = jax.random.split(key, 3)
-    left = np.floor(np.asarray(jax.random.uniform(places, lengths.shape)) * lengths).astype(int)
-    problems = groups.problem.repeat(lengths.shape[1]).tolist()
-    begun = [
-        tokens[:count].tolist()
-        for tokens, count in zip(groups.tokens.reshape(-1, groups.tokens.shape[-1]), left.reshape(-1), strict=True)
-    ]
-    most = engine.sampling.max_tokens
-    one = engine.sampling._replace(max_tokens=1, temperature=temperature, top_k=None, top_p=None)
-    turned = go_on(replace(engine, sampling=one), params, problems, begun, key=other, most=most, rows=rows)
-    finished = go_on(engine, params, problems, turned, key=rest, most=most, rows=rows)
-    tokens, mask = right_pad(finished, most, engine.sampling.pad_id)
-    nothing = np.zeros(tokens.shape, np.float32)
-    ended = np.array([tokens[-1] == engine.sampling.eos_id for tokens in finished])
-    judged = engine.judge(
-        groups.problem.tolist(), np.ones(lengths.shape, bool), Samples(tokens, mask, nothing, nothing, ~ended)
-    )
-    return judged, left + 1
-
-
 def continued_rewards(
     engine: Engine,
     params: Params,
@@ -151,11 +70,24 @@ def continued_rewards(
     Raises:
         InputError: the reward had no opinion on some continuation, or failed.
     """
-    wanted = [state for state in states for _ in range(continuations)]
-    asked = [int(groups.problem[state.group]) for state in wanted]
-    begun = [groups.tokens[state.group, state.response, : state.token].tolist() for state in wanted]
-    finished = go_on(engine, params, asked, begun, key=key, most=engine.sampling.max_tokens, rows=rows)
-    problems, texts = [engine.prompts.problems[index] for index in asked], list(map(engine.tokenizer.decode, finished))
+    budget = engine.sampling.max_tokens
+    asked = [engine.prompts.problems[groups.problem[state.group]] for state in states]
+    taken = [groups.tokens[state.group, state.response, : state.token].tolist() for state in states]
+    begun = [
+        engine.prompts.tokens[groups.problem[state.group]] + tokens for state, tokens in zip(states, taken, strict=True)
+    ]
+    prompts = replace(engine.prompts, problems=asked, tokens=begun)
+    longer = replace(engine, prompts=prompts, prompt_length=engine.prompt_length + budget)
+    wanted = np.arange(len(states)).repeat(continuations)
+    texts: list[str] = []
+    for call, begin in enumerate(range(0, len(wanted), rows)):
+        part = wanted[begin : begin + rows]
+        filled = np.resize(part, rows)  # the last call is filled up with repeats that do not count
+        drawn = longer.draw(params, filled.tolist(), jax.random.fold_in(key, call))
+        for state, tokens, seen in zip(part, drawn.tokens, drawn.mask, strict=False):
+            rest = tokens[seen][: budget - len(taken[state])].tolist()
+            texts.append(engine.tokenizer.decode(taken[state] + rest))
+    problems = [asked[state] for state in wanted]
     rewards, valid = score(engine.reward, [problem.prompt for problem in problems], texts, reward_columns(problems))
     if not valid.all():
         raise InputError("The reward had no opinion on some continuations, so states have no Monte-Carlo value.")

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Int, PRNGKeyArray, PyTree
+from jaxtyping import Int, PRNGKeyArray, PyTree
 
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import EncodedPrompts, left_pad
@@ -80,22 +80,8 @@ class Engine:
         """
         member = np.arange(group_size) < np.full(len(problems), group_size if sizes is None else sizes)[:, None]
         rows = np.repeat(problems, member.sum(-1)).tolist()
-        return self.judge(
-            problems, member, self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
-        )
-
-    def judge(self, problems: Sequence[int], member: Bool[np.ndarray, "P G"], drawn: Samples) -> Groups:
-        """Judge responses to problems, and arrange them as groups.
-
-        Args:
-            problems: indices into `prompts`.
-            member: which places of the groups are filled.
-            drawn: a response for each of those, group after group.
-
-        Raises:
-            InputError: as `generate`.
-        """
-        asked = [self.prompts.problems[i] for i in np.repeat(problems, member.sum(-1))]
+        drawn = self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
+        asked = [self.prompts.problems[i] for i in rows]
         judged = self._judged(asked, drawn)
         prompt_tokens, prompt_mask = self._padded(problems)
 

@@ -197,11 +197,6 @@ class TrainConfig:
     """Peak learning rate of that phase, at the end a tenth of it; by default the critic's."""
     value_pretraining_passes: int = 1
     """How often the critic goes through each of those rollouts."""
-    exploring_starts: float = 0.0
-    """Share of the responses in that phase that are left at a token drawn at random for another one, from where the policy goes on:
-    the critic learns what seldom happens. Only tokens after the other one are learnt from."""
-    exploring_temperature: float = 3.0
-    """Temperature at which the other token is drawn."""
     value_pretraining_explained_variance: float | None = None
     """End that phase once new rollouts' explained variance reaches this."""
     value_pretraining_loss: float | None = None
@@ -338,17 +333,10 @@ def _check_shares(config: TrainConfig) -> None:
     for name in ("temperature", "learning_rate", "warm_start_learning_rate", "max_grad_norm"):
         if not getattr(config, name) > 0:
             raise InputError(f"{name} is {getattr(config, name)}; it must be positive.")
-    for name in (
-        "critic_learning_rate",
-        "value_pretraining_learning_rate",
-        "value_pretraining_loss",
-        "exploring_temperature",
-    ):
+    for name in ("critic_learning_rate", "value_pretraining_learning_rate", "value_pretraining_loss"):
         value = getattr(config, name)
         if value is not None and not value > 0:
             raise InputError(f"{name} is {value}; it must be positive.")
-    if not 0 <= config.exploring_starts < 1:
-        raise InputError(f"exploring_starts is {config.exploring_starts}; it must be at least 0 and below 1.")
     wanted = config.value_pretraining_explained_variance
     if wanted is not None and not wanted < 1:
         raise InputError(f"value_pretraining_explained_variance is {wanted}; it must be below 1, which is perfect.")

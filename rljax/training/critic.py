@@ -76,7 +76,6 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
         "critic_head": config.critic_head is not None,
         "critic_frozen_trunk": config.critic_frozen_trunk,
         "value_pretraining_steps": bool(config.value_pretraining_steps),
-        "exploring_starts": config.exploring_starts > 0,
         "mix_pretrained_value": config.mix_pretrained_value,
     }
     asked = [name for name, is_given in given.items() if is_given]

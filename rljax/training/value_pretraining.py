@@ -10,27 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import jax
-import numpy as np
-from jaxtyping import Bool, Int
-
 from rljax.algorithms import Algorithm
 from rljax.models.value_model import save_value_model
 from rljax.ops.weights import token_mean
 from rljax.parallel import fetch, on_first
 from rljax.rollout import Groups, pad
-from rljax.rollout.continuations import explore
-from rljax.rollout.groups import concatenate, take
 from rljax.training.checkpoint import LAST
 from rljax.training.config import TrainConfig
 from rljax.training.critic import critic_folder, value_schedule
 from rljax.training.learner import Numbers, credit_metrics, make_critic_learner, make_rollout_values
 from rljax.training.rollouts import as_rollout, as_sequences, make_ask, make_prepare, next_rollout
 from rljax.training.run import Run, pretraining_optimizer
-from rljax.training.state import draw_key
-
-EXPLORING = 0x7FFFFFFF
-"""Folded into the key of a sampling for what explores beside it."""
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
@@ -89,7 +79,7 @@ def pretrain_value(run: Run) -> None:
         run.state, run.history, collected = next_rollout(
             run.state, None, run.history, config=config, engine=setup.train, algorithm=algorithm, ask=ask
         )
-        numbers = learn(*explored(run, collected.groups)) | {"seconds": time.monotonic() - begun}
+        numbers = learn(collected.groups) | {"seconds": time.monotonic() - begun}
         run.state = run.state._replace(value_step=run.state.value_step + 1)
         step = int(run.state.value_step)
         run.trackers.log("value", step, numbers)
@@ -102,46 +92,8 @@ def pretrain_value(run: Run) -> None:
     save_critic(run)
 
 
-def explored(run: Run, groups: Groups) -> tuple[Groups, np.ndarray]:
-    """Let some responses of a rollout go other ways, as many as exploring starts are asked for, evenly among all.
-
-    Returns:
-        The groups, and the first token of each response that is learnt from, `[P, G]`: 0 where nothing was changed.
-    """
-    config, engine = run.config, run.setup.train
-    begins = np.zeros(groups.mask.shape[:2], int)
-    count = round(config.exploring_starts * groups.count)
-    if count == 0:
-        return groups, begins
-    chosen = np.arange(count) * groups.count // count
-    rest, devices = np.setdiff1d(np.arange(groups.count), chosen), run.setup.mesh.size
-    others, begins[chosen] = explore(
-        engine,
-        run.state.params,
-        take(groups, chosen),
-        key=jax.random.fold_in(draw_key(run.state), EXPLORING),
-        temperature=config.exploring_temperature,
-        rows=-(-count * groups.mask.shape[1] // devices) * devices,
-    )
-    place = np.argsort(np.concatenate([chosen, rest]))
-    return take(concatenate([others, take(groups, rest)]), place), begins
-
-
-def behind(mask: Bool[np.ndarray, "P G T"], begins: Int[np.ndarray, "P G"]) -> Bool[np.ndarray, "P G T"]:
-    """Keep of each response the tokens from the given one on.
-
-    Example:
-        >>> behind(np.array([[[True, True, True, False]]]), np.array([[1]])).tolist()
-        [[[False, True, True, False]]]
-    """
-    return mask & (np.arange(mask.shape[-1]) >= begins[..., None])
-
-
-def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[Groups, Int[np.ndarray, "P G"]], Numbers]:
-    """Compile what asks the critic about a rollout, and then teaches it all tokens from the given ones on.
-
-    What it says before it learns is measured on responses that are the policy's throughout. There are `steps` rollouts at most.
-    """
+def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[Groups], Numbers]:
+    """Compile what asks the critic about a rollout, and then teaches it; `steps` rollouts at most."""
     config, setup = one_response_a_prompt(run.config), run.setup
     schedule = value_schedule(algorithm, config, setup.mesh.size)
     prepared = make_prepare(algorithm, minibatches=config.minibatches, value_minibatches=schedule.minibatches)
@@ -150,13 +102,13 @@ def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[
     optimizer = pretraining_optimizer(setup, steps * passes * schedule.minibatches * schedule.passes)
     teach = make_critic_learner(run, algorithm, optimizer, schedule, passes=passes)
 
-    def learn(groups: Groups, begins: Int[np.ndarray, "P G"]) -> Numbers:
-        groups, begins = pad(groups, config.prompts), np.pad(begins, ((0, config.prompts - groups.count), (0, 0)))
+    def learn(groups: Groups) -> Numbers:
+        groups = pad(groups, config.prompts)
         sequences = as_sequences(groups)
         values = values_of(groups, sequences)
+        batch = prepared(as_rollout(groups, values=values))
         shape = groups.mask.shape
-        batch = prepared(as_rollout(groups._replace(mask=behind(groups.mask, begins)), values=values))
-        mask, advantage = batch.mask.reshape(shape) & (begins == 0)[..., None], batch.advantage.reshape(shape)
+        mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
         measured = credit_metrics(values.reshape(shape), groups.rewards, mask, advantage)
         return {name: float(value) for name, value in measured.items()} | teach(sequences, batch)
 

@@ -8,7 +8,7 @@ import pytest
 from small_runs import SMALL
 
 from rljax.errors import InputError
-from rljax.rollout.continuations import State, continued_rewards, draw_states, explore, go_on
+from rljax.rollout.continuations import State, continued_rewards, draw_states
 from rljax.training.setup import make_setup
 
 CONFIG = replace(
@@ -80,49 +80,3 @@ def test_a_reward_without_opinion_is_refused(rollout):
     silent = replace(engine, reward=lambda completions: [None] * len(completions))
     with pytest.raises(InputError, match="no opinion on some continuations"):
         continued_rewards(silent, params, groups, [State(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)
-
-
-def test_an_exploring_response_leaves_another_one_at_one_token(rollout):
-    engine, params, groups = rollout
-    key = jax.random.key(5)
-    others, begins = explore(engine, params, groups, key=key, temperature=3.0, rows=8)
-    assert others.tokens.shape == groups.tokens.shape
-    np.testing.assert_array_equal(others.problem, groups.problem)
-    for place in np.ndindex(begins.shape):
-        length, begin = others.mask[place].sum(), begins[place]
-        assert 1 <= begin <= min(length, groups.mask[place].sum())
-        np.testing.assert_array_equal(others.tokens[place][: begin - 1], groups.tokens[place][: begin - 1])
-        ended = others.tokens[place][length - 1] == engine.sampling.eos_id
-        assert others.truncated[place] == (not ended)
-        assert ended or length == CONFIG.max_response_tokens
-    assert len(np.unique(begins)) > 1
-    again, _ = explore(engine, params, groups, key=key, temperature=3.0, rows=8)
-    np.testing.assert_array_equal(again.tokens, others.tokens)
-
-
-def test_exploring_responses_are_judged_whole(rollout):
-    engine, params, groups = rollout
-    longest = replace(engine, reward=lambda completions: [float(len(completion)) for completion in completions])
-    others, _ = explore(longest, params, groups, key=jax.random.key(6), temperature=3.0, rows=8)
-    texts = [
-        [engine.text(*pair) for pair in zip(*group, strict=True)] for group in zip(others.tokens, others.mask, strict=True)
-    ]
-    assert others.rewards.tolist() == [[len(text) for text in group] for group in texts]
-
-
-def test_a_cold_exploration_takes_the_likeliest_token(rollout):
-    engine, params, groups = rollout
-    greedy = replace(engine, sampling=engine.sampling._replace(temperature=0.0))
-    path = greedy.generate(params, groups.problem.tolist(), 2, jax.random.key(0))
-    others, begins = explore(greedy, params, path, key=jax.random.key(7), temperature=0.0, rows=8)
-    np.testing.assert_array_equal(others.tokens, path.tokens)
-    assert (begins >= 1).all()
-
-
-def test_what_has_ended_stays(rollout):
-    engine, params, _ = rollout
-    ended = [5, engine.sampling.eos_id]
-    responses = go_on(engine, params, [0, 1], [ended, [5]], key=jax.random.key(0), most=6, rows=8)
-    assert responses[0] == ended
-    assert responses[1][0] == 5
-    assert 1 < len(responses[1]) <= 6

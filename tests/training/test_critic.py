@@ -127,32 +127,6 @@ def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
     assert len(rows(one.run, "value")) == TINY.value_pretraining_steps
 
 
-def test_exploring_responses_are_learnt_from_and_resumed(finished, tmp_path):
-    config, lengths = replace(TINY, exploring_starts=0.5), []
-
-    def counted(completions):
-        lengths.append(len(completions))
-        return even_length(completions)
-
-    whole = rljax.train(replace(config, run=str(tmp_path / "whole")), counted)
-    responses = config.prompts * config.group_size
-    assert lengths[: 1 + 2 * config.value_pretraining_steps] == [6] + [responses, responses // 2] * 3
-    assert rows(whole.run, "value")[1:] != rows(finished.run, "value")[1:], "the critic has learnt from other responses"
-    with pytest.raises(Interrupted):
-        rljax.train(replace(config, run=str(tmp_path / "stopped")), stopping_after(4))
-    assert int(last_state(config, tmp_path / "stopped").value_step) == 2
-    rljax.train(None, even_length, resume=tmp_path / "stopped")
-    jax.tree.map(np.testing.assert_array_equal, last_state(config, tmp_path / "stopped"), last_state(config, whole.run))
-
-
-def test_the_critic_is_measured_on_the_policys_own_responses(finished, tmp_path):
-    config = replace(TINY, exploring_starts=0.75, value_pretraining_steps=1, steps=0)
-    exploring = rljax.train(replace(config, run=str(tmp_path / "run")), even_length)
-    (row,), plain = rows(exploring.run, "value"), rows(finished.run, "value")[0]
-    assert row["outcome_loss"] != plain["outcome_loss"], "measured on a quarter of the responses"
-    assert abs(row["outcome_loss"] - plain["outcome_loss"]) < 0.5
-
-
 @pytest.mark.parametrize("calls", [2, 5], ids=["in value pretraining", "in RL"])
 def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls):
     path = tmp_path / "stopped"
@@ -349,12 +323,6 @@ def test_returns_beyond_the_support_are_refused():
         ),
         ({"algorithm": "grpo", "without": ("x",)}, "--without x: name must be one of dapo, vapo, vc_ppo, got 'grpo'"),
         ({"step_reward": "equations"}, "vapo does not learn from steps"),
-        (
-            {"algorithm": "grpo", "value_pretraining_steps": None, "exploring_starts": 0.5},
-            "so exploring_starts cannot apply",
-        ),
-        ({"exploring_starts": 1.0}, "exploring_starts is 1.0; it must be at least 0 and below 1"),
-        ({"exploring_temperature": 0.0}, "exploring_temperature is 0.0; it must be positive"),
         ({"value_pretraining_steps": -1}, "value_pretraining_steps is -1; it must not be negative"),
         ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0; it must be positive"),
         ({"value_pretraining_explained_variance": 1.5}, "value_pretraining_explained_variance is 1.5; it must be below 1"),
