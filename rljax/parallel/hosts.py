@@ -46,7 +46,7 @@ def join(coordinator: str, *, hosts: int | None = None, host: int | None = None)
     try:
         jax.distributed.initialize(*given)
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"The other hosts were not found from coordinator={coordinator!r}: {error}") from error
+        raise InputError(f"No other hosts were found from coordinator={coordinator!r}: {error}") from error
 
 
 def is_first() -> bool:

@@ -136,7 +136,7 @@ def test_whole_numbers_are_repeated_and_floats_spread():
         (("here:1", 2, 2), "cannot be joined"),
         (("here", 2, 0), "cannot be joined"),
         (("auto", 2, None), "hosts and host are found too"),
-        (("127.0.0.1:1", 2, 0), "were not found from coordinator='127.0.0.1:1': .*before any JAX calls"),
+        (("127.0.0.1:1", 2, 0), "No other hosts were found from coordinator='127.0.0.1:1': .*before any JAX calls"),
     ],
 )
 def test_hosts_that_cannot_be_joined_are_refused(given, message):
