@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.calling import Progress
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^\n`]*$", re.MULTILINE)
@@ -22,6 +23,7 @@ def code(
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
+    progress: Progress | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
     """Give 1 for a program that passes all its tests, else 0.
@@ -38,6 +40,7 @@ def code(
         entry_point: for each prompt the name of the function that is checked; needed with `test`.
         limits: what each program may use; set it by `functools.partial`.
         workers: how many programs run at a time; one a core if None.
+        progress: called with the programs judged and all that have tests, or None.
 
     Returns:
         1.0 or 0.0 for each completion; None where there are no tests, or tests that cannot be run here (the log says why).
@@ -51,7 +54,7 @@ def code(
         [1.0, 0.0, None]
     """
     del columns
-    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers)
+    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers, progress)
     return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
 
 
@@ -65,6 +68,7 @@ def code_fraction(
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
+    progress: Progress | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
     """Give the share of the tests that a program passes.
@@ -81,6 +85,7 @@ def code_fraction(
         entry_point: as for `code`.
         limits: as for `code`.
         workers: as for `code`.
+        progress: as for `code`.
 
     Returns:
         A number between 0 and 1 for each completion; None where `code` gives None.
@@ -93,7 +98,7 @@ def code_fraction(
         [0.5]
     """
     del columns
-    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers)
+    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers, progress)
     return [None if verdict is None else sum(verdict.shares) / len(verdict.shares) for verdict in verdicts]
 
 
@@ -132,12 +137,13 @@ def _verdicts(
     columns: tuple[Sequence | None, ...],
     limits: Limits,
     workers: int | None,
+    progress: Progress | None,
 ) -> list[Verdict | None]:
     filled = [[None] * len(prompts) if column is None else column for column in columns]
     rows = zip(prompts, completions, *filled, strict=True)
     programs = [_program(position, *row) for position, row in enumerate(rows)]
     asked = [program for program in programs if program is not None]
-    judged = iter(judge_all(asked, limits, workers) if asked else [])
+    judged = iter(judge_all(asked, limits, workers, progress=progress) if asked else [])
     verdicts = [None if program is None else next(judged) for program in programs]
     unjudged = [verdict.reason for verdict in verdicts if verdict is not None and verdict.ended == "unjudged"]
     if unjudged:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from rljax.errors import InputError
 from rljax.rewards import sandbox_seccomp
 from rljax.rewards import sandbox_wire as wire
+from rljax.rewards.calling import Progress
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
 """How a program is confined, the strongest first.
@@ -158,6 +159,7 @@ def judge_all(
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
     at: str | None = None,
+    progress: Progress | None = None,
 ) -> list[Verdict]:
     """Run the tests of several programs, some at a time.
 
@@ -166,6 +168,7 @@ def judge_all(
         limits: what each may use.
         workers: how many at a time; one a core if None.
         at: one of `LEVELS`; the strongest that works here if None.
+        progress: called with the number of programs judged and of all, in their order; or None.
 
     Returns:
         A verdict for each.
@@ -182,8 +185,13 @@ def judge_all(
     if workers < 1:
         raise InputError(f"the sandbox cannot run {workers} programs at a time; give a positive number of workers.")
     at = level() if at is None else at
+    verdicts = []
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        return list(pool.map(lambda program: judge(program, limits, at), programs))
+        for verdict in pool.map(lambda program: judge(program, limits, at), programs):
+            verdicts.append(verdict)
+            if progress is not None:
+                progress(len(verdicts), len(programs))
+    return verdicts
 
 
 def _launch(program: Program, limits: Limits, at: str) -> list[bytes]:

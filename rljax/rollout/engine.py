@@ -15,6 +15,7 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.models import Model, Params
 from rljax.parallel import divide, fetch, of_first, put_rows, together
 from rljax.rewards import protocol
+from rljax.rewards.calling import Progress
 from rljax.rewards.steps import on_tokens, score_steps
 from rljax.rollout.groups import Groups
 from rljax.rollout.sampling import Samples, Sampling, sample
@@ -34,6 +35,7 @@ class Engine:
         reward: called as `reward(prompts=..., completions=..., **columns)`.
         step_reward: called in the same way, for the steps of each completion; None: steps are not judged.
         max_failure_share: the largest share of a call's completions that the reward may fail to judge.
+        watch: called with the completions judged and all of them, by rewards that tell how far they are.
     """
 
     model: Model
@@ -45,6 +47,7 @@ class Engine:
     reward: Callable
     step_reward: Callable | None = None
     max_failure_share: float = 0.1
+    watch: Progress | None = None
 
     def draw(self, params: Params, problems: Sequence[int], key: PRNGKeyArray, *, unit: int = 1) -> Samples:
         """Sample a response to each of the problems (indices into `prompts`); host arrays `[B, T]`.
@@ -110,7 +113,8 @@ class Engine:
             problems, some = [asked[row] for row in rows], jax.tree.map(lambda array: array[rows], drawn)
             completions = [self.text(tokens, seen) for tokens, seen in zip(some.tokens, some.mask, strict=True)]
             prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
-            said = protocol.judge(self.reward, prompts, completions, columns, max_failure_share=self.max_failure_share)
+            limits = {"max_failure_share": self.max_failure_share, "progress": self.watch}
+            said = protocol.judge(self.reward, prompts, completions, columns, **limits)
             return {
                 "rewards": said.total,
                 "valid": said.valid,

@@ -51,6 +51,9 @@ class Display(Protocol):
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the numbers of one finished step of the phase."""
 
+    def judging(self, done: int, total: int) -> None:
+        """Show how many of the responses that were sampled are judged."""
+
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show decoded responses: mappings with `prompt`, `completion`, `answer` and `reward`."""
 
@@ -128,6 +131,9 @@ class PlainDisplay:
         numbers = [f"{metric.label} {metric.with_unit(metrics[metric.key])}" for metric in METRICS if metric.key in metrics]
         self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
 
+    def judging(self, done: int, total: int) -> None:
+        """Write nothing: a line a step is enough."""
+
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a line a response, unless quiet."""
         if self._quiet:
@@ -173,6 +179,7 @@ class RichDisplay:
         self._progress: Progress | None = None
         # Every key has its list from the start and lists only grow: the refreshing thread may read while a step is added.
         self._history: dict[str, list[float]] = {}
+        self._judged: tuple[int, int] | None = None
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
 
@@ -201,10 +208,14 @@ class RichDisplay:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Put the step's numbers into the table."""
-        self._progress = _begun(self._progress).advanced(step, self._clock())
+        self._progress, self._judged = _begun(self._progress).advanced(step, self._clock()), None
         for metric in METRICS:
             if metric.key in metrics:
                 self._history[metric.key].append(float(metrics[metric.key]))
+
+    def judging(self, done: int, total: int) -> None:
+        """Show a second bar while responses are being judged."""
+        self._judged = None if done >= total else (done, total)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print the first few responses as a table."""
@@ -276,6 +287,10 @@ class RichDisplay:
             Text(f"{progress.step}/{progress.total}", style="cyan"),
             Text(times, style="dim"),
         )
+        judged = self._judged
+        if judged is not None:
+            done, total = judged
+            bar.add_row("", "judging", ProgressBar(total=total, completed=done), Text(f"{done}/{total}", style="cyan"), "")
         return bar
 
     def _render_table(self, progress: Progress) -> Table:

@@ -116,7 +116,7 @@ def train(
         trackers = make_trackers(config, folder)
         stack.callback(trackers.close)
         stop = stack.enter_context(StopRequest())
-        run = Run(setup, folder, display, trackers, stop, *restored)
+        run = Run(setup.watched(display.judging), folder, display, trackers, stop, *restored)
         display.header(describe(setup, run.state, folder))
         return execute(run)
 

@@ -27,6 +27,7 @@ from rljax.models.huggingface import load_params, locate, read_config
 from rljax.ops.group_history import empty_history
 from rljax.parallel import check_rows, make_mesh
 from rljax.rewards import resolve
+from rljax.rewards.calling import Progress
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Engine, Sampling
 from rljax.training.config import TrainConfig
@@ -57,6 +58,10 @@ class Setup(NamedTuple):
     """In which order training prompts are asked."""
     faults: Sequence[Fault]
     """What was wrong with the rows of the dataset, where bad rows are let pass."""
+
+    def watched(self, watch: Progress) -> "Setup":
+        """Tell `watch` how far the judging of responses is."""
+        return self._replace(train=replace(self.train, watch=watch), heldout=replace(self.heldout, watch=watch))
 
     def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> Engine:
         """Draw answers to held-out prompts in another manner than greedily."""

@@ -156,3 +156,11 @@ def test_empty_functions_pass_nothing(shared_data):
     names = [row["test_list"][0].split("(")[0].removeprefix("assert ").strip() for row in rows]
     programs = [Program(f"def {name}(*args): pass", tuple(row["test_list"])) for name, row in zip(names, rows, strict=True)]
     assert not [verdict for verdict in judge_all(programs) if all(verdict.shares)]
+
+
+@pytest.mark.parametrize("reward", [code, code_fraction])
+def test_code_tells_how_far_it_is(reward):
+    told = []
+    tests = [["assert f(1) == 1"], None, ["assert f(2) == 2"]]
+    reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: told.append(counts))
+    assert told == [(1, 2), (2, 2)], "of those that have tests"

@@ -207,6 +207,30 @@ def test_rich_shows_every_known_number(terminal, clock):
     assert "88.88" not in seen(terminal)
 
 
+@pytest.mark.parametrize(
+    ("told", "is_shown"),
+    [
+        ([], False),
+        ([("judging", 0, 512), ("judging", 17, 512)], True),
+        ([("judging", 17, 512), ("judging", 512, 512)], False),
+        ([("judging", 17, 512), ("update", 1, {"reward": 1.0})], False),
+    ],
+)
+def test_rich_shows_how_many_responses_are_judged(terminal, clock, told, is_shown):
+    with rich_display(terminal, clock) as display:
+        display.phase("rl", 3)
+        for name, *arguments in told:
+            getattr(display, name)(*arguments)
+    assert bool(re.search(r"judging .* 17/512", last_screen(terminal))) == is_shown
+    assert ("judging" in last_screen(terminal)) == is_shown
+
+
+def test_plain_says_nothing_of_judging(clock):
+    stream = io.StringIO()
+    PlainDisplay(stream, clock=clock).judging(1, 2)
+    assert stream.getvalue() == ""
+
+
 def test_rich_marks_what_is_not_finite(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.phase("rl", 3)

@@ -16,6 +16,7 @@ from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
+from rljax.training.display import PlainDisplay
 from rljax.training.interrupt import Interrupted
 from rljax.training.loop import initial_state
 from rljax.training.setup import make_setup
@@ -287,6 +288,21 @@ def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):
             assert row["reward_done"] == 1.0
             assert 0 < row["reward_even"] < 1
             assert row["reward"] == pytest.approx(row["reward_even"] + 0.5, abs=0.15)
+
+
+def test_the_display_is_told_how_far_the_judging_is(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(PlainDisplay, "judging", lambda self, done, total: told.append((done, total)))
+
+    def telling(completions, progress):
+        for done in range(len(completions)):
+            progress(done + 1, len(completions))
+        return even_length(completions)
+
+    rljax.train(replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=1), telling)
+    rows = TINY.heldout_problems
+    assert told[:rows] == [(done, rows) for done in range(1, rows + 1)]
+    assert len(told) > rows
 
 
 def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
