@@ -1,9 +1,10 @@
-"""Two processes of one device each that talk over the loopback, as two hosts do over a network."""
+"""Two processes that talk over the loopback, as two hosts do over a network."""
 
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,18 +19,26 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def on_two_hosts(command: Sequence[str], *, seconds: float = 400, **environment: str) -> list[subprocess.CompletedProcess]:
-    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended."""
-    given = os.environ | environment | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(CACHE)}
+def on_two_hosts(
+    command: Sequence[str], *, devices: int = 1, seconds: float = 400, **environment: str
+) -> list[subprocess.CompletedProcess]:
+    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended, and all that they said."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    given = os.environ | flags | {"JAX_COMPILATION_CACHE_DIR": str(CACHE)} | environment
     joined = [sys.executable, *command, "--coordinator", free_address(), "--hosts", str(HOSTS), "--host"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen([*joined, str(host)], env=given, **pipes) for host in range(HOSTS)]
-    try:
-        said = [process.communicate(timeout=seconds) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    return [
-        subprocess.CompletedProcess(process.args, process.returncode, *both)
-        for process, both in zip(running, said, strict=True)
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder, str(host)) for host in range(HOSTS)]
+        running = []
+        try:
+            for host, log in enumerate(logs):
+                with log.open("w") as file:
+                    running.append(subprocess.Popen([*joined, str(host)], env=given, stdout=file, stderr=subprocess.STDOUT))
+            for process in running:
+                process.wait(timeout=seconds)
+        finally:
+            for process in running:
+                process.kill()
+        return [
+            subprocess.CompletedProcess(process.args, process.returncode, log.read_text())
+            for process, log in zip(running, logs, strict=True)
+        ]

@@ -29,8 +29,8 @@ class Train:
     experiment: str | None = None
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
     coordinator: str | None = None
-    """Run on several hosts, the same command on each: ADDRESS:PORT of the first one, or `auto` on TPU pods, under Slurm, MPI or
-    Kubernetes, where JAX finds the others by itself. The run folder has to lie where all of them can reach it."""
+    """Run on several hosts, the same command on each: ADDRESS:PORT of the first one, or `auto` on TPU pods, under Slurm or
+    Open MPI, where JAX finds the others by itself. The run folder has to lie where all of them can reach it."""
     hosts: int | None = None
     """How many hosts, with an address."""
     host: int | None = None
@@ -115,7 +115,7 @@ def join_hosts(command: Train) -> None:
         if (command.hosts, command.host) != (None, None):
             raise InputError(f"hosts={command.hosts} and host={command.host} need --coordinator: the address of host 0.")
         return
-    from rljax.parallel.hosts import join  # noqa: PLC0415
+    from rljax.parallel.joining import join  # noqa: PLC0415
 
     join(command.coordinator, hosts=command.hosts, host=command.host)
 

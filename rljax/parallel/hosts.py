@@ -1,52 +1,22 @@
-"""Several processes as one run: how they find each other, agree, and share what each of them knows.
+"""Several processes as one run: how they agree, and share what each of them knows.
 
-Every process runs the same program and holds the same host arrays; only arrays on the mesh are spread over them. What one process
-alone does (writing files, judging its part of the responses) goes through this file, so that all go on together or none does. A
+Every process runs the same program and holds the same host arrays; only arrays on the mesh are spread over them. What may go wrong
+in one process alone (opening files, judging its part of the responses) is done `together`, so that all go on or none does. A
 process alone is the first of one: there is no other code path.
 """
 
+import zlib
 from collections.abc import Callable
 from typing import TypeVar
 
 import jax
 import numpy as np
-from jax.experimental.multihost_utils import broadcast_one_to_all, process_allgather
+from jax.experimental.multihost_utils import process_allgather
 from jaxtyping import Int, PyTree
 
 from rljax.errors import InputError
 
-AUTO = "auto"
-"""The coordinator's address where JAX finds the other processes by itself."""
-
 Returned = TypeVar("Returned")
-
-
-def join(coordinator: str, *, hosts: int | None = None, host: int | None = None) -> None:
-    """Join the other processes of a run; before anything is computed.
-
-    Args:
-        coordinator: `ADDRESS:PORT` of the first process, the same for all; or "auto" on a TPU pod, under Slurm, MPI or Kubernetes.
-        hosts: processes of the run, with an address.
-        host: which of them this is, from 0 on, with an address.
-
-    Raises:
-        InputError: an address without `hosts` and `host`, "auto" with them, a `host` that is none of them, or the others were not
-            found.
-    """
-    given = coordinator, hosts, host
-    if coordinator == AUTO:
-        if (hosts, host) != (None, None):
-            raise InputError(f"With coordinator 'auto' hosts and host are found too, got hosts={hosts} and host={host}.")
-        given = None, None, None
-    elif hosts is None or host is None or not 0 <= host < hosts or ":" not in coordinator:
-        raise InputError(
-            f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT, how many "
-            "hosts there are, and which of them this is, counted from 0; or the coordinator 'auto' alone."
-        )
-    try:
-        jax.distributed.initialize(*given)
-    except (RuntimeError, ValueError) as error:
-        raise InputError(f"No other hosts were found from coordinator={coordinator!r}: {error}") from error
 
 
 def is_first() -> bool:
@@ -88,6 +58,21 @@ def on_first(work: Callable[[], object]) -> None:
     together(work if is_first() else lambda: None)
 
 
+def agree(what: str, content: str) -> None:
+    """Refuse to go on where the processes do not have the same.
+
+    Args:
+        what: its name, for the refusal.
+        content: what this process has.
+
+    Raises:
+        InputError: another one has something else; in all of them.
+    """
+    sums = process_allgather(np.uint32(zlib.crc32(content.encode())))
+    if len(np.unique(sums)) > 1:
+        raise InputError(f"The hosts do not have the same {what}; start all of them alike.")
+
+
 def any_host(flag: bool) -> bool:
     """Whether it is so in any process."""
     return bool(process_allgather(np.asarray(flag)).any())
@@ -95,7 +80,7 @@ def any_host(flag: bool) -> bool:
 
 def of_first(tree: PyTree) -> PyTree[np.ndarray]:
     """Take the first process's numbers for everybody's."""
-    return jax.tree.map(np.asarray, broadcast_one_to_all(tree))
+    return jax.tree.map(lambda array: process_allgather(np.asarray(array))[0], tree)
 
 
 def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree[np.ndarray]:

@@ -92,10 +92,19 @@ class Weighted:
         return Weighted(rewards, weights)
 
 
-def needs_all_hosts(reward: Callable) -> bool:
-    """Whether every host of a run has to ask the reward about all completions, as one that computes on the devices of all must.
+def needs_all_hosts(reward: Callable | None) -> bool:
+    """Whether every host of a run has to ask the reward about all completions.
 
-    Such a reward has the attribute `on_all_hosts`; of any other, each host judges its own part of the completions.
+    One that computes on the devices of all must, and one that compares completions with each other; it has the attribute
+    `on_all_hosts`, and the first host's answer counts. Of any other, each host judges its own part of the completions.
+
+    Example:
+        >>> def ranked(completions): ...
+        >>> ranked.on_all_hosts = True
+        >>> needs_all_hosts(ranked), needs_all_hosts(Weighted({"length": len, "rank": ranked}, {"length": 1, "rank": 1}))
+        (True, True)
+        >>> needs_all_hosts(len), needs_all_hosts(None)
+        (False, False)
     """
     parts = reward.flat().rewards.values() if isinstance(reward, Weighted) else [reward]
     return any(getattr(part, "on_all_hosts", False) for part in parts)

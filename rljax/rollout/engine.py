@@ -34,8 +34,9 @@ class Engine:
         tokenizer: turns responses into text.
         reward: called as `reward(prompts=..., completions=..., **columns)`.
         step_reward: called in the same way, for the steps of each completion; None: steps are not judged.
-        max_failure_share: the largest share of a call's completions that the reward may fail to judge.
-        watch: called with the completions judged and all of them, by rewards that tell how far they are.
+        max_failure_share: the largest share of a call's completions that the reward may fail to judge; of several hosts, of each
+            one's part.
+        watch: called with the completions judged and all of them (on this host), by rewards that tell how far they are.
     """
 
     model: Model
@@ -123,7 +124,7 @@ class Engine:
                 **self._steps(problems, some, completions),
             }
 
-        if protocol.needs_all_hosts(self.reward):
+        if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
             return of_first(together(lambda: judge_rows(np.arange(len(asked)))))
         return divide(len(asked), judge_rows)
 

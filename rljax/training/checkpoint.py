@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from rljax.data.history import History
 from rljax.errors import InputError
+from rljax.parallel import of_first, together
 from rljax.rollout.groups import Groups
 from rljax.training.state import TrainState
 
@@ -55,8 +56,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         items["carried"] = ocp.args.StandardSave(there)
     with _manager(folder) as manager:
         # Numbered by how often it was saved: after a resume, a step can come by a second time.
-        before = manager.latest_step()
-        manager.save(0 if before is None else before + 1, args=ocp.args.Composite(**items), force=True)
+        manager.save(_latest(manager) + 1, args=ocp.args.Composite(**items), force=True)
 
 
 def restore(folder: Path, like: TrainState) -> Checkpoint:
@@ -69,11 +69,10 @@ def restore(folder: Path, like: TrainState) -> Checkpoint:
     Raises:
         InputError: there is no checkpoint.
     """
-    if not folder.is_dir():
-        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start it anew.")
+    together(lambda: _check_folder(folder))
     with _manager(folder) as manager:
-        number = manager.latest_step()
-        if number is None:
+        number = _latest(manager)
+        if number < 0:
             raise InputError(f"There is no whole checkpoint in {str(folder)!r}. Start the run anew.")
         present = manager.item_metadata(number)
         wanted = {
@@ -86,6 +85,17 @@ def restore(folder: Path, like: TrainState) -> Checkpoint:
         found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = Groups(**found["carried"]) if "carried" in wanted else None
     return Checkpoint(found["state"], History(**found["history"]), carried, found["notes"])
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start it anew.")
+
+
+def _latest(manager: ocp.CheckpointManager) -> int:
+    """Number of the latest checkpoint as the first host sees the folder, -1 without one."""
+    number = manager.latest_step()
+    return int(of_first(np.int32(-1 if number is None else number)))
 
 
 def _abstract(metadata: PyTree) -> PyTree:

@@ -1,4 +1,4 @@
-"""Ctrl-C asks a run to stop after the step it is in."""
+"""Ctrl-C, or the notice that the machine is wanted back (SIGTERM), asks a run to stop after the step it is in."""
 
 import signal
 import threading
@@ -11,22 +11,22 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Inside this context the first SIGINT is remembered, the second one interrupts at once."""
+    """Inside this context the first SIGINT or SIGTERM is remembered, the second one interrupts at once."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous = None
+        self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Self:
-        """Take over SIGINT, where that is possible (the main thread)."""
+        """Take the signals over, where that is possible (the main thread)."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._remember)
+            self._previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give SIGINT back."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        """Give the signals back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -26,7 +26,7 @@ from rljax.models import Model, Params
 from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
-from rljax.parallel import fetch, put, put_rows, shardings
+from rljax.parallel import agree, fetch, put, put_rows, shardings
 from rljax.rewards.failure import Failed, one_line
 from rljax.training.update import Sequences
 
@@ -289,6 +289,7 @@ def reward_of_model(
             return Failed("raised", one_line(error))
 
     def reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
+        agree("completions, which a reward model has to be asked about", repr([prompts, completions]))
         given = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
         places = [place for place, tokens in enumerate(given) if not isinstance(tokens, Failed)]
         answers: list = list(given)

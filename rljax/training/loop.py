@@ -1,8 +1,8 @@
 """The whole run: warm start, value pretraining, reinforcement learning, and everything that is kept of it."""
 
+import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +18,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.ops.group_history import empty_history
-from rljax.parallel import is_first, of_first, on_first
+from rljax.parallel import agree, is_first, of_first, on_first, together
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
@@ -77,6 +77,9 @@ def train(
 ) -> Result:
     """Train a language model with reinforcement learning.
 
+    On several hosts (after `jax.distributed.initialize()`) each calls it alike; the run folder has to lie where all can reach it,
+    and the parameters that come back are spread over them.
+
     Args:
         config: all settings; on resume they are read from the run's config.json and this must be left out.
         reward: `f(prompts, completions, **columns) -> list[float | None]`, in place of `config.reward`. Columns are those of the
@@ -94,17 +97,20 @@ def train(
     """
     if (config is None) == (resume is None):
         raise InputError("Give train() either a configuration or resume=FOLDER, not both and not neither.")
-    existing = None if resume is None else RunFolder.open(resume)
+    existing = None if resume is None else together(lambda: RunFolder.open(resume))
     if existing is not None:
         config = TrainConfig.from_json(dict(existing.config))
     config = described(config, reward=reward, algorithm=algorithm, problems=problems)
-    setup, first_params = make_setup(config, reward=reward, algorithm=algorithm, problems=problems)
-    state = initial_state(setup, first_params())
+    agree("settings", json.dumps(config.to_json(), sort_keys=True))
+    given = {"reward": reward, "algorithm": algorithm, "problems": problems}
+    setup, first_params = together(lambda: make_setup(config, **given))
+    agree("problems", repr([setup.train.prompts, setup.heldout.prompts]))
+    state = initial_state(setup, together(first_params))
     restored = Checkpoint(state, no_history(len(setup.train.prompts.tokens)), None, {})
     if existing is None:
-        path = config.run or default_run_path(config.name, datetime.fromtimestamp(int(of_first(np.uint32(time.time())))))
+        path = config.run or default_run_path(config.name, time_of_first())
         on_first(lambda: RunFolder.create(path, replace(config, run=str(path)).to_json()))
-        folder = RunFolder.open(path)
+        folder = together(lambda: RunFolder.open(path))
     else:
         folder = existing
         restored = checkpoints.restore(folder.checkpoints / LAST, state)
@@ -113,12 +119,18 @@ def train(
     with ExitStack() as stack:
         screen = sys.stdout if is_first() else stack.enter_context(Path(os.devnull).open("w"))
         display = stack.enter_context(make_display(config.quiet, screen))
-        trackers = make_trackers(config, folder)
+        trackers = together(lambda: make_trackers(config, folder))
         stack.callback(trackers.close)
         stop = stack.enter_context(StopRequest())
         run = Run(setup.watched(display.judging), folder, display, trackers, stop, *restored)
         display.header(describe(setup, run.state, folder))
         return execute(run)
+
+
+def time_of_first() -> datetime:
+    """Now, to the second, by the first host's clock."""
+    fields = np.array(datetime.now().timetuple()[:6], np.int32)
+    return datetime(*of_first(fields).tolist())
 
 
 def described(config: TrainConfig, **given: object) -> TrainConfig:

@@ -1,9 +1,12 @@
 """A trained policy, opened again: from a run folder or from a Hugging Face model."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+import jax
 
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
@@ -25,6 +28,13 @@ class OpenPolicy(NamedTuple):
 def is_run(target: str) -> bool:
     """Whether `target` is the folder of a run, not a model."""
     return (Path(target) / "checkpoints").is_dir()
+
+
+def fitted(config: TrainConfig) -> TrainConfig:
+    """Cut the mesh that a run had to one that the devices here can make, and that shares its rows as well."""
+    fsdp = math.gcd(config.fsdp, jax.device_count())
+    data = None if config.data is None else math.gcd(config.data, jax.device_count() // fsdp)
+    return replace(config, data=data, fsdp=fsdp)
 
 
 def open_policy(
@@ -59,7 +69,9 @@ def open_policy(
         "dataset": dataset,
         "max_response_tokens": max_response_tokens,
     }
-    config = replace(config, warm_start_steps=0, **{name: value for name, value in changes.items() if value is not None})
+    config = fitted(
+        replace(config, warm_start_steps=0, **{name: value for name, value in changes.items() if value is not None})
+    )
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.prompt_column, answer_column=config.answer_column)
     setup, first_params = make_setup(

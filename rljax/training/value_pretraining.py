@@ -13,7 +13,7 @@ from functools import partial
 from rljax.algorithms import Algorithm
 from rljax.models.value_model import save_value_model
 from rljax.ops.weights import token_mean
-from rljax.parallel import fetch, on_first
+from rljax.parallel import any_host, fetch, on_first
 from rljax.rollout import Groups, pad
 from rljax.training.checkpoint import LAST
 from rljax.training.config import TrainConfig
@@ -84,7 +84,7 @@ def pretrain_value(run: Run) -> None:
         step = int(run.state.value_step)
         run.trackers.log("value", step, numbers)
         run.display.update(step, numbers)
-        if good_enough(numbers, config):
+        if any_host(good_enough(numbers, config)):
             break
         if step % config.checkpoint_every == 0:
             run.save(LAST)

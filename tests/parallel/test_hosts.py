@@ -1,25 +1,38 @@
 """Work that several processes share: in one process here, in two over the loopback."""
 
 import json
+import socket
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from two_hosts import on_two_hosts
+from two_hosts import free_address, on_two_hosts
 
 from rljax.errors import InputError
-from rljax.parallel import any_host, divide, fetch, is_first, make_mesh, of_first, on_first, put_rows, shardings, together
-from rljax.parallel.hosts import join
+from rljax.parallel import (
+    agree,
+    any_host,
+    divide,
+    fetch,
+    is_first,
+    make_mesh,
+    of_first,
+    on_first,
+    put_rows,
+    shardings,
+    together,
+)
+from rljax.parallel.joining import join
 
 PROGRAM = '''
 """Everything that two hosts do together; each prints what it saw."""
-import json, sys
+import json, signal, sys
 import jax, numpy as np
 from rljax.errors import InputError
-from rljax.parallel import any_host, divide, fetch, is_first, make_mesh, of_first, on_first, put_rows, together
-from rljax.parallel.hosts import join
+from rljax.parallel import agree, any_host, divide, fetch, is_first, make_mesh, of_first, on_first, put_rows, together
+from rljax.parallel.joining import join
 
 _, address, _, hosts, _, host = sys.argv[1:]
 join(address, hosts=int(hosts), host=int(host))
@@ -41,14 +54,18 @@ def refusal(work):
 
 rows = put_rows(mesh, np.arange(4.0))
 shared = divide(5, judge)
+first = of_first({"x": np.asarray(int(host) + 7), "nan": np.float32("nan"), "flag": np.asarray([is_first()])})
 on_first(lambda: written.append("file"))
 print(json.dumps({
     "asked": asked,
     "shared": {name: array.tolist() for name, array in shared.items()},
     "dtypes": [str(array.dtype) for array in shared.values()],
     "any": [any_host(not is_first()), any_host(False)],
-    "of_first": of_first({"x": np.asarray(int(host) + 7), "nan": np.float32("nan"), "flag": np.asarray([is_first()])})["x"].item(),
-    "fetched": fetch({"rows": rows, "sum": rows.sum(), "host": np.ones(2)})["rows"].tolist(),
+    "of_first": {name: array.tolist() for name, array in first.items()},
+    "of_first_dtypes": [str(array.dtype) for array in first.values()],
+    "fetched": {name: array.tolist() for name, array in fetch({"rows": rows, "sum": rows.sum(), "host": np.ones(2)}).items()},
+    "terminates": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+    "agreed": [refusal(lambda: agree("number", "1")), refusal(lambda: agree("host", host))],
     "written": written,
     "refusal": refusal(lambda: together(fail_on_the_second)),
     "mesh": refusal(lambda: make_mesh(1, 1)),
@@ -61,7 +78,7 @@ def two(tmp_path_factory):
     program = tmp_path_factory.mktemp("hosts") / "program.py"
     program.write_text(PROGRAM)
     ended = on_two_hosts([str(program)])
-    assert [process.returncode for process in ended] == [0, 0], [process.stderr[-2000:] for process in ended]
+    assert [process.returncode for process in ended] == [0, 0], [process.stdout[-2000:] for process in ended]
     return [json.loads(process.stdout.splitlines()[-1]) for process in ended]
 
 
@@ -77,11 +94,18 @@ def test_two_hosts_divide_the_rows_and_know_all_answers(two):
 def test_two_hosts_agree(two):
     for host in two:
         assert host["any"] == [True, False]
-        assert host["of_first"] == 7
+        assert host["of_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
+        assert host["of_first_dtypes"][1:] == ["float32", "bool"]
+        assert host["agreed"] == [None, ["InputError", "The hosts do not have the same host; start all of them alike."]]
+
+
+def test_two_hosts_can_be_ended(two):
+    assert [host["terminates"] for host in two] == [True, True]
 
 
 def test_two_hosts_fetch_what_is_spread_over_both(two):
-    assert [host["fetched"] for host in two] == [[0, 1, 2, 3]] * 2
+    for host in two:
+        assert host["fetched"] == {"rows": [0, 1, 2, 3], "sum": 6, "host": [1, 1]}
 
 
 def test_the_first_of_two_hosts_writes(two):
@@ -105,6 +129,7 @@ def test_one_process_is_the_first_of_one():
     assert any_host(True)
     assert not any_host(False)
     assert of_first({"x": 3})["x"] == 3
+    agree("settings", "{}")
     on_first(lambda: done.append(1))
     assert done == [1]
     np.testing.assert_array_equal(divide(3, lambda rows: rows + 1), [1, 2, 3])
@@ -136,7 +161,10 @@ def test_whole_numbers_are_repeated_and_floats_spread():
         (("here:1", 2, 2), "cannot be joined"),
         (("here", 2, 0), "cannot be joined"),
         (("auto", 2, None), "hosts and host are found too"),
-        (("127.0.0.1:1", 2, 0), "No other hosts were found from coordinator='127.0.0.1:1': .*before any JAX calls"),
+        (("here:", 2, 0), "cannot be joined"),
+        (("here:x", 2, 0), "cannot be joined"),
+        ((":4321", 2, 0), "cannot be joined"),
+        (("auto", None, None), "could not be joined: .*before any JAX calls"),
     ],
 )
 def test_hosts_that_cannot_be_joined_are_refused(given, message):
@@ -144,3 +172,16 @@ def test_hosts_that_cannot_be_joined_are_refused(given, message):
     jax.devices()
     with pytest.raises(InputError, match=message):
         join(address, hosts=hosts, host=host)
+
+
+def test_a_port_that_is_taken_is_refused():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"Host 0 cannot listen on port {port} .*; choose another port"):
+            join(f"127.0.0.1:{port}", hosts=2, host=0)
+
+
+def test_a_first_host_that_is_not_there_is_missed():
+    address = free_address()
+    with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it too"):
+        join(address, hosts=2, host=1, patience=0.3)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from small_runs import SMALL
 from two_hosts import on_two_hosts
 
@@ -14,6 +15,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.training.learned_reward import RewardModel, save_reward_model
+from rljax.training.policy import fitted, open_policy
 
 REWARD = """
 import os, signal
@@ -43,8 +45,8 @@ TINY = replace(
 TIMES = {"seconds", "tokens_per_second"}
 
 
-def train_on_two_hosts(*arguments, **environment):
-    return on_two_hosts(["-m", "rljax", "train", *arguments], **environment)
+def train_on_two_hosts(*arguments, **options):
+    return on_two_hosts(["-m", "rljax", "train", *arguments], **options)
 
 
 def experiment(config, folder):
@@ -89,17 +91,20 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
     )
     run, like = tmp_path / "two", tmp_path / "one"
     stopped = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path), STOP_IN_CALL="5")
-    assert [host.returncode for host in stopped] == [130, 130], [host.stderr[-2000:] for host in stopped]
+    assert [host.returncode for host in stopped] == [130, 130], [host.stdout[-2000:] for host in stopped]
     assert "go on with: rljax train --resume" in stopped[0].stdout
-    assert stopped[1].stdout.count("RL") == 0, "only the first host shows the run"
+    assert "value pretraining: 2 steps" in stopped[0].stdout
+    assert all(line.startswith("[Gloo]") for line in stopped[1].stdout.splitlines()), "only the first host shows the run"
     before = len(rows_of(run))
     resumed = train_on_two_hosts("--resume", str(run))
-    assert [host.returncode for host in resumed] == [0, 0], [host.stderr[-2000:] for host in resumed]
+    assert [host.returncode for host in resumed] == [0, 0], [host.stdout[-2000:] for host in resumed]
     rljax.train(replace(config, run=str(like)))
     assert before < len(rows_of(run))
     assert_same_numbers(run, like)
-    weights = [(folder / "critic" / "model.safetensors").stat().st_size for folder in (run, like)]
-    assert weights[0] == weights[1]
+    ours, theirs = (load_file(folder / "critic" / "model.safetensors") for folder in (run, like))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ours, theirs)
+    first_host_alone = open_policy(str(run), which="last")
+    assert dict(first_host_alone.setup.mesh.shape) == {"data": 1, "fsdp": 2}
 
 
 def test_two_hosts_share_a_reward_model_and_ragged_groups(tmp_path, reward_folder):
@@ -107,12 +112,35 @@ def test_two_hosts_share_a_reward_model_and_ragged_groups(tmp_path, reward_folde
         TINY,
         algorithm="dapo",
         data=2,
+        fsdp=2,
         reward=f"model:{reward_folder}",
         token_budget=4 * 3 * 12,
         remembered_rewards=3,
     )
     run, like = tmp_path / "two", tmp_path / "one"
-    ended = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path))
-    assert [host.returncode for host in ended] == [0, 0], [host.stderr[-2000:] for host in ended]
+    ended = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path), devices=2)
+    assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
     rljax.train(replace(config, run=str(like)))
     assert_same_numbers(run, like)
+
+
+def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
+    config = replace(TINY, algorithm="rloo", data=2, reward=f"{reward_file}:even_length", run=str(tmp_path / "run"))
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys\nfrom rljax.cli import main\n"
+        f"sys.exit(main(['train', '--experiment', {experiment(config, tmp_path)!r}, '--seed', sys.argv[-1], *sys.argv[1:]]))\n"
+    )
+    ended = on_two_hosts([str(program)])
+    assert [host.returncode for host in ended] == [2, 2]
+    for host in ended:
+        assert "The hosts do not have the same settings; start all of them alike." in host.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mesh_of_many_devices_is_cut_to_those_here():
+    assert jax.device_count() == 8
+    cut = fitted(replace(TINY, data=16, fsdp=4))
+    assert (cut.data, cut.fsdp) == (2, 4)
+    assert (fitted(replace(TINY, data=3, fsdp=16)).data, fitted(replace(TINY, data=3, fsdp=16)).fsdp) == (1, 8)
+    assert fitted(replace(TINY, data=None)).data is None
