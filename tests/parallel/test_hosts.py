@@ -62,7 +62,7 @@ print(json.dumps({
     "dtypes": [str(array.dtype) for array in shared.values()],
     "any": [any_host(not is_first()), any_host(False)],
     "of_first": {name: array.tolist() for name, array in first.items()},
-    "of_first_dtypes": [str(array.dtype) for array in first.values()],
+    "of_first_dtypes": {name: str(array.dtype) for name, array in first.items()},
     "fetched": {name: array.tolist() for name, array in fetch({"rows": rows, "sum": rows.sum(), "host": np.ones(2)}).items()},
     "terminates": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
     "agreed": [refusal(lambda: agree("number", "1")), refusal(lambda: agree("host", host))],
@@ -95,7 +95,7 @@ def test_two_hosts_agree(two):
     for host in two:
         assert host["any"] == [True, False]
         assert host["of_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
-        assert host["of_first_dtypes"][1:] == ["float32", "bool"]
+        assert host["of_first_dtypes"] == {"x": "int32", "nan": "float32", "flag": "bool"}
         assert host["agreed"] == [None, ["InputError", "The hosts do not have the same host; start all of them alike."]]
 
 
