@@ -29,7 +29,7 @@ class Checkpoint(NamedTuple):
     carried: Groups | None
     """Kept groups that were left over."""
     notes: dict
-    """JSON: accuracy before RL, best accuracy."""
+    """JSON: how good held-out answers were before RL, at best, and last."""
 
 
 def _manager(folder: Path) -> ocp.CheckpointManager:

@@ -23,7 +23,7 @@ class Evaluation(NamedTuple):
         lengths = self.groups.mask.sum(-1)
         return {
             "accuracy": float((rewards > 0).mean()) if rewards.size else math.nan,
-            "reward": float(rewards.mean()) if rewards.size else math.nan,
+            "reward": float(rewards.mean(dtype=np.float64)) if rewards.size else math.nan,
             "response_length": float(lengths.mean()),
             "truncated_share": float(self.groups.truncated.mean()),
             **accuracy_by_length(rewards > 0, lengths[self.groups.valid]),

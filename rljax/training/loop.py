@@ -27,7 +27,7 @@ from rljax.training.display import make_display
 from rljax.training.interrupt import StopRequest
 from rljax.training.plots import plot_curves
 from rljax.training.reinforce import reinforce
-from rljax.training.run import Run, critic_optimizer, describe, evaluate_and_keep_best, policy_optimizer
+from rljax.training.run import Quality, Run, critic_optimizer, describe, evaluate_and_keep_best, policy_optimizer
 from rljax.training.run_folder import RunFolder, default_run_path
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
@@ -159,7 +159,7 @@ def execute(run: Run) -> Result:
         critic = initial_critic(setup, run.state.params)
         run.state = place(end_warm_start(run.state, policy_optimizer(run.config, "rl")[0], critic), setup.mesh)
         evaluate_and_keep_best(run, 0)
-        run.notes["accuracy_before"] = run.notes["accuracy"]
+        run.notes["quality_before"] = run.notes["quality"]
         run.save(LAST)
         run.stop_if_asked()
     if int(run.state.phase) != RL:
@@ -169,13 +169,13 @@ def execute(run: Run) -> Result:
     reinforce(run)
     title = f"{run.config.name}: {run.config.algorithm}"
     on_first(lambda: plot_curves(run.folder.metrics, run.folder.curves, title=title))
-    before, after = run.notes["accuracy_before"], run.notes["accuracy"]
+    before, after, best = (Quality(*run.notes[name]) for name in ("quality_before", "quality", "best_quality"))
     run.display.finish(
         [
-            f"Held-out greedy accuracy: {before:.1%} before RL, {after:.1%} after.",
-            f"Best checkpoint: {run.folder.checkpoints / BEST} ({run.notes['best_accuracy']:.1%} at step {run.notes['best_step']})",
+            f"Held-out greedy accuracy: {before} before RL, {after} after.",
+            f"Best checkpoint: {run.folder.checkpoints / BEST} ({best} at step {run.notes['best_step']})",
             f"Curves: {run.folder.curves}",
             f"Metrics: {run.folder.metrics}, samples: {run.folder.samples}, TensorBoard: {run.folder.tensorboard}",
         ]
     )
-    return Result(run.folder.path, before, after, run.state.params)
+    return Result(run.folder.path, before.accuracy, after.accuracy, run.state.params)

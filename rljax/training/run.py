@@ -1,6 +1,8 @@
 """A run in progress: what it works with, the few things that move, and what is said and kept of it."""
 
+import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
 import optax
@@ -23,6 +25,25 @@ from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 from rljax.training.trackers import Trackers
 from rljax.training.update import Scorer
+
+
+class Quality(NamedTuple):
+    """How good held-out answers are; with rewards of 1 and 0 both are the same number."""
+
+    accuracy: float
+    """Share of the answers whose reward is positive."""
+    reward: float
+    """Their mean reward."""
+
+    def __str__(self) -> str:
+        """Write the accuracy, and the reward where it says more.
+
+        Example:
+            >>> print(Quality(0.5, 0.5), "|", Quality(0.0, -0.25))
+            50.0% | 0.0% (mean reward -0.250)
+        """
+        share = f"{self.accuracy:.1%}"
+        return share if self.reward == self.accuracy else f"{share} (mean reward {self.reward:.3f})"
 
 
 @dataclass
@@ -98,13 +119,15 @@ def pretraining_optimizer(setup: Setup, updates: int) -> optax.GradientTransform
 
 
 def evaluate_and_keep_best(run: Run, step: int) -> None:
-    """Evaluate; log it; save a checkpoint when it is the best so far."""
+    """Evaluate; log it; save a checkpoint when its mean reward is the best so far."""
     metrics = evaluate(run.setup.heldout, run.state.params).metrics()
     run.trackers.log("eval", step, metrics)
-    run.display.message(f"Step {step}: held-out greedy accuracy {metrics['accuracy']:.1%}.")
-    run.notes["accuracy"] = metrics["accuracy"]
-    if metrics["accuracy"] > run.notes.get("best_accuracy", -1.0):
-        run.notes["best_accuracy"], run.notes["best_step"] = metrics["accuracy"], step
+    now = Quality(metrics["accuracy"], metrics["reward"])
+    run.display.message(f"Step {step}: held-out greedy accuracy {now}.")
+    run.notes["quality"] = now
+    best = math.nan if step == 0 else run.notes["best_quality"][1]
+    if now.reward > best or math.isnan(best):
+        run.notes["best_quality"], run.notes["best_step"] = now, step
         run.save(BEST)
 
 

@@ -93,7 +93,7 @@ def test_the_policy_moved_and_the_best_is_kept(finished):
     assert min(jax.tree.leaves(moved)) > 0
     evaluations = {row["step"]: row["accuracy"] for row in rows(finished.run) if row["phase"] == "eval"}
     best = checkpoints.restore(finished.run / "checkpoints" / "best", initial_state(setup, first_params()))
-    assert best.notes["best_accuracy"] == max(evaluations.values())
+    assert best.notes["best_quality"] == [max(evaluations.values())] * 2
     assert int(best.state.step) == min(step for step, value in evaluations.items() if value == max(evaluations.values()))
     assert (finished.accuracy_before, finished.accuracy_after) == (evaluations[0], evaluations[4])
 
@@ -288,6 +288,21 @@ def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):
             assert row["reward_done"] == 1.0
             assert 0 < row["reward_even"] < 1
             assert row["reward"] == pytest.approx(row["reward_even"] + 0.5, abs=0.15)
+
+
+def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
+    calls = []
+
+    def negative(completions):
+        """Asked about an evaluation, then in turn about a rollout and an evaluation: 1, 3, 5 and 7 are evaluations."""
+        calls.append(None)
+        return [-0.25 if len(calls) == 5 else -0.5] * len(completions)
+
+    config = replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=3, eval_every=1)
+    rljax.train(replace(config, algorithm="rloo", algorithm_options={}), negative)
+    said = capsys.readouterr().out
+    assert "Held-out greedy accuracy: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after." in said
+    assert "(0.0% (mean reward -0.250) at step 2)" in said
 
 
 def test_the_display_is_told_how_far_the_judging_is(tmp_path, monkeypatch):
