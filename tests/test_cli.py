@@ -1,8 +1,11 @@
 """Commands as a person types them: what they print, and the exit code."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +122,18 @@ def test_equations_are_listed_and_looked_up(capsys):
 def test_errata_are_recomputed(capsys):
     assert main(["errata"]) == 0
     assert "Theorem 3.1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(("train", "--help"), 141), (("equations",), 1)], ids=["written by us", "written by rich"]
+)
+def test_a_reader_that_leaves_is_no_error(command, code):
+    given = os.environ | {"JAX_PLATFORMS": "cpu"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "rljax", *command], env=given, **pipes) as running:
+        running.stdout.close()
+        assert running.stderr.read() == ""
+    assert running.returncode == code
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,5 +1,6 @@
 """Floor 6: the commands. Each module holds the records that Tyro reads and what runs them; heavy imports wait until then."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +34,8 @@ rljax errata                         errors of documents about these algorithms,
 `rljax COMMAND --help` tells more about each."""
 
 
+UNREAD = 141
+
 COMMANDS = {
     "train": (Train, run_train),
     "preprocess": (Preprocess, run_preprocess),
@@ -50,7 +53,7 @@ __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "load_experiment", "main", "startin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, 2 for something the person can mend, 130 after Ctrl-C."""
+    """Run one command; return its exit code: 0, 2 for something the person can mend, 130 after Ctrl-C, 141 if nobody reads on."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(PROGRAM)
@@ -63,10 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"There is no command {name!r}; choose one of {', '.join(COMMANDS)}, or --help.")
         record, run = COMMANDS[name]
         default = Train(starting_config(rest)) if name == "train" else tyro.MISSING_NONPROP
-        return run(tyro.cli(record, prog=f"rljax {name}", args=rest, default=default))
+        code = run(tyro.cli(record, prog=f"rljax {name}", args=rest, default=default))
+        sys.stdout.flush()
+        return code
     except InputError as error:
         print(f"rljax: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # `rljax equations | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer has nowhere to go
+        return UNREAD
