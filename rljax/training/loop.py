@@ -104,7 +104,8 @@ def train(
     agree("settings", json.dumps(config.to_json(), sort_keys=True))
     given = {"reward": reward, "algorithm": algorithm, "problems": problems}
     setup, first_params = together(lambda: make_setup(config, **given))
-    agree("problems", repr([setup.train.prompts, setup.heldout.prompts]))
+    asked = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
+    agree("problems", repr([(problem.prompt, problem.answer) for problem in asked]))
     state = initial_state(setup, together(first_params))
     restored = Checkpoint(state, no_history(len(setup.train.prompts.tokens)), None, {})
     if existing is None:
@@ -114,8 +115,9 @@ def train(
     else:
         folder = existing
         restored = checkpoints.restore(folder.checkpoints / LAST, state)
-        steps = int(restored.state.warm_step), int(restored.state.step), int(restored.state.value_step)
-        on_first(lambda: folder.rewind(steps[0], steps[1], value_step=steps[2]))
+        done = restored.state
+        warm_step, value_step, step = map(int, (done.warm_step, done.value_step, done.step))
+        on_first(lambda: folder.rewind(warm_step, step, value_step=value_step))
     with ExitStack() as stack:
         screen = sys.stdout if is_first() else stack.enter_context(Path(os.devnull).open("w"))
         display = stack.enter_context(make_display(config.quiet, screen))
