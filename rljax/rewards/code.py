@@ -2,10 +2,9 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.calling import Progress
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^\n`]*$", re.MULTILINE)
@@ -23,7 +22,7 @@ def code(
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
     """Give 1 for a program that passes all its tests, else 0.
@@ -68,7 +67,7 @@ def code_fraction(
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
     """Give the share of the tests that a program passes.
@@ -137,7 +136,7 @@ def _verdicts(
     columns: tuple[Sequence | None, ...],
     limits: Limits,
     workers: int | None,
-    progress: Progress | None,
+    progress: Callable[[int, int], None] | None,
 ) -> list[Verdict | None]:
     filled = [[None] * len(prompts) if column is None else column for column in columns]
     rows = zip(prompts, completions, *filled, strict=True)

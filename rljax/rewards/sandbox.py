@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,6 @@ from typing import NamedTuple
 from rljax.errors import InputError
 from rljax.rewards import sandbox_seccomp
 from rljax.rewards import sandbox_wire as wire
-from rljax.rewards.calling import Progress
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
 """How a program is confined, the strongest first.
@@ -159,7 +158,7 @@ def judge_all(
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
     at: str | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Verdict]:
     """Run the tests of several programs, some at a time.
 

@@ -1,6 +1,5 @@
 """The whole run: warm start, value pretraining, reinforcement learning, and everything that is kept of it."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -101,7 +100,7 @@ def train(
     if existing is not None:
         config = TrainConfig.from_json(dict(existing.config))
     config = described(config, reward=reward, algorithm=algorithm, problems=problems)
-    agree("settings", json.dumps(config.to_json(), sort_keys=True))
+    agree("settings", repr(config))
     given = {"reward": reward, "algorithm": algorithm, "problems": problems}
     setup, first_params = together(lambda: make_setup(config, **given))
     asked = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]

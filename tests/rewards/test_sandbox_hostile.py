@@ -497,5 +497,6 @@ def test_killed_launcher_takes_all_along(world):
         assert len(mine) == 1
         os.kill(mine[0], signal.SIGKILL)
         assert judged.result(timeout=20)[:2] == ((0.0,), "died")
+        deadline = time.monotonic() + 20.0
         while processes_left() and time.monotonic() < deadline:
             time.sleep(0.05)
