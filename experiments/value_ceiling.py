@@ -1,6 +1,6 @@
 """How well can a critic know the outcome? VAPO's value pretraining on the default task, against what no critic can pass.
 
-The ceiling is the explained variance of the true value function. It is estimated by finishing each of several hundred states of
+The ceiling is the explained variance of the true value function. It is estimated by finishing each of two thousand states of
 new responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. Both figures are of the same states and
 the same outcomes; the outcome of a state's own response takes no part in its Monte-Carlo value. They are measured on training
 prompts, and on held-out prompts, which have more short problems (most of the few that there are of two numbers).
@@ -56,12 +56,12 @@ class Arguments:
     """Where the figures go, less .json and .png."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     """One run each."""
-    states: int = 512
-    """States of held-out rollouts."""
+    states: int = 2048
+    """States of new responses, for each kind of prompts."""
     continuations: int = 64
     """Of each state."""
-    responses: int = 8
-    """Held-out responses a prompt."""
+    responses: int = 4096
+    """New responses that the states are drawn from, over as many prompts as there are."""
 
 
 def explained(values: np.ndarray, outcomes: np.ndarray) -> float:
@@ -70,10 +70,11 @@ def explained(values: np.ndarray, outcomes: np.ndarray) -> float:
 
 
 def sampled(engine: Engine, params: Params, arguments: Arguments, seed: int) -> Groups:
-    """New responses to as many prompts as there are held-out ones, drawn from the engine's."""
+    """New responses to the engine's prompts, to as many as possible."""
     count = len(engine.prompts.tokens)
-    problems = np.random.default_rng(seed).permutation(count)[: CONFIG.heldout_problems]
-    return engine.generate(params, problems.tolist(), arguments.responses, jax.random.key(seed + 1))
+    size = -(-arguments.responses // count)
+    problems = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
+    return engine.generate(params, problems.tolist(), size, jax.random.key(seed + 1))
 
 
 def compared(engine: Engine, params: Params, groups: Groups, values: np.ndarray, arguments: Arguments, seed: int) -> dict:
