@@ -5,7 +5,7 @@ of the JSON file; a row that is there is not run again, so the command can be st
 
 Command:
 
-    python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms     (all of them: a night on two CPU cores)
+    python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms     (all: about two hours on two CPU cores)
     python experiments/compare_algorithms.py --experiment long_chain_vapo \
         --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
@@ -16,6 +16,8 @@ tuned for any other. Options that the experiment sets are passed to those algori
 """
 
 import json
+import shlex
+import sys
 import time
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -70,9 +72,8 @@ def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
 def settings(words: str) -> dict[str, object]:
     """Read `setting=value,setting=value` by the types of `TrainConfig`."""
     pairs = dict(word.split("=", 1) for word in words.split(",") if word)
-    config = tyro.cli(
-        rljax.TrainConfig, args=[part for name, value in pairs.items() for part in (f"--{name.replace('_', '-')}", value)]
-    )
+    given = [part for name, value in pairs.items() for part in (f"--{name.replace('_', '-')}", value)]
+    config = tyro.cli(rljax.TrainConfig, args=given, config=(tyro.conf.FlagConversionOff,))
     return {item.name: getattr(config, item.name) for item in fields(config) if item.name in pairs}
 
 
@@ -108,10 +109,12 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """Mean and range over the seeds, one line an algorithm, in Markdown."""
+    """Mean and range over the seeds, one line an algorithm, in Markdown; times are the first seed's."""
+    first = rows[0]["seed"]
     lines = [
-        "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps | wall time |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps "
+        f"| RL step, median, seed {first} | wall time, seed {first} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == name]
@@ -122,13 +125,19 @@ def table(rows: list[dict]) -> str:
         after = of("after")
         lines.append(
             f"| {name} | {len(mine)} | {of('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
-            f"| {of('best').mean():.1%} | {mine[0]['steps']} | {mine[0]['value_steps']} | {of('seconds').mean():.0f} s |"
+            f"| {of('best').mean():.1%} | {mine[0]['steps']} | {mine[0]['value_steps']} "
+            f"| {mine[0]['step_seconds']:.2f} s | {mine[0]['seconds']:.0f} s |"
         )
     return "\n".join(lines) + "\n"
 
 
+def report(rows: list[dict]) -> str:
+    """The table under the command that makes it."""
+    return f"`python experiments/compare_algorithms.py {shlex.join(sys.argv[1:])}`\n\n{table(rows)}"
+
+
 def compare(arguments: Arguments) -> None:
-    """Train whatever is not in the JSON file yet; write it and the table after every run."""
+    """Train whatever is not in the JSON file yet; write it after every run, and the table at the end."""
     rows_file = arguments.out.with_suffix(".json")
     rows = json.loads(rows_file.read_text(encoding="utf-8")) if rows_file.exists() else []
     done = {(row["algorithm"], row["seed"]) for row in rows}
@@ -137,7 +146,7 @@ def compare(arguments: Arguments) -> None:
             if (name, seed) not in done:
                 rows.append(row_of(arguments, name, seed))
                 rows_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-                arguments.out.with_suffix(".md").write_text(table(rows), encoding="utf-8")
+    arguments.out.with_suffix(".md").write_text(report(rows), encoding="utf-8")
     print(table(rows))
 
 

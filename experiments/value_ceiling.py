@@ -1,16 +1,19 @@
 """How well can a critic know the outcome? VAPO's value pretraining on the default task, against what no critic can pass.
 
 The ceiling is the explained variance of the true value function. It is estimated by finishing each of two thousand states of
-new responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. Both figures are of the same states and
+new responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. All figures are of the same states and
 the same outcomes; the outcome of a state's own response takes no part in its Monte-Carlo value. They are measured on training
 prompts, and on held-out prompts, which have more short problems (most of the few that there are of two numbers).
+
+Two critics of the same policy are measured: one that reads the tokens, as in the papers, and one that reads beside each of them how
+likely the policy found it (`critic_surprisal`).
 
 Command:
 
     python experiments/value_ceiling.py --seeds 0 1 2 --out experiments/value_ceiling
 
-Deviations from VAPO (arXiv:2504.05118): more, smaller rollouts than its 50 of 8192 responses and a higher learning rate, since the
-model is small and starts from random weights; rewards are 1 / 0.
+Deviations from VAPO (arXiv:2504.05118): more, smaller rollouts than its 50 of 8192 responses, each gone through twice, and a higher
+learning rate, since the model is small and starts from random weights; rewards are 1 / 0.
 
 It writes value_ceiling.json and value_ceiling.png (explained variance of new rollouts over the steps of value pretraining).
 """
@@ -18,11 +21,13 @@ It writes value_ceiling.json and value_ceiling.png (explained variance of new ro
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from jaxtyping import Float
 from matplotlib.figure import Figure
 
 import rljax
@@ -30,13 +35,14 @@ from rljax.cli import load_experiment
 from rljax.models import Params
 from rljax.ops.value import explained_variance
 from rljax.rollout import Engine, Groups
-from rljax.rollout.continuations import continued_rewards, draw_states
+from rljax.rollout.continuations import State, continued_rewards, draw_states
 from rljax.training import checkpoint as checkpoints
 from rljax.training.critic import Valuer, make_values
 from rljax.training.loop import initial_state
 from rljax.training.rollouts import as_sequences
 from rljax.training.run_folder import read_metrics
-from rljax.training.setup import make_setup
+from rljax.training.setup import Setup, make_setup
+from rljax.training.state import TrainState
 
 CONFIG = replace(
     load_experiment("arithmetic_dapo"),
@@ -44,8 +50,13 @@ CONFIG = replace(
     algorithm="vapo",
     algorithm_options={},
     value_pretraining_steps=200,
+    value_pretraining_passes=2,
     steps=0,
 )
+CRITICS = {"reads tokens": False, "reads log-probabilities too": True}
+"""Name -> its `critic_surprisal`."""
+SMOOTHED = 10
+"""Steps of value pretraining that a point of the picture is the mean of."""
 
 
 @dataclass
@@ -64,77 +75,120 @@ class Arguments:
     """New responses that the states are drawn from, over as many prompts as there are."""
 
 
+class Pretrained(NamedTuple):
+    """A run after value pretraining."""
+
+    setup: Setup
+    state: TrainState
+    curve: list[float]
+    """Explained variance of each rollout before the critic learnt from it."""
+
+    def values(self, groups: Groups) -> Float[np.ndarray, "P G T"]:
+        """What the critic says before each response token."""
+        valuer = Valuer(self.setup.critic, self.setup.algorithm.critic.head, self.setup.prompt_length)
+        values_of = make_values(valuer, self.setup.mesh, self.setup.config.microbatch)
+        return values_of(self.state.critic.params, as_sequences(groups)).reshape(groups.mask.shape)
+
+
+class Sampled(NamedTuple):
+    """New responses, some of their states, and what became of these."""
+
+    groups: Groups
+    states: list[State]
+    outcomes: Float[np.ndarray, " S"]
+    """Reward of the response that the state is of."""
+    truth: Float[np.ndarray, " S"]
+    """Mean reward of the state's continuations: its Monte-Carlo value."""
+
+
 def explained(values: np.ndarray, outcomes: np.ndarray) -> float:
     """Explained variance of one number a state."""
     return float(explained_variance(jnp.asarray(values), jnp.asarray(outcomes), jnp.ones(len(values), bool)))
 
 
-def sampled(engine: Engine, params: Params, arguments: Arguments, seed: int) -> Groups:
-    """New responses to the engine's prompts, to as many as possible."""
-    count = len(engine.prompts.tokens)
-    size = -(-arguments.responses // count)
-    problems = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
-    return engine.generate(params, problems.tolist(), size, jax.random.key(seed + 1))
-
-
-def compared(engine: Engine, params: Params, groups: Groups, values: np.ndarray, arguments: Arguments, seed: int) -> dict:
-    """The critic beside the Monte-Carlo value, on states of one rollout."""
-    states = draw_states(groups, arguments.states, seed=seed)
-    rewards = continued_rewards(
-        engine, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2)
-    )
-    outcomes = np.array([groups.rewards[state.group, state.response] for state in states], np.float32)
-    critic = np.array([values[state] for state in states], np.float32)
-    ceiling, reached = explained(rewards.mean(-1), outcomes), explained(critic, outcomes)
-    return {
-        "ceiling": ceiling,
-        "critic": reached,
-        "share": reached / ceiling,
-        "root_mean_square_distance_of_values": float(np.sqrt(np.square(critic - rewards.mean(-1)).mean())),
-        "mean_outcome": float(outcomes.mean()),
-    }
-
-
-def measure(arguments: Arguments, seed: int) -> dict:
-    """Pretrain a critic, and compare it with the Monte-Carlo value on new responses to training and to held-out prompts."""
-    config = replace(CONFIG, seed=seed)
+def pretrain(seed: int, *, surprisal: bool) -> Pretrained:
+    """Warm start and value pretraining."""
+    config = replace(CONFIG, seed=seed, critic_surprisal=surprisal)
     run = rljax.train(config).run
     setup, first_params = make_setup(config)
     state = checkpoints.restore(run / "checkpoints" / "last", initial_state(setup, first_params())).state
-    valuer = Valuer(setup.critic, setup.algorithm.critic.head, setup.prompt_length)
-    values_of = make_values(valuer, setup.mesh, config.microbatch)
-    heldout = setup.sampler(temperature=config.temperature, top_k=None, top_p=None)
-    results = {}
-    for name, engine in {"training_prompts": setup.train, "heldout_prompts": heldout}.items():
-        groups = sampled(engine, state.params, arguments, seed)
-        values = values_of(state.critic.params, as_sequences(groups)).reshape(groups.mask.shape)
-        results[name] = compared(engine, state.params, groups, values, arguments, seed)
-    curve = [row["explained_variance"] for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "value"]
-    return {"seed": seed, **results, "curve": curve}
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "value"]
+    return Pretrained(setup, state, [row["explained_variance"] for row in rows])
+
+
+def sample(engine: Engine, params: Params, arguments: Arguments, seed: int) -> Sampled:
+    """New responses to as many prompts as possible, and the Monte-Carlo values of some states."""
+    count = len(engine.prompts.tokens)
+    size = -(-arguments.responses // count)
+    problems = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
+    groups = engine.generate(params, problems.tolist(), size, jax.random.key(seed + 1))
+    states = draw_states(groups, arguments.states, seed=seed)
+    rewards = continued_rewards(
+        engine, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2), rows=1024
+    )
+    outcomes = np.array([groups.rewards[state.group, state.response] for state in states], np.float32)
+    return Sampled(groups, states, outcomes, rewards.mean(-1))
+
+
+def compared(critics: dict[str, Pretrained], sampled: Sampled) -> dict:
+    """Each critic beside the Monte-Carlo values."""
+    ceiling = explained(sampled.truth, sampled.outcomes)
+    figures = {}
+    for name, critic in critics.items():
+        everywhere = critic.values(sampled.groups)
+        values = np.array([everywhere[state] for state in sampled.states], np.float32)
+        reached = explained(values, sampled.outcomes)
+        figures[name] = {
+            "explained_variance": reached,
+            "share": reached / ceiling,
+            "root_mean_square_distance_of_values": float(np.sqrt(np.square(values - sampled.truth).mean())),
+        }
+    return {"ceiling": ceiling, "mean_outcome": float(sampled.outcomes.mean()), "critics": figures}
+
+
+def measure(arguments: Arguments, seed: int) -> dict:
+    """Pretrain both critics of one policy, and compare them on new responses to training and to held-out prompts."""
+    critics = {name: pretrain(seed, surprisal=surprisal) for name, surprisal in CRITICS.items()}
+    (setup, state, _), *others = critics.values()
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, state.params, other.state.params)
+    heldout = setup.sampler(temperature=setup.config.temperature, top_k=None, top_p=None)
+    engines = {"training_prompts": setup.train, "heldout_prompts": heldout}
+    figures = {name: compared(critics, sample(engine, state.params, arguments, seed)) for name, engine in engines.items()}
+    return {"seed": seed, **figures, "curves": {name: critic.curve for name, critic in critics.items()}}
+
+
+def smoothed(curve: list[float]) -> Float[np.ndarray, " N"]:
+    """Mean of every `SMOOTHED` steps."""
+    return np.array(curve[: len(curve) // SMOOTHED * SMOOTHED]).reshape(-1, SMOOTHED).mean(-1)
 
 
 def draw(results: list[dict], path: Path) -> None:
     """Explained variance over the steps of value pretraining, with each seed's ceiling."""
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for index, result in enumerate(results):
-        colour = f"C{index}"
-        axes.plot(range(1, len(result["curve"]) + 1), result["curve"], color=colour, label=f"critic, seed {result['seed']}")
-        axes.axhline(result["training_prompts"]["ceiling"], color=colour, linestyle="--", linewidth=1)
-    axes.set(xlabel="step of value pretraining", ylabel="explained variance of new responses", ylim=(-0.1, 0.6))
-    axes.set_title("Critic against what no critic can pass (dashed: 64 continuations a state)", fontsize=10)
-    axes.legend(frameon=False)
+    for seed, result in enumerate(results):
+        for index, (name, curve) in enumerate(result["curves"].items()):
+            points = smoothed(curve)
+            steps = (np.arange(len(points)) + 1) * SMOOTHED
+            axes.plot(steps, points, color=f"C{index}", label=None if seed else f"critic that {name}")
+        label = None if seed else "ceiling: 64 continuations a state"
+        axes.axhline(result["training_prompts"]["ceiling"], color="0.4", linestyle="--", linewidth=1, label=label)
+    axes.set(xlabel="step of value pretraining", ylabel="explained variance of new responses", ylim=(-0.1, 0.4))
+    axes.set_title(f"Critics against what no critic can pass ({len(results)} seeds)", fontsize=10)
+    axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 
 
 def main(arguments: Arguments) -> None:
-    """Measure every seed, and write both files."""
-    results = [measure(arguments, seed) for seed in arguments.seeds]
-    for result in results:
-        print({name: value for name, value in result.items() if name != "curve"})
-    arguments.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    draw(results, arguments.out.with_suffix(".png"))
+    """Measure every seed; write both files after each."""
+    results = []
+    for seed in arguments.seeds:
+        results.append(measure(arguments, seed))
+        print({name: value for name, value in results[-1].items() if name != "curves"})
+        arguments.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        draw(results, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

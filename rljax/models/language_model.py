@@ -71,10 +71,15 @@ def causal(valid: Bool[Array, "B S"]) -> Bool[Array, "B S S"]:
 
 
 def hidden_states(
-    model: Model, params: Params, tokens: Int[Array, "B S"], valid: Bool[Array, "B S"]
+    model: Model,
+    params: Params,
+    tokens: Int[Array, "B S"],
+    valid: Bool[Array, "B S"],
+    *,
+    beside: Float[Array, "B S D"] | None = None,
 ) -> Float[Array, "B S D"]:
-    """Last hidden states of whole sequences."""
-    hidden, _ = model.module(params)(tokens, positions_of(valid), causal(valid))
+    """Last hidden states of whole sequences; `beside` is added to the tokens' embeddings."""
+    hidden, _ = model.module(params)(tokens, positions_of(valid), causal(valid), beside=beside)
     return hidden
 
 

@@ -1,7 +1,8 @@
 """A transformer that values: the decoder's hidden states under a linear head of a few numbers a token.
 
 On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. So reward models
-from elsewhere are read as they are, and a critic that was trained here can be taken up by any later run.
+from elsewhere are read as they are, and a critic that was trained here can be taken up by any later run. What a critic that
+reads log-probabilities has beside is `surprisal.weight`.
 """
 
 import json
@@ -19,25 +20,32 @@ from rljax.models.huggingface import load_params, load_tensor, read_config, save
 from rljax.models.language_model import Model, Params, hidden_states, init_params
 
 HEAD = "score.weight"
+SURPRISAL = "surprisal.weight"
 
 
 class ValueModel(NamedTuple):
-    """A decoder with a value head, without its numbers; its parameters are `{"trunk": ..., "head": [N, D]}`."""
+    """A decoder with a value head, without its numbers.
+
+    Its parameters are `{"trunk": ..., "head": [N, D]}`, and `"surprisal": [D]` where it reads log-probabilities.
+    """
 
     trunk: Model
     size: int
     """Numbers that the head gives for each token."""
+    surprisal: bool = False
+    """Whether it reads, beside each response token, how likely the policy found it."""
 
 
-def value_model(policy: Model, size: int) -> ValueModel:
+def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueModel:
     """Describe a critic with the policy's shape, less its output head."""
-    return ValueModel(Model(replace(policy.config, tied_head=True)), size)
+    return ValueModel(Model(replace(policy.config, tied_head=True)), size, surprisal)
 
 
 def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | None = None) -> Params:
     """Draw a head, and a trunk too if there is no policy to copy it from.
 
-    The head is drawn with standard deviation 1/(D + 1), so that first values are about a tenth of the reward's unit.
+    The head is drawn with standard deviation 1/(D + 1), so that first values are about a tenth of the reward's unit, what
+    log-probabilities are multiplied with like an embedding, with 0.02.
     """
     config = model.trunk.config
     for_trunk, for_head = jax.random.split(key)
@@ -45,13 +53,29 @@ def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | Non
         trunk = init_params(config, for_trunk)
     else:
         trunk = jax.tree.map(jnp.copy, {name: part for name, part in policy.items() if name != "head"})
-    return {"trunk": trunk, "head": jax.random.normal(for_head, (model.size, config.width)) / (config.width + 1)}
+    params = {"trunk": trunk, "head": jax.random.normal(for_head, (model.size, config.width)) / (config.width + 1)}
+    if model.surprisal:
+        params["surprisal"] = 0.02 * jax.random.normal(jax.random.fold_in(key, 2), (config.width,))
+    return params
 
 
 def value_outputs(
-    model: ValueModel, params: Params, tokens: Int[Array, "B S"], valid: Bool[Array, "B S"], *, start: int
+    model: ValueModel,
+    params: Params,
+    tokens: Int[Array, "B S"],
+    valid: Bool[Array, "B S"],
+    *,
+    start: int,
+    logp: Float[Array, "B T"] | None = None,
 ) -> Float[Array, "B T N"]:
     """What the head says before each token from slot `start` on, that is at the slots `start - 1` to the last but one.
+
+    Where the model reads log-probabilities, response token a_t enters as ::
+
+        E[a_t] + w log π(a_t | s_t)
+
+    with the embedding E and the learnt direction w. The value before a token depends on the tokens before it alone, their
+    log-probabilities included, so it stays a baseline that does not bias the policy gradient.
 
     Args:
         model: the decoder with a value head.
@@ -59,18 +83,30 @@ def value_outputs(
         tokens: prompts and responses, `[B, S]`.
         valid: which slots hold tokens, `[B, S]`.
         start: slot of the first response token, at least 1.
+        logp: log-probability of each response token under the policy that sampled it, `[B, S - start]`, nats; for models that
+            read it.
 
     Returns:
         `[B, S - start, N]`, float32; what stands before invalid slots has no meaning and must be masked.
+
+    Raises:
+        ValueError: the model reads log-probabilities and there are none.
     """
-    hidden = hidden_states(model.trunk, params["trunk"], tokens, valid)[:, start - 1 : -1]
+    beside = None
+    if model.surprisal:
+        if logp is None:
+            raise ValueError("logp is missing: this critic reads the log-probability of each response token")
+        told = jnp.pad(jnp.where(valid[:, start:], logp, 0.0), ((0, 0), (start, 0)))
+        beside = jnp.einsum("BS,D->BSD", told, params["surprisal"])
+    hidden = hidden_states(model.trunk, params["trunk"], tokens, valid, beside=beside)[:, start - 1 : -1]
     weight = params["head"].astype(hidden.dtype)
     return jnp.einsum("BTD,ND->BTN", hidden, weight, preferred_element_type=jnp.float32)
 
 
 def save_value_model(folder: Path, model: ValueModel, params: Params, *, bos: int | None, eos: int) -> None:
     """Write config.json and model.safetensors, the head as `score.weight` `[N, D]`."""
-    extra = {HEAD: np.asarray(jax.device_get(params["head"]))}
+    names = {HEAD: "head"} | ({SURPRISAL: "surprisal"} if model.surprisal else {})
+    extra = {tensor: np.asarray(jax.device_get(params[name])) for tensor, name in names.items()}
     save_pretrained(folder, model.trunk.config, params["trunk"], bos=bos, eos=eos, extra=extra)
     file = folder / "config.json"
     raw = json.loads(file.read_text(encoding="utf-8"))
@@ -91,7 +127,7 @@ def load_value_model(folder: Path, *, like: ValueModel | None = None) -> tuple[V
         The model and its parameters.
 
     Raises:
-        InputError: the folder is not of such a model, or its vocabulary or its head differ from what is needed.
+        InputError: the folder is not of such a model, or its vocabulary, its head or what it reads differ from what is needed.
     """
     runtime = {} if like is None else {"compute_dtype": like.trunk.config.compute_dtype, "remat": like.trunk.config.remat}
     config = replace(read_config(folder, **runtime), tied_head=True)
@@ -101,10 +137,12 @@ def load_value_model(folder: Path, *, like: ValueModel | None = None) -> tuple[V
             f"The model in {str(folder)!r} has no {HEAD!r}, so it is no critic and no reward model; give a folder that a run "
             "with a critic saved, or a sequence-classification model."
         )
-    model = ValueModel(Model(config), head.shape[0])
+    surprisal = load_tensor(folder, SURPRISAL)
+    model = ValueModel(Model(config), head.shape[0], surprisal is not None)
     if like is not None:
         _check_stands_in(folder, model, like)
-    return model, {"trunk": load_params(folder, config), "head": head}
+    params = {"trunk": load_params(folder, config), "head": head}
+    return model, params if surprisal is None else params | {"surprisal": surprisal}
 
 
 def _check_stands_in(folder: Path, model: ValueModel, like: ValueModel) -> None:
@@ -118,4 +156,10 @@ def _check_stands_in(folder: Path, model: ValueModel, like: ValueModel) -> None:
         raise InputError(
             f"The critic in {str(folder)!r} gives {model.size} numbers a token and the algorithm's value head reads {like.size}; "
             "choose the head that it was trained with, or another critic."
+        )
+    if model.surprisal != like.surprisal:
+        here, there = ("does", "does not read") if like.surprisal else ("does not", "reads")
+        raise InputError(
+            f"The critic in {str(folder)!r} {there} log-probabilities and the one asked for {here}; set "
+            "--critic-surprisal as it was when that critic was trained, or choose another critic."
         )

@@ -70,11 +70,17 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
             raise InputError(
                 f"critic is 'none' and {config.algorithm} needs one; choose 'policy', 'fresh' or a folder, or another algorithm."
             )
+        if config.critic_surprisal and config.critic_frozen_trunk:
+            raise InputError(
+                "critic_surprisal gives the critic's trunk something to read and critic_frozen_trunk keeps it from learning to "
+                "read it; choose one of the two."
+            )
         return
     given = {
         "critic": config.critic not in (None, "none"),
         "critic_head": config.critic_head is not None,
         "critic_frozen_trunk": config.critic_frozen_trunk,
+        "critic_surprisal": config.critic_surprisal,
         "value_pretraining_steps": bool(config.value_pretraining_steps),
         "mix_pretrained_value": config.mix_pretrained_value,
     }
@@ -94,7 +100,7 @@ def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Model) -> Cri
     """
     if algorithm.critic is None:
         return None
-    model = value_model(policy, algorithm.critic.head.size)
+    model = value_model(policy, algorithm.critic.head.size, surprisal=config.critic_surprisal)
     source = partial(CriticSource, frozen_trunk=config.critic_frozen_trunk)
     if config.critic in (None, "policy"):
         return source(model, lambda params, key: init_value_params(model, key, params), loaded=False)
@@ -129,7 +135,8 @@ class Valuer(NamedTuple):
 
     def outputs(self, params: Params, sequences: Sequences) -> Float[Array, "B T N"]:
         """What the head gives before each response token."""
-        return value_outputs(self.source.model, params, sequences.tokens, sequences.valid, start=self.start)
+        tokens, valid, logp = sequences
+        return value_outputs(self.source.model, params, tokens, valid, start=self.start, logp=logp)
 
     def __call__(self, params: Params, sequences: Sequences) -> Float[Array, "B T"]:
         """Value before each response token, in the reward's unit."""

@@ -222,6 +222,11 @@ def load_reward_model(
             f"The model in {str(folder)!r} gives {model.size} numbers a token and a reward model gives 1; it is a classifier "
             "or a critic with another head. Choose another folder."
         )
+    if model.surprisal:
+        raise InputError(
+            f"The model in {str(folder)!r} is a critic that reads the policy's log-probabilities and a reward model reads text "
+            "alone. Choose another folder."
+        )
     model = ValueModel(Model(replace(model.trunk.config, compute_dtype=dtype, remat=remat)), 1)
     note = read_note(folder)
     found = folder_tokenizer(folder) if tokenizer is None else tokenizer

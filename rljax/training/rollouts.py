@@ -112,7 +112,7 @@ def as_sequences(groups: Groups) -> Sequences:
     rows = groups.tokens.reshape(-1, groups.tokens.shape[-1]), groups.mask.reshape(-1, groups.mask.shape[-1])
     tokens = np.concatenate([groups.prompt_tokens.repeat(size, axis=0), rows[0]], axis=1)
     valid = np.concatenate([groups.prompt_mask.repeat(size, axis=0), rows[1]], axis=1)
-    return Sequences(tokens, valid)
+    return Sequences(tokens, valid, groups.policy_logp.reshape(rows[1].shape))
 
 
 def demonstrated(demonstrations: Demonstrations) -> Sequences:

@@ -26,6 +26,8 @@ class Sequences(NamedTuple):
 
     tokens: Int[Array, "B S"]
     valid: Bool[Array, "B S"]
+    logp: Float[Array, "B T"] | None = None
+    """Of each response token under the policy that sampled it, nats; for critics that read it."""
 
 
 class Scorer(NamedTuple):

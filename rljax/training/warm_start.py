@@ -23,7 +23,9 @@ def warm_start(run: Run) -> None:
     while int(run.state.warm_step) < config.warm_start_steps:
         begun, done = time.monotonic(), int(run.state.warm_step)
         rows = order.indices(done * config.warm_start_batch, config.warm_start_batch)
-        run.state, metrics = step(run.state, put_rows(setup.mesh, Sequences(*(array[rows] for array in demonstrations))))
+        run.state, metrics = step(
+            run.state, put_rows(setup.mesh, Sequences(demonstrations.tokens[rows], demonstrations.valid[rows]))
+        )
         numbers = {name: float(value) for name, value in metrics.items()}
         numbers |= {"learning_rate": float(schedule(done)), "seconds": time.monotonic() - begun}
         run.trackers.log("warm_start", done + 1, numbers)

@@ -5,6 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rljax.errors import InputError
@@ -23,6 +24,7 @@ from rljax.models.value_model import (
 CONFIG = TransformerConfig(vocab_size=11, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32, tied_head=False)
 POLICY = Model(CONFIG)
 MODEL = value_model(POLICY, 3)
+READER = value_model(POLICY, 1, surprisal=True)
 TOKENS = jnp.arange(12).reshape(2, 6) % 11
 VALID = jnp.ones((2, 6), bool).at[0, 0].set(False).at[1, 5].set(False)
 
@@ -43,6 +45,51 @@ def test_values_stand_before_their_tokens(params):
     np.testing.assert_array_equal(changed > 1e-6, [False, False, False, True])
 
 
+def test_a_log_probability_is_told_beside_its_token():
+    params = init_value_params(READER, jax.random.key(1))
+    logp = -jnp.arange(1.0, 9.0).reshape(2, 4)
+    outputs = value_outputs(READER, params, TOKENS, VALID, start=2, logp=logp)
+    told = np.zeros((2, 6, 16), np.float32)
+    for row, slot in np.argwhere(np.asarray(VALID)[:, 2:]):
+        told[row, 2 + slot] = logp[row, slot] * params["surprisal"]
+    hidden = hidden_states(READER.trunk, params["trunk"], TOKENS, VALID, beside=told)
+    np.testing.assert_allclose(outputs, hidden[:, 1:5] @ params["head"].T, atol=1e-6)
+
+    unlikely = value_outputs(READER, params, TOKENS, VALID, start=2, logp=logp.at[:, 1].add(-3.0))
+    changed = np.abs(np.asarray(unlikely - outputs)).max((0, 2))
+    np.testing.assert_array_equal(changed > 1e-6, [False, False, True, True])  # a baseline: never of its own token
+    outside = value_outputs(READER, params, TOKENS, VALID, start=2, logp=jnp.where(VALID[:, 2:], logp, jnp.nan))
+    np.testing.assert_array_equal(outside, outputs)
+    with pytest.raises(ValueError, match="logp is missing: this critic reads the log-probability"):
+        value_outputs(READER, params, TOKENS, VALID, start=2)
+
+
+def test_only_a_critic_that_reads_log_probabilities_learns_what_is_in_them_alone():
+    logp = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (64, 4)), -0.1, -3.0).at[:, 2:].set(-0.1)
+    outcome = jnp.where(logp.min(-1) < -1, 0.0, 1.0)  # lost at the first unlikely token, whatever follows
+    tokens, valid = jnp.ones((64, 6), int), jnp.ones((64, 6), bool)
+    optimizer = optax.adam(1e-2)
+
+    def error(model, params):
+        values = value_outputs(model, params, tokens, valid, start=2, logp=logp)[:, -1, 0]
+        return jnp.square(values - outcome).mean()
+
+    def learnt(model):
+        @jax.jit
+        def step(params, moments):
+            updates, moments = optimizer.update(jax.grad(lambda params: error(model, params))(params), moments)
+            return optax.apply_updates(params, updates), moments
+
+        params = init_value_params(model, jax.random.key(1))
+        moments = optimizer.init(params)
+        for _ in range(150):
+            params, moments = step(params, moments)
+        return float(error(model, params))
+
+    assert learnt(READER) < 0.02
+    assert learnt(value_model(POLICY, 1)) == pytest.approx(float(outcome.var()), rel=0.02)
+
+
 def test_a_critic_of_the_policy_has_its_trunk():
     policy = init_params(CONFIG, jax.random.key(0))
     critic = init_value_params(MODEL, jax.random.key(1), policy)
@@ -54,13 +101,15 @@ def test_a_critic_of_the_policy_has_its_trunk():
     assert not np.allclose(fresh["trunk"]["embedding"], policy["embedding"])
 
 
-def test_a_folder_gives_the_same_model_back(tmp_path, params):
-    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
-    model, loaded = load_value_model(tmp_path, like=MODEL)
-    assert model == MODEL
+@pytest.mark.parametrize("there", [MODEL, READER], ids=["plain", "reads log-probabilities"])
+def test_a_folder_gives_the_same_model_back(tmp_path, there):
+    params = init_value_params(there, jax.random.key(1))
+    save_value_model(tmp_path, there, params, bos=None, eos=1)
+    model, loaded = load_value_model(tmp_path, like=there)
+    assert model == there
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     raw = json.loads((tmp_path / "config.json").read_text())
-    assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], 3)
+    assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], there.size)
 
 
 def test_a_folder_is_what_transformers_reads(tmp_path, params):
@@ -83,6 +132,11 @@ def test_what_does_not_fit_is_refused(tmp_path, params):
     larger = ValueModel(Model(TransformerConfig(**{**vars(CONFIG), "vocab_size": 12})), 3)
     with pytest.raises(InputError, match="vocabulary of 11 tokens and the policy one of 12"):
         load_value_model(tmp_path / "critic", like=larger)
+    with pytest.raises(InputError, match="does not read log-probabilities and the one asked for does"):
+        load_value_model(tmp_path / "critic", like=value_model(POLICY, 3, surprisal=True))
+    save_value_model(tmp_path / "reader", READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
+    with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
+        load_value_model(tmp_path / "reader", like=value_model(POLICY, 1))
     save_pretrained(tmp_path / "policy", CONFIG, init_params(CONFIG, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score.weight', so it is no critic and no reward model"):
         load_value_model(tmp_path / "policy")

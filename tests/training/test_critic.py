@@ -149,6 +149,27 @@ def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, last_state(config, tmp_path / "next").critic.params, saved)
 
 
+def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(tmp_path):
+    config = replace(TINY, critic_surprisal=True, warm_start_steps=0, steps=1)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    rljax.train(replace(config, run=str(whole)), even_length)
+    with pytest.raises(Interrupted):
+        rljax.train(replace(config, run=str(stopped)), stopping_after(2))
+    rljax.train(None, even_length, resume=stopped)
+    end = last_state(config, whole)
+    jax.tree.map(np.testing.assert_array_equal, last_state(config, stopped), end)
+    setup, first_params = make_setup(config, reward=even_length)
+    start = initial_state(setup, first_params()).critic.params
+    assert distance(end.critic.params["surprisal"], start["surprisal"]) > 1e-3
+
+    next_config = replace(config, critic=str(whole), value_pretraining_steps=0, steps=0)
+    rljax.train(replace(next_config, run=str(tmp_path / "next")), even_length)
+    _, saved = load_value_model(whole / "critic")
+    jax.tree.map(np.testing.assert_array_equal, last_state(next_config, tmp_path / "next").critic.params, saved)
+    with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
+        rljax.train(replace(next_config, run=str(tmp_path / "other"), critic_surprisal=False), even_length)
+
+
 def test_a_frozen_trunk_stays(tmp_path):
     config = replace(TINY, run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
     rljax.train(config, even_length)
@@ -165,6 +186,7 @@ def test_a_frozen_trunk_stays(tmp_path):
         {"critic_head": "two_hot"},
         {"critic_head": "hl_gauss", "critic_head_options": {"low": -1, "high": 2, "bins": 31}},
         {"mix_pretrained_value": True},
+        {"critic_surprisal": True, "algorithm": "open_reasoner_zero"},
         {"critic": "fresh"},
         {"algorithm": "open_reasoner_zero"},
         {"algorithm": "ppo", "algorithm_options": {"beta": 0.1, "entropy": 0.01}},
@@ -304,6 +326,11 @@ def test_returns_beyond_the_support_are_refused():
             {"algorithm": "grpo", "mix_pretrained_value": True},
             "so value_pretraining_steps, mix_pretrained_value cannot apply",
         ),
+        (
+            {"algorithm": "grpo", "critic_surprisal": True, "value_pretraining_steps": None},
+            "grpo has no critic, so critic_surprisal cannot apply",
+        ),
+        ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps it from learning to read it; choose one"),
         ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
         (
             {"critic_head": "quantile"},

@@ -295,6 +295,10 @@ def test_folders_that_are_no_reward_model(tmp_path):
     save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match="gives 3 numbers a token and a reward model gives 1"):
         load_reward_model(tmp_path / "critic")
+    reader = value_model(Model(SMALL), 1, surprisal=True)
+    save_value_model(tmp_path / "reader", reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1)
+    with pytest.raises(InputError, match="reads the policy's log-probabilities and a reward model reads text alone"):
+        load_reward_model(tmp_path / "reader")
     policy = init_params(SMALL, jax.random.key(0))
     save_pretrained(tmp_path / "policy", SMALL, policy, bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score\.weight'"):
