@@ -24,7 +24,9 @@ _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 def equations(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence
 ) -> list[list[Step]]:
-    """Judge every written `a+b=c` of a completion by itself, and the final answer as its last step.
+    """Judge every written `a+b=c` of a completion by itself, and the stated answer as its last step.
+
+    A completion that stops without stating an answer has a last step too, of reward 0: stopping early must not pay.
 
     Args:
         prompts: not read.
@@ -33,7 +35,8 @@ def equations(
         columns: not read.
 
     Returns:
-        For each completion its steps in order: 1 for a right equation and 0 for a wrong one, then 1 or 0 for the stated answer.
+        For each completion its steps in order: 1 for a right equation and 0 for a wrong one, then 1 or 0 for the stated answer,
+        at the end of the text.
 
     Example:
         >>> equations(["7+5+9="], ["7+5=12;12+9=20;#20"], ["21"])
@@ -47,9 +50,7 @@ def equations(
         for found in _EQUATION.finditer(completion):
             left, sign, right, result = found.groups()
             steps.append((found.end(), float(_OPERATORS[sign](int(left), int(right)) == int(result))))
-        if completion and (not steps or steps[-1][0] < len(completion)):
-            steps.append((len(completion), final))
-        judged.append(steps)
+        judged.append([*steps, (len(completion), final)])
     return judged
 
 
@@ -74,7 +75,7 @@ def on_tokens(
         Reward of the step that ends at each token (0 elsewhere), and where one ends.
 
     Raises:
-        InputError: an end that is not in the completion, or a reward that is no finite number.
+        InputError: an end that is not in the completion (0 for one without text), or a reward that is no finite number.
 
     Example:
         >>> rewards, ends = on_tokens([(2, 1.0), (3, 0.5)], lambda ids: "".join(map(chr, ids)), [97, 98, 99])
@@ -84,7 +85,7 @@ def on_tokens(
     rewards, ends = np.zeros(len(tokens), np.float32), np.zeros(len(tokens), bool)
     length = len(decode(tokens))
     for end, reward in steps:
-        if not (0 < end <= length and np.isfinite(reward)):
+        if not (min(1, length) <= end <= length and np.isfinite(reward)):
             raise InputError(
                 f"a step reward returned the step ({end!r}, {reward!r}) for a completion of {length} characters; the end must be "
                 "from 1 to that length, and the reward a finite number."

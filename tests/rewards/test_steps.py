@@ -19,9 +19,9 @@ def decode(ids):
         ("7+5=12;12+9=21;#21", [(7, 1.0), (15, 1.0), (18, 1.0)]),
         ("7+5=13;13+9=22;#22", [(7, 0.0), (15, 1.0), (18, 0.0)]),
         ("7-9=-2;-2*3=-6;#21", [(7, 1.0), (15, 1.0), (18, 1.0)]),
-        ("7+5=12;", [(7, 1.0)]),
+        ("7+5=12;12+9=21;", [(7, 1.0), (15, 1.0), (15, 0.0)]),
         ("nothing", [(7, 0.0)]),
-        ("", []),
+        ("", [(0, 0.0)]),
     ],
 )
 def test_equations_are_judged_one_by_one(completion, steps):
@@ -33,6 +33,14 @@ def test_steps_stand_on_the_tokens_that_end_them():
     rewards, ends = on_tokens([(7, 1.0), (15, 0.5), (18, 0.25)], decode, [1, 2, 3, 4, 0])
     np.testing.assert_array_equal(ends, [False, True, False, True, True])
     np.testing.assert_array_equal(rewards, np.float32([0, 1, 0, 0.5, 0.25]))
+
+
+@pytest.mark.parametrize(("tokens", "text"), [([1, 2, 3, 4, 0], "stated"), ([1, 2, 0], "stopped early"), ([0], "empty")])
+def test_only_a_stated_answer_pays_at_the_end(tokens, text):
+    (steps,) = equations(["7+5+9="], [decode(tokens)], ["21"])
+    rewards, ends = on_tokens(steps, decode, tokens)
+    assert ends[-1]
+    assert rewards[-1] == (text == "stated")
 
 
 def test_of_two_steps_in_one_token_the_later_counts():
