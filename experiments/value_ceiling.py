@@ -164,18 +164,19 @@ def smoothed(curve: list[float]) -> Float[np.ndarray, " N"]:
 
 
 def draw(results: list[dict], path: Path) -> None:
-    """Explained variance over the steps of value pretraining, with each seed's ceiling."""
+    """Explained variance over the steps of value pretraining, a line a seed, and where the seeds' ceilings lie."""
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for seed, result in enumerate(results):
+    for place, result in enumerate(results):
         for index, (name, curve) in enumerate(result["curves"].items()):
             points = smoothed(curve)
             steps = (np.arange(len(points)) + 1) * SMOOTHED
-            axes.plot(steps, points, color=f"C{index}", label=None if seed else f"critic that {name}")
-        label = None if seed else "ceiling: 64 continuations a state"
-        axes.axhline(result["training_prompts"]["ceiling"], color="0.4", linestyle="--", linewidth=1, label=label)
-    axes.set(xlabel="step of value pretraining", ylabel="explained variance of new responses", ylim=(-0.1, 0.4))
-    axes.set_title(f"Critics against what no critic can pass ({len(results)} seeds)", fontsize=10)
+            label = None if place else f"critic that {name}"
+            axes.plot(steps, points, color=f"C{index}", linewidth=1, label=label)
+    ceilings = [result["training_prompts"]["ceiling"] for result in results]
+    axes.axhspan(min(ceilings), max(ceilings), color="0.85", label="ceiling, lowest to highest seed", zorder=0)
+    axes.set(xlabel="step of value pretraining", ylabel="explained variance of new responses", ylim=(-0.05, 0.35))
+    axes.set_title("Two critics of one policy, against what no critic can pass", fontsize=10)
     axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
