@@ -110,14 +110,14 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
 
 def table(rows: list[dict]) -> str:
     """Mean and range over the seeds, one line an algorithm, in Markdown; times are the first seed's."""
-    first = rows[0]["seed"]
+    first = min(row["seed"] for row in rows)
     lines = [
         "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps "
         f"| RL step, median, seed {first} | wall time, seed {first} |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in dict.fromkeys(row["algorithm"] for row in rows):
-        mine = [row for row in rows if row["algorithm"] == name]
+        mine = sorted((row for row in rows if row["algorithm"] == name), key=lambda row: row["seed"])
 
         def of(key: str, mine: list[dict] = mine) -> np.ndarray:
             return np.array([row[key] for row in mine])

@@ -1,8 +1,8 @@
 """A transformer that values: the decoder's hidden states under a linear head of a few numbers a token.
 
 On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. So reward models
-from elsewhere are read as they are, and a critic that was trained here can be taken up by any later run. What a critic that
-reads log-probabilities has beside is `surprisal.weight`.
+from elsewhere are read as they are, and a critic that was trained here can be taken up by any later run. A critic that reads
+log-probabilities has `surprisal.weight` beside, for which other libraries have no place.
 """
 
 import json
@@ -120,8 +120,8 @@ def load_value_model(folder: Path, *, like: ValueModel | None = None) -> tuple[V
 
     Args:
         folder: with config.json and weights, among them `score.weight`.
-        like: what the model must be able to stand in for: its vocabulary and its head's size are compared, and the runtime
-            settings (precision, remat) are taken from it.
+        like: what the model must be able to stand in for: its vocabulary, its head's size and whether it reads
+            log-probabilities are compared, and the runtime settings (precision, remat) are taken from it.
 
     Returns:
         The model and its parameters.

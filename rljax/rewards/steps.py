@@ -63,13 +63,14 @@ def on_tokens(
 ) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
     """Put the steps of one completion on the tokens at which they end.
 
-    A step ends at the first token with which the decoded text is as long as the step's end; one that ends with the text ends at
-    the last token, so that stopping (EOS, which is no text) is credited too. Where two end at one token, the later one counts.
+    A step ends at the first token with which the decoded text is as long as the step's end. The last step, if it ends with the
+    text, ends at the last token, so that stopping (EOS, which is no text) is credited too. Where two end at one token, the later
+    one counts.
 
     Args:
         steps: `(end, reward)` in rising order of `end`.
         decode: token ids to text.
-        tokens: the completion.
+        tokens: the completion, at least one.
 
     Returns:
         Reward of the step that ends at each token (0 elsewhere), and where one ends.
@@ -84,13 +85,15 @@ def on_tokens(
     """
     rewards, ends = np.zeros(len(tokens), np.float32), np.zeros(len(tokens), bool)
     length = len(decode(tokens))
-    for end, reward in steps:
-        if not (min(1, length) <= end <= length and np.isfinite(reward)):
+    first = min(1, length)
+    for place, (end, reward) in enumerate(steps, start=1):
+        if not (first <= end <= length and np.isfinite(reward)):
             raise InputError(
                 f"a step reward returned the step ({end!r}, {reward!r}) for a completion of {length} characters; the end must be "
-                "from 1 to that length, and the reward a finite number."
+                f"from {first} to that length, and the reward a finite number."
             )
-        low, high = (1 if end < length else len(tokens)), len(tokens)
+        stops = end == length and place == len(steps)
+        low, high = (len(tokens) if stops else 1), len(tokens)
         while low < high:  # the shortest beginning whose text reaches the end
             middle = (low + high) // 2
             low, high = (low, middle) if len(decode(tokens[:middle])) >= end else (middle + 1, high)

@@ -190,7 +190,8 @@ class TrainConfig:
     critic_frozen_trunk: bool = False
     """Train only the critic's head, on hidden states that stay as they were at the start."""
     critic_surprisal: bool = False
-    """Let the critic read, beside each response token, how likely the policy found it; none of the papers' critics does."""
+    """Let the critic read, beside each response token, how likely the policy found it; none of the papers' critics does. One that
+    starts from a folder must have been trained so."""
     critic_learning_rate: float | None = None
     """Peak learning rate of the critic; by default the policy's times the algorithm's ratio."""
     value_pretraining_steps: int | None = None

@@ -35,12 +35,26 @@ def test_steps_stand_on_the_tokens_that_end_them():
     np.testing.assert_array_equal(rewards, np.float32([0, 1, 0, 0.5, 0.25]))
 
 
-@pytest.mark.parametrize(("tokens", "text"), [([1, 2, 3, 4, 0], "stated"), ([1, 2, 0], "stopped early"), ([0], "empty")])
-def test_only_a_stated_answer_pays_at_the_end(tokens, text):
+@pytest.mark.parametrize(
+    ("tokens", "paid", "judged"),
+    [
+        ([1, 2, 3, 4, 0], [0, 1, 0, 1, 1], [0, 1, 0, 1, 1]),
+        ([1, 2, 0], [0, 1, 0], [0, 1, 1]),
+        ([1, 2], [0, 0], [0, 1]),
+        ([0], [0], [1]),
+    ],
+    ids=["stated", "stopped early", "cut off", "empty"],
+)
+def test_only_a_stated_answer_pays_at_the_end(tokens, paid, judged):
     (steps,) = equations(["7+5+9="], [decode(tokens)], ["21"])
     rewards, ends = on_tokens(steps, decode, tokens)
-    assert ends[-1]
-    assert rewards[-1] == (text == "stated")
+    np.testing.assert_array_equal(rewards, np.float32(paid))
+    np.testing.assert_array_equal(ends, np.bool_(judged))
+
+
+def test_a_completion_without_text_has_its_step_at_its_end():
+    with pytest.raises(InputError, match="for a completion of 0 characters; the end must be from 0 to that length"):
+        on_tokens([(1, 0.0)], decode, [0])
 
 
 def test_of_two_steps_in_one_token_the_later_counts():

@@ -15,7 +15,7 @@ from small_runs import SMALL, even_length, stopping_after
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
-from rljax.models import Model, TransformerConfig, init_params
+from rljax.models import Model, TransformerConfig, init_params, score_tokens
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh, put_rows
 from rljax.training import checkpoint as checkpoints
@@ -31,7 +31,7 @@ from rljax.training.critic import (
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
 from rljax.training.loop import initial_state
-from rljax.training.rollouts import micro_batches
+from rljax.training.rollouts import as_sequences, micro_batches
 from rljax.training.setup import laid_out, make_algorithm, make_setup
 from rljax.training.state import create, place
 from rljax.training.update import Sequences
@@ -147,6 +147,17 @@ def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
     rljax.train(config, even_length)
     _, saved = load_value_model(finished.run / "critic")
     jax.tree.map(np.testing.assert_array_equal, last_state(config, tmp_path / "next").critic.params, saved)
+
+
+def test_the_log_probabilities_told_are_those_of_the_policy_that_sampled():
+    config = replace(TINY, temperature=0.7)
+    setup, first_params = make_setup(config, reward=even_length)
+    params = first_params()
+    sequences = as_sequences(setup.train.generate(params, [0, 3, 5, 6], 4, jax.random.key(2)))
+    start, seen = setup.prompt_length, sequences.valid[:, setup.prompt_length :]
+    scores = score_tokens(setup.model, params, *sequences[:2], start=start, temperature=config.temperature)
+    assert sequences.logp[seen].std() > 0.01
+    np.testing.assert_allclose(sequences.logp[seen], np.asarray(scores.logp)[seen], atol=1e-4)
 
 
 def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(tmp_path):
@@ -267,8 +278,8 @@ def test_credit_is_measured_as_by_hand():
     np.testing.assert_allclose(measured["advantage_correlation"], np.corrcoef(advantage[mask], outcome)[0, 1], rtol=1e-3)
 
 
-@pytest.fixture(scope="module")
-def taught():
+@pytest.fixture(scope="module", params=[False, True], ids=["reads tokens", "reads log-probabilities"])
+def taught(request):
     """One critic update of the same data, cut and sharded in several ways."""
     config = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     policy, rng = init_params(config, jax.random.key(0)), np.random.default_rng(0)
@@ -282,15 +293,16 @@ def taught():
         values=rng.random(mask.shape).astype(np.float32),
     )
     algorithm = BY_NAME["ppo"]()
-    source = make_critic(algorithm, TINY, Model(config))
+    source = make_critic(algorithm, replace(TINY, critic_surprisal=request.param), Model(config))
     optimizer = optax.sgd(0.1)
     batch = jax.device_get(prepare(algorithm, rollout))
+    sequences = Sequences(tokens, valid, -3 * rng.random((16, 5)).astype(np.float32))
 
     def update(microbatch, mesh):
         critic = first_critic(source, optimizer, policy, 0, blended=False)
         state = place(create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=critic), mesh)
         step = make_value_step(algorithm, Valuer(source, algorithm.critic.head, 3), optimizer, state, mesh)
-        (part,) = micro_batches((Sequences(tokens, valid), batch), 1, microbatch)
+        (part,) = micro_batches((sequences, batch), 1, microbatch)
         state, metrics = step(state, *put_rows(mesh, part, leading=1))
         return jax.device_get((state.critic.params, metrics))
 
