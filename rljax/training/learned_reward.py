@@ -67,7 +67,12 @@ def score_sequences(model: ValueModel, params: Params, sequences: Sequences) -> 
 
     Returns:
         `[B]`, float32; of a row without a valid token the score has no meaning.
+
+    Raises:
+        ValueError: the model reads log-probabilities, which a reward model is not given.
     """
+    if model.surprisal:
+        raise ValueError("model must read text alone, and this one is a critic that reads log-probabilities")
     hidden = hidden_states(model.trunk, params["trunk"], sequences.tokens, sequences.valid)
     last = sequences.valid.shape[-1] - 1 - jnp.argmax(sequences.valid[:, ::-1], axis=-1)
     at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]

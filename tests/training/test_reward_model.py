@@ -299,6 +299,8 @@ def test_folders_that_are_no_reward_model(tmp_path):
     save_value_model(tmp_path / "reader", reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match="reads the policy's log-probabilities and a reward model reads text alone"):
         load_reward_model(tmp_path / "reader")
+    with pytest.raises(ValueError, match="must read text alone"):
+        score_sequences(*load_value_model(tmp_path / "reader"), Sequences(np.ones((1, 4), int), np.ones((1, 4), bool)))
     policy = init_params(SMALL, jax.random.key(0))
     save_pretrained(tmp_path / "policy", SMALL, policy, bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score\.weight'"):
