@@ -29,7 +29,7 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.cli import load_experiment, main
 from rljax.cli.train import shared_options
-from rljax.training.run_folder import read_metrics
+from rljax.tracking.run_folder import read_metrics
 
 CONFIG = load_experiment("arithmetic_dapo")
 

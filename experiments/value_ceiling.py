@@ -40,7 +40,7 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.critic import Valuer, make_values
 from rljax.training.loop import initial_state
 from rljax.training.rollouts import as_sequences
-from rljax.training.run_folder import read_metrics
+from rljax.tracking.run_folder import read_metrics
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
 

@@ -13,7 +13,7 @@ from rljax.rewards.ballot import vote
 from rljax.rollout import Engine
 from rljax.training.config import TrainConfig
 from rljax.training.loop import train
-from rljax.training.sampled import sample_files, settings_of
+from rljax.evaluation.sampled import sample_files, settings_of
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """

@@ -66,9 +66,9 @@ def run_eval(command: Eval) -> int:
     from rljax.data.dataset import load_problems  # noqa: PLC0415
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415
     from rljax.rewards.ballot import vote_for  # noqa: PLC0415
-    from rljax.training.evaluation_report import chosen_columns, make_report  # noqa: PLC0415
+    from rljax.evaluation.report import chosen_columns, make_report  # noqa: PLC0415
     from rljax.training.policy import open_policy  # noqa: PLC0415
-    from rljax.training.sampled import answer_all, settings_of  # noqa: PLC0415
+    from rljax.evaluation.sampled import answer_all, settings_of  # noqa: PLC0415
 
     check(command)
     temperature = chosen_temperature(command)
@@ -120,7 +120,7 @@ def check(command: Eval) -> None:
     Raises:
         InputError: one of them, named.
     """
-    from rljax.training.benchmark import MOST_SAMPLES  # noqa: PLC0415
+    from rljax.evaluation.statistics import MOST_SAMPLES  # noqa: PLC0415
 
     for name in ("limit", "samples", "batch"):
         value = getattr(command, name)
@@ -177,7 +177,7 @@ def chosen_temperature(command: Eval) -> float:
 
 def save_summary(command: Eval, summary: dict) -> None:
     """Write the report beside the answers, with the settings that both were made with."""
-    from rljax.training.sampled import replace_file, sample_files  # noqa: PLC0415
+    from rljax.evaluation.sampled import replace_file, sample_files  # noqa: PLC0415
 
     files = sample_files(command.out)
     settings = json.loads(files.settings.read_text(encoding="utf-8"))

@@ -20,8 +20,8 @@ class Plot:
 
 def run_plot(command: Plot) -> int:
     """Draw one run's curves, or several runs in one picture."""
-    from rljax.training.plots import overlay, plot_curves  # noqa: PLC0415
-    from rljax.training.run_folder import RunFolder  # noqa: PLC0415
+    from rljax.tracking.plots import overlay, plot_curves  # noqa: PLC0415
+    from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415
 
     folders = [RunFolder.open(path) for path in command.runs]
     if not folders:

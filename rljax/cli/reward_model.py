@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from rljax.training.reward_config import RewardModelConfig
+from rljax.preference.config import RewardModelConfig
 
 INTERRUPTED = 130
 

@@ -22,15 +22,15 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
-from rljax.training.display import make_display
+from rljax.tracking.display import make_display
 from rljax.training.interrupt import StopRequest
-from rljax.training.plots import plot_curves
+from rljax.tracking.plots import plot_curves
 from rljax.training.reinforce import reinforce
 from rljax.training.run import Quality, Run, critic_optimizer, describe, evaluate_and_keep_best, policy_optimizer
-from rljax.training.run_folder import RunFolder, default_run_path
+from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
-from rljax.training.trackers import JsonlTracker, TensorBoardTracker, Trackers, WandbTracker
+from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Trackers, WandbTracker
 from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
 

@@ -14,7 +14,7 @@ from rljax.models import Params
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.loop import initial_state
-from rljax.training.run_folder import RunFolder
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.setup import Setup, make_setup
 
 

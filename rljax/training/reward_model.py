@@ -23,10 +23,10 @@ from rljax.models.huggingface import load_tensor, locate
 from rljax.models.value_model import HEAD, ValueModel, init_value_params, value_model
 from rljax.parallel import check_rows, make_mesh, put_rows, shardings
 from rljax.training.config import MICROBATCH_TOKENS
-from rljax.training.display import Display, make_display
-from rljax.training.evaluation import wilson_interval
+from rljax.tracking.display import Display, make_display
+from rljax.evaluation.greedy import wilson_interval
 from rljax.training.interrupt import Interrupted, StopRequest
-from rljax.training.learned_reward import (
+from rljax.preference.reward_model import (
     NOTE,
     RewardModel,
     folder_tokenizer,
@@ -35,10 +35,10 @@ from rljax.training.learned_reward import (
     save_reward_model,
 )
 from rljax.training.optimizer import cosine_schedule, make_optimizer
-from rljax.training.pair_update import EncodedPairs, Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
-from rljax.training.reward_config import RewardModelConfig
+from rljax.preference.pair_update import EncodedPairs, Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
+from rljax.preference.config import RewardModelConfig
 from rljax.training.rollouts import micro_batches
-from rljax.training.run_folder import default_run_path
+from rljax.tracking.run_folder import default_run_path
 from rljax.training.setup import make_model, make_tokenizer
 
 METRICS = "metrics.jsonl"

@@ -16,14 +16,14 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Valuer
-from rljax.training.display import Display
-from rljax.training.evaluation import evaluate
+from rljax.tracking.display import Display
+from rljax.evaluation.greedy import evaluate
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.optimizer import constant_schedule, cosine_schedule, make_optimizer
-from rljax.training.run_folder import RunFolder
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
-from rljax.training.trackers import Trackers
+from rljax.tracking.trackers import Trackers
 from rljax.training.update import Scorer
 
 

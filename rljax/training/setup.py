@@ -32,7 +32,7 @@ from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Engine, Sampling
 from rljax.training.config import TrainConfig
 from rljax.training.critic import CriticSource, check_critic, make_critic, make_head, value_schedule
-from rljax.training.learned_reward import PREFIX, reward_of_model
+from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.training.problems import Problems, make_problems, make_stream
 
 

@@ -4,7 +4,7 @@ import time
 
 from rljax.data.prompts import PromptStream
 from rljax.parallel import put_rows
-from rljax.training.evaluation import evaluate
+from rljax.evaluation.greedy import evaluate
 from rljax.training.rollouts import demonstrated
 from rljax.training.run import Run, policy_optimizer
 from rljax.training.update import Sequences, make_supervised_step

@@ -14,7 +14,7 @@ import rljax
 from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
-from rljax.training.learned_reward import RewardModel, save_reward_model
+from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.training.policy import fitted, open_policy
 
 REWARD = """

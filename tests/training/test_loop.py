@@ -16,7 +16,7 @@ from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
-from rljax.training.display import PlainDisplay
+from rljax.tracking.display import PlainDisplay
 from rljax.training.interrupt import Interrupted
 from rljax.training.loop import initial_state
 from rljax.training.setup import make_setup

@@ -30,7 +30,7 @@ from rljax.rewards.protocol import judge
 from rljax.training import reward_model as training
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.learned_reward import (
+from rljax.preference.reward_model import (
     NOTE,
     load_reward_model,
     make_score,
@@ -39,8 +39,8 @@ from rljax.training.learned_reward import (
     score_sequences,
     sequence_tokens,
 )
-from rljax.training.pair_update import Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
-from rljax.training.reward_config import RewardModelConfig
+from rljax.preference.pair_update import Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
+from rljax.preference.config import RewardModelConfig
 from rljax.training.reward_model import make_reward_setup, train_reward_model
 from rljax.training.rollouts import micro_batches
 from rljax.training.state import place
@@ -238,7 +238,7 @@ def test_a_tokenizer_of_a_model_is_saved_beside_it(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     from rljax.data.tokenizer import HuggingFaceTokenizer
-    from rljax.training.learned_reward import RewardModel
+    from rljax.preference.reward_model import RewardModel
 
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="b"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -314,7 +314,7 @@ def test_folders_that_are_no_reward_model(tmp_path):
     class Foreign(CharacterTokenizer.__base__):
         pad_token_id, eos_token_id, bos_token_id, vocab_size = 0, 1, None, 2
 
-    from rljax.training.learned_reward import RewardModel
+    from rljax.preference.reward_model import RewardModel
 
     with pytest.raises(InputError, match="a Foreign cannot be named in a reward model's folder"):
         save_reward_model(tmp_path / "none", RewardModel(MODEL, {}, Foreign(), chat=False))

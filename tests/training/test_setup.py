@@ -11,7 +11,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
-from rljax.training.learned_reward import RewardModel, save_reward_model
+from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.training.setup import make_setup
 
 TINY = replace(

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rljax.errors import InputError
-from rljax.training.display_text import METRICS
-from rljax.training.run_folder import Row, read_metrics
+from rljax.tracking.display_text import METRICS
+from rljax.tracking.run_folder import Row, read_metrics
 
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
 HELD_OUT = "#1f5fbf"

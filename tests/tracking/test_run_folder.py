@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.training.run_folder import RunFolder, default_run_path, read_metrics
+from rljax.tracking.run_folder import RunFolder, default_run_path, read_metrics
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from rljax.training.evaluation import wilson_interval
+from rljax.evaluation.greedy import wilson_interval
 
 MOST_SAMPLES = 1_000
 """Answers to one problem; the number of ways to choose from more does not fit a float."""

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.training.evaluation_report import chosen_columns, length_parts, make_report
-from rljax.training.sampled import Sampled
+from rljax.evaluation.report import chosen_columns, length_parts, make_report
+from rljax.evaluation.sampled import Sampled
 
 LEVELS = [10, 2, 2, None, "hard"]
 PROBLEMS = [Problem("?", "7", columns={} if level is None else {"level": level}) for level in LEVELS]

@@ -1,6 +1,6 @@
 """Where the numbers of a run go: JSON lines always, TensorBoard and Weights & Biases beside them.
 
-A tracker takes the number as it is. The counters (`step`) are those of `rljax.training.run_folder`: the warm start and RL
+A tracker takes the number as it is. The counters (`step`) are those of `rljax.tracking.run_folder`: the warm start and RL
 count apart, each over the whole run.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO, runtime_checkable
 from tensorboardX import SummaryWriter
 
 from rljax.errors import InputError
-from rljax.training.run_folder import PHASES, RunFolder
+from rljax.tracking.run_folder import PHASES, RunFolder
 
 SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
 

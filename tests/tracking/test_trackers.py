@@ -11,8 +11,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from rljax.errors import InputError
-from rljax.training.run_folder import RunFolder, read_metrics
-from rljax.training.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
+from rljax.tracking.run_folder import RunFolder, read_metrics
+from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 
 SAMPLES = [
     {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0)},

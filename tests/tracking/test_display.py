@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rljax.training.display import PlainDisplay, RichDisplay, make_display
-from rljax.training.display_text import METRICS, Progress, clock_time, finite_mean, shortened, sparkline
+from rljax.tracking.display import PlainDisplay, RichDisplay, make_display
+from rljax.tracking.display_text import METRICS, Progress, clock_time, finite_mean, shortened, sparkline
 
 METRIC_VALUES = {
     "loss": -0.01234,

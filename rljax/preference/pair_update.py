@@ -18,7 +18,7 @@ from rljax.models import Params
 from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import replicated, shardings
-from rljax.training.learned_reward import score_sequences, sequence_tokens
+from rljax.preference.reward_model import score_sequences, sequence_tokens
 from rljax.training.update import Metrics, Sequences, accumulate
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.training.benchmark import (
+from rljax.evaluation.statistics import (
     Estimate,
     average_at_n,
     majority_at_k,
@@ -19,8 +19,8 @@ from rljax.training.benchmark import (
     pass_at_k,
     ratio_over_problems,
 )
-from rljax.training.display_text import printable, shortened
-from rljax.training.sampled import Sampled
+from rljax.tracking.display_text import printable, shortened
+from rljax.evaluation.sampled import Sampled
 
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 """What problems are told apart by when nobody says, where the data has it."""

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rljax.training.benchmark import (
+from rljax.evaluation.statistics import (
     MOST_SAMPLES,
     Estimate,
     average_at_n,

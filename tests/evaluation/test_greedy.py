@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rljax.rollout import Groups
-from rljax.training.evaluation import Evaluation, accuracy_by_length, wilson_interval
+from rljax.evaluation.greedy import Evaluation, accuracy_by_length, wilson_interval
 
 
 def answered(lengths, rewards, valid):
