@@ -16,7 +16,7 @@ takes the place of pretraining; 2 updates a rollout instead of 16. The settings 
 
 import rljax
 
-CONFIG = rljax.TrainConfig(
+CONFIG = rljax.TrainConfig.flat(
     name="arithmetic_dapo",
     algorithm="dapo",
     algorithm_options={"max_length": 40, "cache": 4},

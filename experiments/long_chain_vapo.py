@@ -21,7 +21,7 @@ rollout instead of 512 of 16; 40 steps of value pretraining, with two passes, in
 
 import rljax
 
-CONFIG = rljax.TrainConfig(
+CONFIG = rljax.TrainConfig.flat(
     name="long_chain_vapo",
     algorithm="vapo",
     task="iteration",

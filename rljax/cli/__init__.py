@@ -2,7 +2,11 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import tyro
 
@@ -31,42 +35,57 @@ rljax algorithms                     what --algorithm takes, with options
 rljax equations [WORDS ...]          every equation: formula, paper, function, test
 rljax errata                         errors of documents about these algorithms, each with its counterexample computed
 
-`rljax COMMAND --help` tells more about each."""
-
+`rljax COMMAND --help` explains each."""
 
 UNREAD = 141
 
-COMMANDS = {
-    "train": (Train, run_train),
-    "preprocess": (Preprocess, run_preprocess),
-    "reward-model": (RewardModel, run_reward_model),
-    "eval": (Eval, run_eval),
-    "sample": (Sample, run_sample),
-    "plot": (Plot, run_plot),
-    "export": (Export, run_export),
-    "algorithms": (Algorithms, run_algorithms),
-    "equations": (Equations, run_equations),
-    "errata": (Errata, run_errata),
-}
+COMMANDS: MappingProxyType[str, tuple[type, Callable[[Any], int]]] = MappingProxyType(
+    {
+        "train": (Train, run_train),
+        "preprocess": (Preprocess, run_preprocess),
+        "reward-model": (RewardModel, run_reward_model),
+        "eval": (Eval, run_eval),
+        "sample": (Sample, run_sample),
+        "plot": (Plot, run_plot),
+        "export": (Export, run_export),
+        "algorithms": (Algorithms, run_algorithms),
+        "equations": (Equations, run_equations),
+        "errata": (Errata, run_errata),
+    }
+)
+"""Name of a command -> the record that Tyro reads, and what runs it."""
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "load_experiment", "main", "starting_config"]
 
 
+def parse(arguments: Sequence[str]) -> Any:
+    """Read a command line into the record of its command, through Tyro's subcommands.
+
+    Raises:
+        InputError: settings that `train` cannot start from.
+        SystemExit: Tyro's, for `--help` and for what it cannot read.
+    """
+    defaults = {"train": Train(starting_config(arguments[1:]))} if arguments[0] == "train" else {}
+    commands = [
+        Annotated[record, tyro.conf.subcommand(name, prefix_name=False, default=defaults.get(name, tyro.MISSING_NONPROP))]
+        for name, (record, _) in COMMANDS.items()
+    ]
+    return tyro.cli(reduce(or_, commands), prog="rljax", args=list(arguments))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, 2 for something the person can mend, 130 after Ctrl-C, 141 if nobody reads on."""
-    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help"):
+    """Run one command; return its exit code: 0, 2 for something the person can change, 130 after Ctrl-C, 141 if nobody reads on."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if words[0] in ("-h", "--help"):
         print(PROGRAM)
         return 0
-    if name == "--version":
+    if words[0] == "--version":
         print(rljax.__version__)
         return 0
     try:
-        if name not in COMMANDS:
-            raise InputError(f"There is no command {name!r}; choose one of {', '.join(COMMANDS)}, or --help.")
-        record, run = COMMANDS[name]
-        default = Train(starting_config(rest)) if name == "train" else tyro.MISSING_NONPROP
-        code = run(tyro.cli(record, prog=f"rljax {name}", args=rest, default=default))
+        if words[0] not in COMMANDS:
+            raise InputError(f"There is no command {words[0]!r}; choose one of {', '.join(COMMANDS)}, or --help.")
+        code = COMMANDS[words[0]][1](parse(words))
         sys.stdout.flush()
         return code
     except InputError as error:

@@ -31,7 +31,7 @@ class Errata:
 def run_algorithms(command: Algorithms) -> int:
     """Print each algorithm's first line, its options and the parts it can do without."""
     from rljax.algorithms import ABLATIONS, BY_NAME  # noqa: PLC0415
-    from rljax.training.setup import option_names  # noqa: PLC0415
+    from rljax.training.algorithm import option_names  # noqa: PLC0415
 
     for name in command.names or sorted(BY_NAME):
         options = " ".join(f"{option}={value}" for option, value in option_names(name).items())

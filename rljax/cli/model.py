@@ -6,8 +6,6 @@ from typing import Literal
 
 import tyro
 
-from rljax.errors import InputError
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -49,42 +47,33 @@ class Export:
 
 def run_sample(command: Sample) -> int:
     """Print continuations."""
-    import jax  # noqa: PLC0415
-    import numpy as np  # noqa: PLC0415
+    from rljax.data.problem import Problem  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.opening import load  # noqa: PLC0415
 
-    from rljax.data.problem import Problem  # noqa: PLC0415
-    from rljax.training.policy import open_policy  # noqa: PLC0415
-
-    if command.count < 1:
-        raise InputError(f"--count is {command.count}; it must be at least 1.")
-    setup, params = open_policy(
+    opened = load(
         command.target,
         which=command.checkpoint,
         tokenizer=command.tokenizer,
         problems=[Problem(prompt, "") for prompt in command.prompt],
         max_response_tokens=command.max_response_tokens,
     )
-    engine = setup.sampler(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
-    drawn = engine.draw(params, np.arange(len(command.prompt)).repeat(command.count), jax.random.key(command.seed))
-    prompts = [prompt for prompt in command.prompt for _ in range(command.count)]
-    for prompt, tokens, mask in zip(prompts, drawn.tokens, drawn.mask, strict=True):
-        print(f"{prompt}{engine.text(tokens, mask)}")
+    continuations = opened.sample(
+        command.prompt,
+        count=command.count,
+        temperature=command.temperature,
+        top_k=command.top_k,
+        top_p=command.top_p,
+        seed=command.seed,
+    )
+    for prompt, texts in zip(command.prompt, continuations, strict=True):
+        for text in texts:
+            print(f"{prompt}{text}")
     return 0
 
 
 def run_export(command: Export) -> int:
     """Write a Hugging Face folder."""
-    from rljax.models.huggingface import save_pretrained  # noqa: PLC0415
-    from rljax.training.policy import is_run, open_policy  # noqa: PLC0415
+    from rljax.training.opening import export  # noqa: PLC0415  --help need not wait for JAX
 
-    if command.folder.exists():
-        raise InputError(f"{str(command.folder)!r} exists already; choose a folder that does not.")
-    if not is_run(command.target):
-        raise InputError(
-            f"{command.target!r} is not the folder of a run with checkpoints; give one that `rljax train` made."
-        )
-    setup, params = open_policy(command.target, which=command.checkpoint)
-    tokenizer = setup.tokenizer
-    save_pretrained(command.folder, setup.model.config, params, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id)
-    print(f"Model: {command.folder}")
+    print(f"Model: {export(command.target, command.folder, which=command.checkpoint)}")
     return 0

@@ -1,7 +1,9 @@
 """`rljax plot`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -18,6 +20,11 @@ class Plot:
     """PNG to write; by default curves.png in the run's folder, or overlay.png here for several runs."""
 
 
+def title_of(config: Mapping[str, Any]) -> str:
+    """Name and algorithm of a run."""
+    return f"{config['run']['name']}: {config['algorithm']['name']}"
+
+
 def run_plot(command: Plot) -> int:
     """Draw one run's curves, or several runs in one picture."""
     from rljax.tracking.plots import overlay, plot_curves  # noqa: PLC0415
@@ -29,7 +36,7 @@ def run_plot(command: Plot) -> int:
     if len(folders) == 1:
         (folder,) = folders
         out = command.out or folder.curves
-        plot_curves(folder.metrics, out, title=f"{folder.config['name']}: {folder.config['algorithm']}")
+        plot_curves(folder.metrics, out, title=title_of(folder.config))
     else:
         out = command.out or Path("overlay.png")
         overlay({folder.path.name: folder.metrics for folder in folders}, out, title="Held-out accuracy")

@@ -2,13 +2,13 @@
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
 
 from rljax.errors import InputError
-from rljax.training.config import TrainConfig
+from rljax.training.config import SumsConfig, TrainConfig
 
 DEFAULT_EXPERIMENT = "arithmetic_dapo"
 INTERRUPTED = 130
@@ -20,10 +20,13 @@ class Train:
 
     Without --model, --dataset or --experiment this runs experiments/arithmetic_dapo.py: a small transformer from random weights
     learns arithmetic with written-out steps. With --model or --dataset the same loop trains your model on your data.
-    Every setting below can be changed; the values shown are the ones that this command would use.
+    Every setting below can be changed; the values shown are the ones that this command would use. The settings of a generated
+    task are shown and taken only where that task is generated (`rljax train --task iteration --help`).
     """
 
-    config: tyro.conf.OmitArgPrefixes[TrainConfig]
+    config: tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[TrainConfig]]
+    task: str | None = None
+    """What is generated where there is no dataset: 'sums', or 'iteration' for long chains."""
     resume: Path | None = None
     """Continue the run in this folder; all settings come from its config.json."""
     experiment: str | None = None
@@ -38,7 +41,7 @@ class Train:
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """What follows `--option`, or stands in `--option=value`."""
+    """The word that follows `--option`, or stands in `--option=value`."""
     for index, argument in enumerate(arguments):
         if argument == option and index + 1 < len(arguments):
             return arguments[index + 1]
@@ -48,23 +51,36 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def starting_config(arguments: Sequence[str]) -> TrainConfig:
-    """Settings that the flags of `train` are applied to: an experiment's, or the general ones for a person's own model or data."""
-    experiment = value_of("--experiment", arguments)
-    own = any(value_of(option, arguments) is not None for option in ("--model", "--dataset"))
-    if experiment is None and own:
-        return TrainConfig()
-    config = load_experiment(experiment or DEFAULT_EXPERIMENT)
-    algorithm = value_of("--algorithm", arguments)
-    if algorithm in (None, config.algorithm):
+    """Settings that the flags of `train` are applied to: an experiment's, or the general ones for a person's own model or data.
+
+    Raises:
+        InputError: an experiment, an algorithm or a task that does not exist, or both a task and a dataset.
+    """
+    words = {
+        option: value_of(f"--{option}", arguments) for option in ("experiment", "model", "dataset", "task", "algorithm")
+    }
+    if words["experiment"] is None and (words["model"] is not None or words["dataset"] is not None):
+        config = TrainConfig(task=SumsConfig())
+    else:
+        config = load_experiment(DEFAULT_EXPERIMENT if words["experiment"] is None else words["experiment"])
+    if words["dataset"] is not None and words["task"] is not None:
+        raise InputError(f"--dataset {words['dataset']} and --task {words['task']} exclude each other; give one of them.")
+    if words["dataset"] is not None:
+        config = replace(config, task=None)
+    if words["task"] is not None and words["task"] != config.to_flat().get("task"):
+        config = config.replace(task=words["task"])
+    return with_shared_options(config, words["algorithm"])
+
+
+def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConfig:
+    """Settings for another algorithm: those of the experiment's options that it has too."""
+    if algorithm in (None, config.algorithm.name):
         return config
-    return replace(config, algorithm_options=shared_options(config.algorithm_options, algorithm))
+    from rljax.training.algorithm import option_names  # noqa: PLC0415  --help need not wait for JAX
 
-
-def shared_options(options: dict[str, int | float], algorithm: str) -> dict[str, int | float]:
-    """Those of an experiment's options that another algorithm has too."""
-    from rljax.training.setup import option_names  # noqa: PLC0415
-
-    return {name: value for name, value in options.items() if name in option_names(algorithm)}
+    known = option_names(algorithm)
+    options = {name: value for name, value in config.algorithm.options.items() if name in known}
+    return config.replace(algorithm_options=options)
 
 
 def load_experiment(name: str) -> TrainConfig:
@@ -121,13 +137,11 @@ def join_hosts(command: Train) -> None:
 
 
 def refuse_settings_on_resume(command: Train) -> None:
-    """A resumed run takes its settings from its folder; any other on the command line would be ignored, so it is refused."""
-    default = load_experiment(DEFAULT_EXPERIMENT)
-    changed = [
-        item.name for item in fields(TrainConfig) if getattr(command.config, item.name) != getattr(default, item.name)
-    ]
+    """Refuse settings beside --resume: a resumed run takes them from its folder, and any other would be ignored."""
+    default, settings = load_experiment(DEFAULT_EXPERIMENT).to_flat(), command.config.to_flat()
+    changed = [name for name in settings if name not in default or settings[name] != default[name]]
     if changed or command.experiment is not None:
         raise InputError(
             f"--resume continues the run with the settings in its config.json, so {', '.join(changed) or 'experiment'} cannot be "
-            "given too; leave it out, or start a new run."
+            "set too; leave it out, or start a new run."
         )

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.evaluation.sampled import Sampled
 from rljax.evaluation.statistics import (
     Estimate,
     average_at_n,
@@ -19,8 +20,7 @@ from rljax.evaluation.statistics import (
     pass_at_k,
     ratio_over_problems,
 )
-from rljax.tracking.display_text import printable, shortened
-from rljax.evaluation.sampled import Sampled
+from rljax.text import printable, shortened
 
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 """What problems are told apart by when nobody says, where the data has it."""
@@ -47,6 +47,8 @@ class Report(NamedTuple):
     """Problems by the value of a column."""
     samples: int
     """Answers to each problem."""
+    dropped: int = 0
+    """Problems that were left out because their prompts are too long."""
 
     def headline(self) -> str:
         """One line for a person."""

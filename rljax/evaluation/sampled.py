@@ -12,8 +12,6 @@ calls in order, so that it does not matter for any answer whether, and where, th
 
 import hashlib
 import json
-import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,17 +19,19 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from rljax.errors import InputError
+from rljax.files import atomic_write
 from rljax.models import Params
-from rljax.rollout import Engine
+from rljax.rollout import RolloutWorker
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _FINGERPRINT = 64  # numbers of each parameter: training moves them all
 
 
 class Call(NamedTuple):
-    """One call of the engine."""
+    """One call of the worker."""
 
     index: int
     problems: tuple[int, ...]
@@ -94,28 +94,25 @@ def sample_files(out: Path) -> SampleFiles:
     return SampleFiles(samples, samples.with_suffix(SETTINGS), samples.with_suffix(SUMMARY))
 
 
-def plan(problems: int, samples: int, *, batch: int, devices: int) -> list[Call]:
+def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
     """Cut the work into calls.
 
     Args:
         problems: how many there are.
         samples: answers to each.
-        batch: most answers a call, more only where the devices cannot share fewer equally.
-        devices: the rows of a call are a multiple of this.
+        batch: most answers a call.
 
     Returns:
         Calls that ask every problem `samples` times, all of one shape.
 
     Example:
-        >>> [call.problems for call in plan(3, 2, batch=4, devices=1)], plan(3, 2, batch=4, devices=1)[1].pairs()
+        >>> [call.problems for call in plan(3, 2, batch=4)], plan(3, 2, batch=4)[1].pairs()
         ([(0, 1), (2, 0)], [(2, 0), (2, 1)])
-        >>> [(call.first, call.wanted) for call in plan(1, 5, batch=3, devices=1)]
+        >>> [(call.first, call.wanted) for call in plan(1, 5, batch=3)]
         [(0, (1, 3)), (3, (1, 2))]
     """
     group = min(samples, batch)
-    step = devices // math.gcd(group, devices)
-    most = max(1, min(problems, batch // group))
-    asked = -(-most // step) * step
+    asked = max(1, min(problems, batch // group))
     calls = []
     for begin in range(0, problems, asked):
         chosen = tuple(index % problems for index in range(begin, begin + asked))
@@ -126,7 +123,7 @@ def plan(problems: int, samples: int, *, batch: int, devices: int) -> list[Call]
 
 
 def answer_all(
-    engine: Engine,
+    worker: RolloutWorker,
     params: Params,
     samples: int,
     *,
@@ -137,10 +134,10 @@ def answer_all(
     out: Path | None,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
 ) -> Sampled:
-    """Ask every problem of the engine `samples` times, less what is saved already.
+    """Ask every problem of the worker `samples` times, less what is saved already.
 
     Args:
-        engine: draws and judges.
+        worker: draws and judges.
         params: of the policy.
         samples: answers to each problem.
         seed: of the draws.
@@ -156,29 +153,29 @@ def answer_all(
     Raises:
         InputError: `out` holds the answers of other settings, or something else; or the reward cannot judge.
     """
-    calls = plan(len(engine.prompts.tokens), samples, batch=batch, devices=engine.mesh.size)
+    calls = plan(len(worker.prompts.tokens), samples, batch=batch)
     rows: list[dict] = []
     if out is not None:
         shape = {"rows_a_call": len(calls[0].problems) * calls[0].group}
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
     done = whole_calls(calls, len(rows))
     for call in watch(calls[done:]):
-        fresh = _answer(engine, params, call, seed, vote)
+        fresh = _answer(worker, params, call, seed, vote)
         if out is not None:
             with sample_files(out).samples.open("ab") as file:
                 file.write(_lines(fresh))
         rows += fresh
-    return gathered(rows, len(engine.prompts.tokens), samples)
+    return gathered(rows, len(worker.prompts.tokens), samples)
 
 
-def _answer(engine: Engine, params: Params, call: Call, seed: int, vote: Callable[[str], str | None]) -> list[dict]:
+def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: Callable[[str], str | None]) -> list[dict]:
     """Rows of one call."""
     key = jax.random.fold_in(jax.random.key(seed), call.index)
-    groups = engine.generate(params, list(call.problems), call.group, key)
-    rows = []
+    groups = worker.generate(params, list(call.problems), call.group, key)
+    rollout, rows = groups.rollout, []
     for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
-        problem = engine.prompts.problems[index]
-        completion = engine.text(groups.tokens[place], groups.mask[place])
+        problem = worker.prompts.problems[index]
+        completion = worker.text(groups.tokens[place], groups.attention[place])
         rows.append(
             {
                 "problem": index,
@@ -187,9 +184,9 @@ def _answer(engine: Engine, params: Params, call: Call, seed: int, vote: Callabl
                 "completion": completion,
                 "answer": problem.answer,
                 "given": vote(completion),
-                "reward": float(groups.rewards[place]) if groups.valid[place] else None,
-                "tokens": int(groups.mask[place].sum()),
-                "truncated": bool(groups.truncated[place]),
+                "reward": float(rollout.rewards[place]) if rollout.valid[place] else None,
+                "tokens": int(groups.attention[place].sum()),
+                "truncated": bool(rollout.truncated[place]),
             }
         )
     return rows
@@ -226,7 +223,7 @@ def whole_calls(calls: Sequence[Call], rows: int) -> int:
     """Count the calls that so many rows hold in full.
 
     Example:
-        >>> [whole_calls(plan(3, 2, batch=4, devices=1), rows) for rows in (0, 3, 4, 5, 6)]
+        >>> [whole_calls(plan(3, 2, batch=4), rows) for rows in (0, 3, 4, 5, 6)]
         [0, 0, 1, 1, 2]
     """
     ends = np.cumsum([len(call.pairs()) for call in calls])
@@ -251,7 +248,7 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
     try:
         if not files.samples.exists():
             files.samples.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(files.settings, _document(settings))
+            atomic_write(files.settings, _document(settings))
             files.samples.touch(exist_ok=False)
             return []
         _refuse_other_settings(files, settings)
@@ -260,7 +257,7 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
         done = whole_calls(calls, len(rows))
         rows = rows[: sum(len(call.pairs()) for call in calls[:done])]
         if _lines(rows) != files.samples.read_bytes():
-            replace_file(files.samples, _lines(rows))
+            atomic_write(files.samples, _lines(rows))
     except OSError as error:
         raise InputError(f"{str(files.samples)!r} cannot be written ({error}); choose another --out.") from error
     return rows
@@ -310,13 +307,6 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
         yield row
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_bytes(data)
-    os.replace(unfinished, path)
-
-
 def _lines(rows: Iterable[dict]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
@@ -325,29 +315,30 @@ def _document(content: dict) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
-def settings_of(engine: Engine, params: Params) -> dict:
-    """Say what the answers of an engine depend on, so that only the same evaluation goes on with a file.
+def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
+    """Say what the answers of a worker depend on, so that only the same evaluation goes on with a file.
 
     Args:
-        engine: how answers are drawn, and to what.
+        worker: how answers are drawn, and to what.
         params: of the policy.
+        mesh: where the answers are computed.
 
     Returns:
         Settings that JSON can hold: a hash of the problems and their tokens, one of the first numbers of every parameter, and
         where and with what the answers are computed.
     """
     problems = hashlib.sha256()
-    for problem, tokens in zip(engine.prompts.problems, engine.prompts.tokens, strict=True):
+    for problem, tokens in zip(worker.prompts.problems, worker.prompts.tokens, strict=True):
         problems.update(json.dumps([problem.prompt, problem.answer, tokens, problem.columns], default=str).encode())
     numbers = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_FINGERPRINT]
         numbers.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
     return {
-        "sampling": engine.sampling._asdict(),
-        "prompt_length": engine.prompt_length,
+        "sampling": worker.sampling._asdict(),
+        "prompt_length": worker.prompt_length,
         "problems_sha256": problems.hexdigest(),
         "model_sha256": numbers.hexdigest(),
-        "devices": f"{engine.mesh.size} x {engine.mesh.devices.flat[0].device_kind}",
+        "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         "versions": {"rljax": version("rljax"), "jax": jax.__version__},
     }

@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from rljax.evaluation.greedy import wilson_interval
-
 MOST_SAMPLES = 1_000
 """Answers to one problem; the number of ways to choose from more does not fit a float."""
 RESAMPLES = 2_000
@@ -42,6 +40,23 @@ class Estimate(NamedTuple):
             return "-"
         interval = "" if math.isnan(self.low) else f" ({100 * self.low:.0f} to {100 * self.high:.0f})"
         return f"{self.value:.1%}{interval}"
+
+
+def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Score interval of a share (Wilson 1927); [0, 1] without trials.
+
+    Example:
+        >>> low, high = wilson_interval(8, 10)
+        >>> round(low, 3), round(high, 3)
+        (0.49, 0.943)
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share = successes / trials
+    scale = 1 + z * z / trials
+    middle = (share + z * z / (2 * trials)) / scale
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / scale
+    return middle - half, middle + half
 
 
 def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int) -> Float[np.ndarray, "P"]:

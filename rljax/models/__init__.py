@@ -1,16 +1,37 @@
-"""Floor 2: the Flax transformer and the pure functions over its parameters."""
+"""Floor 2: the policy as a record of functions, the Flax transformer, and pure functions of its parameters."""
 
 from rljax.models.config import RopeScaling, TransformerConfig
-from rljax.models.language_model import Model, Params, Scores, abstract_params, count_parameters, init_params, score_tokens
+from rljax.models.language_model import Model, abstract_params, count_parameters, init_params, score_tokens
+from rljax.models.packed import Packed, Scores
+from rljax.models.policy import (
+    Decoder,
+    Params,
+    Policy,
+    ValueFunction,
+    not_saved,
+    on_every_device,
+    policy_of_logits,
+    scores_of_logits,
+)
+from rljax.models.transformer_policy import transformer_policy
 
 __all__ = [
+    "Decoder",
     "Model",
+    "Packed",
     "Params",
+    "Policy",
     "RopeScaling",
     "Scores",
     "TransformerConfig",
+    "ValueFunction",
     "abstract_params",
     "count_parameters",
     "init_params",
+    "not_saved",
+    "on_every_device",
+    "policy_of_logits",
     "score_tokens",
+    "scores_of_logits",
+    "transformer_policy",
 ]

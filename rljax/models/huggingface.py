@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 
 from rljax.errors import InputError
 from rljax.models.config import RopeScaling, TransformerConfig
-from rljax.models.language_model import Params, abstract_params
+from rljax.models.language_model import abstract_params
+from rljax.models.policy import Params
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -1,7 +1,6 @@
 """Pure functions of a parameter pytree, over the split transformer.
 
 `Model` is static (hashable: it may be closed over or passed as a static argument); parameters are a nested dict of arrays.
-Rows are sequences `[B, S]` with a validity mask; padding may stand on either side.
 """
 
 from functools import cache, partial
@@ -10,21 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rljax.models.config import TransformerConfig
+from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
+from rljax.models.policy import Params
 from rljax.models.transformer import Cache, LayerCache, Transformer
-
-Params = PyTree[Array]
-
-
-class Scores(NamedTuple):
-    """What the policy says about given response tokens."""
-
-    logp: Float[Array, "B T"]
-    """Log-probability of the token, nats."""
-    entropy: Float[Array, "B T"]
-    """Entropy of the distribution that the token was drawn from, nats."""
 
 
 class Model(NamedTuple):
@@ -57,101 +47,112 @@ def count_parameters(params: Params) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def positions_of(valid: Bool[Array, "B S"]) -> Int[Array, "B S"]:
-    """Position of each token among its row's valid ones; padding before the first token gets 0."""
-    return jnp.maximum(jnp.cumsum(valid.astype(jnp.int32), axis=-1) - 1, 0)
-
-
-def causal(valid: Bool[Array, "B S"]) -> Bool[Array, "B S S"]:
-    """Which slot each token sees: valid ones up to itself. Padding sees itself, so that its softmax is defined."""
-    slots = jnp.arange(valid.shape[-1])
-    earlier = slots[None, :, None] >= slots[None, None, :]
-    itself = slots[None, :, None] == slots[None, None, :]
-    return (earlier & valid[:, None, :]) | itself
+def positions_of(attention: Bool[Array, "B S"]) -> Int[Array, "B S"]:
+    """Position of each token among its row's tokens; padding before the first token gets 0."""
+    return jnp.maximum(jnp.cumsum(attention.astype(jnp.int32), axis=-1) - 1, 0)
 
 
 def hidden_states(
     model: Model,
     params: Params,
-    tokens: Int[Array, "B S"],
-    valid: Bool[Array, "B S"],
+    tokens: Int[Array, "R S"],
+    positions: Int[Array, "R S"],
+    segments: Int[Array, "R S"],
     *,
-    beside: Float[Array, "B S D"] | None = None,
-) -> Float[Array, "B S D"]:
-    """Last hidden states of whole sequences; `beside` is added to the tokens' embeddings."""
-    hidden, _ = model.module(params)(tokens, positions_of(valid), causal(valid), beside=beside)
+    offset: Float[Array, "R S D"] | None = None,
+) -> Float[Array, "R S D"]:
+    """Last hidden states of whole sequences; `offset` is added to the tokens' embeddings."""
+    hidden, _ = model.module(params)(tokens, positions, visible_slots(segments), offset=offset)
     return hidden
 
 
-def logits(model: Model, params: Params, tokens: Int[Array, "B S"], valid: Bool[Array, "B S"]) -> Float[Array, "B S V"]:
-    """Log-odds of the next token at every slot."""
-    return model.module(params).logits(hidden_states(model, params, tokens, valid))
-
-
-def score_tokens(
+def logits(
     model: Model,
     params: Params,
-    tokens: Int[Array, "B S"],
-    valid: Bool[Array, "B S"],
-    *,
-    start: int,
-    temperature: float = 1.0,
-    chunk: int = 256,
-) -> Scores:
-    """Log-probability and entropy of the tokens from slot `start` on.
+    tokens: Int[Array, "R S"],
+    positions: Int[Array, "R S"],
+    segments: Int[Array, "R S"],
+) -> Float[Array, "R S V"]:
+    """Log-odds of the next token at every slot."""
+    return model.module(params).logits(hidden_states(model, params, tokens, positions, segments))
 
-    The distribution is `softmax(logits / temperature)`. Logits exist for `chunk` slots at a time and are recomputed in the
-    backward pass, so a large vocabulary costs `B * chunk * V` floats, not `B * T * V`.
+
+def score_tokens(model: Model, params: Params, packed: Packed, temperature: float = 1.0, *, chunk: int = 256) -> Scores:
+    """Log-probability and entropy of a batch's tokens.
+
+    The distribution is `softmax(logits / temperature)`. Logits exist for `chunk` scored tokens of each row at a time and are
+    recomputed in the backward pass, so a large vocabulary costs `R * chunk * V` floats, not `R * K * V`.
 
     Args:
         model: the decoder.
         params: its parameters.
-        tokens: prompts and responses, `[B, S]`.
-        valid: which slots hold tokens, `[B, S]`.
-        start: slot of the first response token, at least 1.
+        packed: the rows.
         temperature: positive; the one that was sampled with.
-        chunk: slots scored at a time.
+        chunk: tokens of a row scored at a time.
 
     Returns:
-        `Scores` over `[B, S - start]`; what stands in invalid slots has no meaning and must be masked.
+        `Scores` over `[B, T]`; where the batch has no token they have no meaning and must be masked.
     """
-    module = model.module(params)
-    hidden, _ = module(tokens, positions_of(valid), causal(valid))
-    hidden, targets = hidden[:, start - 1 : -1], tokens[:, start:]
+    hidden = before_scored(hidden_states(model, params, packed.tokens, packed.positions, packed.segments), packed)
+    targets = scored_tokens(packed)
 
     @jax.checkpoint
-    def score(module_params: Params, hidden: Array, targets: Array) -> Scores:
+    def score(module_params: Params, hidden: Array, targets: Array) -> tuple[Array, Array]:
         scaled = model.module(module_params).logits(hidden) / temperature
         logp = jax.nn.log_softmax(scaled, axis=-1)
         chosen = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
-        return Scores(chosen, -(jnp.exp(logp) * logp).sum(-1))
+        return chosen, -(jnp.exp(logp) * logp).sum(-1)
 
     length = targets.shape[1]
     pieces = [
         score(params, hidden[:, begin : begin + chunk], targets[:, begin : begin + chunk])
         for begin in range(0, length, chunk)
     ]
-    return Scores(*(jnp.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
+    return Scores(*(batched(jnp.concatenate(parts, axis=1), packed) for parts in zip(*pieces, strict=True)))
 
 
-def empty_cache(model: Model, rows: int, slots: int) -> Cache:
+class DecodeState(NamedTuple):
+    """What a decode remembers of its rows."""
+
+    cache: Cache
+    attention: Bool[Array, "B S"]
+    """Which slots of the cache hold a token."""
+    lengths: Int[Array, "B"]
+    """Tokens of each row so far."""
+    slot: Int[Array, ""]
+    """Where the next token is written."""
+
+
+def _empty_cache(model: Model, rows: int, slots: int) -> Cache:
     """Key/value cache of `slots` tokens for each of `rows` sequences."""
     config = model.config
-    shape = (rows, config.kv_heads, slots, config.head_dim)
-    blank = jnp.zeros(shape, config.compute_dtype)
+    blank = jnp.zeros((rows, config.kv_heads, slots, config.head_dim), config.compute_dtype)
     return tuple(LayerCache(blank, blank) for _ in range(config.layers))
 
 
-def extend(
-    model: Model,
-    params: Params,
-    tokens: Int[Array, "B T"],
-    positions: Int[Array, "B T"],
-    visible: Bool[Array, "B T S"],
-    cache: Cache,
-    slot: Int[Array, ""] | int,
-) -> tuple[Float[Array, "B V"], Cache]:
-    """Write T tokens into the cache from `slot` on; return the log-odds after the last of them."""
+def begin_decode(
+    model: Model, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
+) -> tuple[Float[Array, "B V"], DecodeState]:
+    """Read prompts, whose tokens stand at the right end of their rows, and make room for `budget` more tokens.
+
+    Returns:
+        Log-odds of the first new token, and the state of the decode.
+    """
+    rows, length = tokens.shape
     module = model.module(params)
-    hidden, cache = module(tokens, positions, visible, cache, slot)
-    return module.logits(hidden[:, -1]), cache
+    visible = jnp.pad(visible_slots(attention.astype(jnp.int32)), ((0, 0), (0, 0), (0, budget)))
+    cache = _empty_cache(model, rows, length + budget)
+    hidden, cache = module(tokens, positions_of(attention), visible, cache, 0)
+    slots = jnp.pad(attention, ((0, 0), (0, budget)))
+    return module.logits(hidden[:, -1]), DecodeState(cache, slots, attention.sum(-1), jnp.int32(length))
+
+
+def advance_decode(
+    model: Model, params: Params, token: Int[Array, "B"], state: DecodeState
+) -> tuple[Float[Array, "B V"], DecodeState]:
+    """Read one more token of each row; return the log-odds of the next one."""
+    module = model.module(params)
+    seen = jnp.ones((token.shape[0], 1), bool)
+    attention = jax.lax.dynamic_update_slice_in_dim(state.attention, seen, state.slot, axis=1)
+    hidden, cache = module(token[:, None], state.lengths[:, None], attention[:, None], state.cache, state.slot)
+    return module.logits(hidden[:, -1]), DecodeState(cache, attention, state.lengths + 1, state.slot + 1)

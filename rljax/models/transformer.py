@@ -169,11 +169,11 @@ class Transformer(nnx.Module):
         cache: Cache | None = None,
         slot: Int[Array, ""] | int = 0,
         *,
-        beside: Float[Array, "B T D"] | None = None,
+        offset: Float[Array, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
-        """Run the layers; see `Attention` for `visible`, `cache` and `slot`. `beside` is added to the tokens' embeddings."""
+        """Run the layers; see `Attention` for `visible`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
         x = self.embedding[...][tokens]
-        x = (x if beside is None else x + beside).astype(self.config.compute_dtype)
+        x = (x if offset is None else x + offset).astype(self.config.compute_dtype)
         caches = []
         for index, layer in enumerate(self.layers):
             run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__

@@ -13,11 +13,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
 from rljax.models.huggingface import load_params, load_tensor, read_config, save_pretrained
-from rljax.models.language_model import Model, Params, hidden_states, init_params
+from rljax.models.language_model import Model, hidden_states, init_params
+from rljax.models.packed import Packed, batched, before_scored
+from rljax.models.policy import Params
 
 HEAD = "score.weight"
 SURPRISAL = "surprisal.weight"
@@ -59,16 +61,8 @@ def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | Non
     return params
 
 
-def value_outputs(
-    model: ValueModel,
-    params: Params,
-    tokens: Int[Array, "B S"],
-    valid: Bool[Array, "B S"],
-    *,
-    start: int,
-    logp: Float[Array, "B T"] | None = None,
-) -> Float[Array, "B T N"]:
-    """What the head says before each token from slot `start` on, that is at the slots `start - 1` to the last but one.
+def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Array, "B T N"]:
+    """Output of the head before each token of a batch, that is one slot before it.
 
     Where the model reads log-probabilities, response token a_t enters as ::
 
@@ -80,27 +74,23 @@ def value_outputs(
     Args:
         model: the decoder with a value head.
         params: its parameters.
-        tokens: prompts and responses, `[B, S]`.
-        valid: which slots hold tokens, `[B, S]`.
-        start: slot of the first response token, at least 1.
-        logp: log-probability of each response token under the policy that sampled it, `[B, S - start]`, nats; for models that
-            read it.
+        packed: the rows; with `policy_logp` for models that read it.
 
     Returns:
-        `[B, S - start, N]`, float32; what stands before invalid slots has no meaning and must be masked.
+        `[B, T, N]`, float32; where the batch has no token it has no meaning and must be masked.
 
     Raises:
         ValueError: the model reads log-probabilities and there are none.
     """
-    beside = None
+    offset = None
     if model.surprisal:
-        if logp is None:
-            raise ValueError("logp is missing: this critic reads the log-probability of each response token")
-        told = jnp.pad(jnp.where(valid[:, start:], logp, 0.0), ((0, 0), (start, 0)))
-        beside = jnp.einsum("BS,D->BSD", told, params["surprisal"])
-    hidden = hidden_states(model.trunk, params["trunk"], tokens, valid, beside=beside)[:, start - 1 : -1]
+        if packed.policy_logp is None:
+            raise ValueError("policy_logp is missing: this critic reads the log-probability of each response token")
+        offset = jnp.einsum("RS,D->RSD", packed.policy_logp, params["surprisal"])
+    rows = packed.tokens, packed.positions, packed.segments
+    hidden = before_scored(hidden_states(model.trunk, params["trunk"], *rows, offset=offset), packed)
     weight = params["head"].astype(hidden.dtype)
-    return jnp.einsum("BTD,ND->BTN", hidden, weight, preferred_element_type=jnp.float32)
+    return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=jnp.float32), packed)
 
 
 def save_value_model(folder: Path, model: ValueModel, params: Params, *, bos: int | None, eos: int) -> None:
@@ -115,13 +105,24 @@ def save_value_model(folder: Path, model: ValueModel, params: Params, *, bos: in
     file.write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
 
 
-def load_value_model(folder: Path, *, like: ValueModel | None = None) -> tuple[ValueModel, Params]:
+def load_value_model(
+    folder: Path,
+    *,
+    vocab_size: int | None = None,
+    size: int | None = None,
+    surprisal: bool | None = None,
+    compute_dtype: str = "float32",
+    remat: bool = False,
+) -> tuple[ValueModel, Params]:
     """Read a critic or a reward model.
 
     Args:
         folder: with config.json and weights, among them `score.weight`.
-        like: what the model must be able to stand in for: its vocabulary, its head's size and whether it reads
-            log-probabilities are compared, and the runtime settings (precision, remat) are taken from it.
+        vocab_size: the policy's, which the model has to share; None: any.
+        size: numbers that the algorithm's value head reads; None: any.
+        surprisal: whether the model has to read log-probabilities; None: either.
+        compute_dtype: precision of matrix products.
+        remat: recompute layers in the backward pass.
 
     Returns:
         The model and its parameters.
@@ -129,37 +130,38 @@ def load_value_model(folder: Path, *, like: ValueModel | None = None) -> tuple[V
     Raises:
         InputError: the folder is not of such a model, or its vocabulary, its head or what it reads differ from what is needed.
     """
-    runtime = {} if like is None else {"compute_dtype": like.trunk.config.compute_dtype, "remat": like.trunk.config.remat}
-    config = replace(read_config(folder, **runtime), tied_head=True)
+    config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
     head = load_tensor(folder, HEAD)
     if head is None:
         raise InputError(
             f"The model in {str(folder)!r} has no {HEAD!r}, so it is no critic and no reward model; give a folder that a run "
             "with a critic saved, or a sequence-classification model."
         )
-    surprisal = load_tensor(folder, SURPRISAL)
-    model = ValueModel(Model(config), head.shape[0], surprisal is not None)
-    if like is not None:
-        _check_stands_in(folder, model, like)
+    direction = load_tensor(folder, SURPRISAL)
+    model = ValueModel(Model(config), head.shape[0], direction is not None)
+    _check_fits(folder, model, vocab_size=vocab_size, size=size, surprisal=surprisal)
     params = {"trunk": load_params(folder, config), "head": head}
-    return model, params if surprisal is None else params | {"surprisal": surprisal}
+    return model, params if direction is None else params | {"surprisal": direction}
 
 
-def _check_stands_in(folder: Path, model: ValueModel, like: ValueModel) -> None:
-    there, here = model.trunk.config.vocab_size, like.trunk.config.vocab_size
-    if there != here:
+def _check_fits(
+    folder: Path, model: ValueModel, *, vocab_size: int | None, size: int | None, surprisal: bool | None
+) -> None:
+    """Refuse a model that cannot stand in for the critic that is needed."""
+    found = model.trunk.config.vocab_size
+    if vocab_size not in (None, found):
         raise InputError(
-            f"The critic in {str(folder)!r} has a vocabulary of {there} tokens and the policy one of {here}; both must read "
+            f"The critic in {str(folder)!r} has a vocabulary of {found} tokens and the policy one of {vocab_size}; both must read "
             "the same tokens. Give a critic or reward model made for the policy's tokenizer."
         )
-    if model.size != like.size:
+    if size not in (None, model.size):
         raise InputError(
-            f"The critic in {str(folder)!r} gives {model.size} numbers a token and the algorithm's value head reads {like.size}; "
+            f"The critic in {str(folder)!r} gives {model.size} numbers a token and the algorithm's value head reads {size}; "
             "choose the head that it was trained with, or another critic."
         )
-    if model.surprisal != like.surprisal:
-        here, there = ("does", "does not read") if like.surprisal else ("does not", "reads")
+    if surprisal not in (None, model.surprisal):
+        needed, found = ("does", "does not read") if surprisal else ("does not", "reads")
         raise InputError(
-            f"The critic in {str(folder)!r} {there} log-probabilities and the one asked for {here}; set "
+            f"The critic in {str(folder)!r} {found} log-probabilities and the one asked for {needed}; set "
             "--critic-surprisal as it was when that critic was trained, or choose another critic."
         )

@@ -1,18 +1,34 @@
 """Floor 3: the device mesh, and the processes whose devices make it up."""
 
 from rljax.parallel.hosts import agree, any_host, divide, fetch, is_first, of_first, on_first, together
-from rljax.parallel.mesh import check_rows, make_mesh, put, put_rows, replicated, row_sharding, shardings
+from rljax.parallel.mesh import (
+    Partition,
+    check_rows,
+    make_mesh,
+    policy_shardings,
+    put,
+    put_rows,
+    replicated,
+    row_sharding,
+    shardings,
+)
+from rljax.parallel.micro_batches import accumulate, filled_first, micro_batches
 
 __all__ = [
+    "Partition",
+    "accumulate",
     "agree",
     "any_host",
     "check_rows",
     "divide",
     "fetch",
+    "filled_first",
     "is_first",
     "make_mesh",
+    "micro_batches",
     "of_first",
     "on_first",
+    "policy_shardings",
     "put",
     "put_rows",
     "replicated",

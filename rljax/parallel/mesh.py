@@ -4,10 +4,14 @@ The mesh has two axes. Rows of a batch are spread over both; parameters and opti
 repeated over `data`. One device is the 1 x 1 mesh: there is no other code path. The devices may belong to several processes.
 """
 
+import math
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath, keystr, tree_leaves_with_path
 from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
@@ -15,39 +19,39 @@ from rljax.errors import InputError
 DATA, FSDP = "data", "fsdp"
 
 
-def make_mesh(data: int | None, fsdp: int, devices: list[jax.Device] | None = None) -> Mesh:
-    """Lay devices out as `data x fsdp`.
+def make_mesh(replicas: int | None, fsdp: int, devices: list[jax.Device] | None = None) -> Mesh:
+    """Lay devices out as `data x fsdp`: copies of the parameters, and the devices that share one.
 
     Args:
-        data: replicas of the parameters; None takes all devices there are.
-        fsdp: devices that share one replica.
+        replicas: copies of the parameters; None takes all devices there are.
+        fsdp: devices that share one copy.
         devices: which ones; all of this process group by default.
 
     Raises:
         InputError: the mesh asks for more devices than there are, does not divide them, or leaves a process without any.
     """
     available = jax.devices() if devices is None else devices
-    if fsdp < 1 or (data is not None and data < 1):
-        raise InputError(f"The mesh data={data} x fsdp={fsdp} has an axis below 1; give positive numbers.")
-    if data is None:
+    if fsdp < 1 or (replicas is not None and replicas < 1):
+        raise InputError(f"The mesh replicas={replicas} x fsdp={fsdp} has an axis below 1; give positive numbers.")
+    if replicas is None:
         if len(available) % fsdp:
             raise InputError(
-                f"fsdp={fsdp} does not divide the {len(available)} devices here; choose a divisor, or set data too."
+                f"fsdp={fsdp} does not divide the {len(available)} devices here; choose a divisor, or set replicas too."
             )
-        data = len(available) // fsdp
-    if data * fsdp > len(available):
+        replicas = len(available) // fsdp
+    if replicas * fsdp > len(available):
         raise InputError(
-            f"The mesh data={data} x fsdp={fsdp} needs {data * fsdp} devices and {len(available)} are here; "
+            f"The mesh replicas={replicas} x fsdp={fsdp} needs {replicas * fsdp} devices and {len(available)} are here; "
             f"choose axes whose product is at most {len(available)}."
         )
-    taken = available[: data * fsdp]
+    taken = available[: replicas * fsdp]
     idle = {device.process_index for device in available} - {device.process_index for device in taken}
     if idle:
         raise InputError(
-            f"The mesh data={data} x fsdp={fsdp} has no device of host {min(idle)}; choose axes whose product is "
+            f"The mesh replicas={replicas} x fsdp={fsdp} has no device of host {min(idle)}; choose axes whose product is "
             f"{len(available)}, or run on fewer hosts."
         )
-    grid = np.asarray(taken).reshape(data, fsdp)
+    grid = np.asarray(taken).reshape(replicas, fsdp)
     return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
@@ -58,19 +62,79 @@ def check_rows(mesh: Mesh, **rows: int) -> None:
             raise InputError(f"{name} is {count} rows, which {mesh.size} devices cannot share equally; choose a multiple.")
 
 
-def parameter_sharding(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array) -> NamedSharding:
-    """Spread the largest axis that `fsdp` divides; repeat what has none, and whole numbers: counters, random keys."""
+Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
+"""(path of a parameter, its shape) -> mesh axes that its axes are spread over."""
+
+
+def path_names(path: KeyPath) -> tuple[str, ...]:
+    """Names along the path of a leaf.
+
+    Example:
+        >>> [path_names(path) for path, _ in jax.tree_util.tree_leaves_with_path({"a": [1, 2]})]
+        [('a', '0'), ('a', '1')]
+    """
+    return tuple(keystr((key,), simple=True) for key in path)
+
+
+def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
+    """Sharding of every leaf: floating-point arrays have their largest axis spread over `fsdp` where it divides."""
+    return jax.tree.map(lambda leaf: NamedSharding(mesh, _spread(mesh, leaf)), tree)
+
+
+def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition) -> PyTree[NamedSharding]:
+    """Sharding of every leaf of a training state, where a policy says how its parameters are spread.
+
+    A leaf that belongs to a parameter, such as an optimiser's moment, lies where the parameter lies: the end of its path is the
+    parameter's, and so is its shape. Everything else is spread as `shardings` does it.
+
+    Args:
+        mesh: the devices.
+        tree: arrays or their shapes.
+        params: the policy's parameters or their shapes.
+        partition: where a parameter lies.
+
+    Raises:
+        InputError: `partition` names an axis that the mesh does not have, or one that does not divide the parameter's.
+    """
+    specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
+    for path, leaf in tree_leaves_with_path(params):
+        names, shape = path_names(path), tuple(leaf.shape)
+        specs[names, shape] = _checked(mesh, names, shape, partition(names, shape))
+
+    def place(path: KeyPath, leaf: jax.ShapeDtypeStruct | Array) -> NamedSharding:
+        names, shape = path_names(path), tuple(leaf.shape)
+        ends = (specs.get((names[begin:], shape)) for begin in range(len(names)))
+        spec = next((found for found in ends if found is not None), None)
+        return NamedSharding(mesh, _spread(mesh, leaf) if spec is None else spec)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
+    """A user's partition, refused where the mesh cannot follow it."""
+    for size, axes in zip(shape, spec, strict=False):
+        wanted = () if axes is None else (axes,) if isinstance(axes, str) else axes
+        unknown = [axis for axis in wanted if axis not in mesh.shape]
+        if unknown or size % math.prod(mesh.shape[axis] for axis in wanted):
+            raise InputError(
+                f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be spread over axes of the mesh "
+                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {spec}."
+            )
+    if len(spec) > len(shape):
+        raise InputError(
+            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}: {spec}."
+        )
+    return spec
+
+
+def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array) -> PartitionSpec:
+    """Spread the largest axis that `fsdp` divides; copy what has none, and whole numbers: counters, random keys."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]
     spec: list[str | None] = [None] * len(leaf.shape)
     if divisible and jnp.issubdtype(leaf.dtype, jnp.floating):
         spec[max(divisible, key=lambda axis: leaf.shape[axis])] = FSDP
-    return NamedSharding(mesh, PartitionSpec(*spec))
-
-
-def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
-    """Sharding of every leaf of parameters, of optimiser moments, or of a whole training state."""
-    return jax.tree.map(lambda leaf: parameter_sharding(mesh, leaf), tree)
+    return PartitionSpec(*spec)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

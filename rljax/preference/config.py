@@ -1,7 +1,7 @@
 """All settings of the training of a reward model, flat."""
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -76,10 +76,10 @@ class RewardModelConfig:
     """Recompute layers in the backward pass to save memory."""
 
     # --- devices
-    data: int | None = None
-    """Replicas of the model; by default as many as the devices allow."""
+    replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
+    """Copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Devices that share one replica's parameters."""
+    """Devices that share the parameters of one copy."""
 
     # --- what is kept and seen
     output: str | None = None
@@ -94,7 +94,7 @@ class RewardModelConfig:
     """Few plain lines instead of the live display."""
 
     def __post_init__(self):
-        """Refuse values that cannot work, naming the value and the mend."""
+        """Refuse values that cannot work, with the setting and what to give instead."""
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -123,5 +123,5 @@ class RewardModelConfig:
 
 _AT_LEAST_ONE = (
     *("layers", "width", "heads", "kv_heads", "hidden", "heldout_pairs", "max_tokens"),
-    *("epochs", "steps", "batch", "microbatch_pairs", "data", "fsdp"),
+    *("epochs", "steps", "batch", "microbatch_pairs", "replicas", "fsdp"),
 )

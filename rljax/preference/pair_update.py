@@ -17,16 +17,17 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
-from rljax.parallel import replicated, shardings
+from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
-from rljax.training.update import Metrics, Sequences, accumulate
+
+Metrics = dict[str, Float[Array, ""]]
 
 
 class Pairs(NamedTuple):
     """Pairs as arrays, the preferred response first."""
 
     tokens: Int[Array, "N 2 S"]
-    valid: Bool[Array, "N 2 S"]
+    attention: Bool[Array, "N 2 S"]
     margin: Float[Array, "N"]
 
 
@@ -105,8 +106,8 @@ def make_pair_step(
 
         def objective(params: Params, part: Pairs) -> tuple[Array, Metrics]:
             count, _, length = part.tokens.shape
-            both = Sequences(part.tokens.reshape(2 * count, length), part.valid.reshape(2 * count, length))
-            scores = score_sequences(model, params, both).reshape(count, 2)
+            rows = part.tokens.reshape(2 * count, length), part.attention.reshape(2 * count, length)
+            scores = score_sequences(model, params, *rows).reshape(count, 2)
             chosen, rejected = scores[:, 0], scores[:, 1]
             loss = share * bradley_terry_loss(chosen, rejected, margin=part.margin).sum()
             metrics = {

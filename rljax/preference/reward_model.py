@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Bool, Float, Float32, Int
 
 from rljax.data.cells import Messages
 from rljax.data.problem import Problem
@@ -24,11 +24,10 @@ from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceT
 from rljax.errors import InputError
 from rljax.models import Model, Params
 from rljax.models.huggingface import locate
-from rljax.models.language_model import hidden_states
+from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
 from rljax.parallel import agree, fetch, put, put_rows, shardings
 from rljax.rewards.failure import Failed, one_line
-from rljax.training.update import Sequences
 
 PREFIX = "model:"
 """What stands before the folder where a reward is named: `--reward model:FOLDER`."""
@@ -57,24 +56,27 @@ class RewardModel(NamedTuple):
     chat: bool
 
 
-def score_sequences(model: ValueModel, params: Params, sequences: Sequences) -> Float[Array, "B"]:
-    """Score whole sequences by what the head says at their last valid token.
+def score_sequences(
+    model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
+) -> Float[Array, "B"]:
+    """Score whole sequences by the head's output at their last token.
 
     Args:
         model: a decoder whose head gives one number a token.
         params: its parameters.
-        sequences: prompts and responses, the end token included, `[B, S]`; padding may stand anywhere.
+        tokens: prompts and responses, the end token included, `[B, S]`; padding may stand anywhere.
+        attention: which slots hold a token, `[B, S]`.
 
     Returns:
-        `[B]`, float32; of a row without a valid token the score has no meaning.
+        `[B]`, float32; of a row without a token the score has no meaning.
 
     Raises:
-        ValueError: the model reads log-probabilities, which a reward model is not given.
+        ValueError: the model reads log-probabilities, which a reward model does not get.
     """
     if model.surprisal:
         raise ValueError("model must read text alone, and this one is a critic that reads log-probabilities")
-    hidden = hidden_states(model.trunk, params["trunk"], sequences.tokens, sequences.valid)
-    last = sequences.valid.shape[-1] - 1 - jnp.argmax(sequences.valid[:, ::-1], axis=-1)
+    hidden = hidden_states(model.trunk, params["trunk"], tokens, positions_of(attention), attention.astype(jnp.int32))
+    last = attention.shape[-1] - 1 - jnp.argmax(attention[:, ::-1], axis=-1)
     at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     return jnp.einsum("BD,D->B", at_last, params["head"][0].astype(hidden.dtype), preferred_element_type=jnp.float32)
 
@@ -137,8 +139,8 @@ def make_score(
             for begin in range(0, len(places), rows):
                 part = places[begin : begin + rows]
                 filled = [sequences[place] for place in part] + [[]] * (rows - len(part))
-                padded = Sequences(*right_pad(filled, int(length), pad_id=0))
-                scores[part] = fetch(compiled(params, put_rows(mesh, padded)))[: len(part)]
+                padded = right_pad(filled, int(length), pad_id=0)
+                scores[part] = fetch(compiled(params, *put_rows(mesh, padded)))[: len(part)]
         return scores
 
     return score

@@ -1,8 +1,30 @@
-"""Floor 4: sampling from a model, judging, and collecting groups."""
+"""Floor 4: requests to an engine, environments, judging, and dynamic sampling."""
 
 from rljax.rollout.collect import Collected, collect
-from rljax.rollout.engine import Engine
+from rljax.rollout.engine import DecodingEngine
+from rljax.rollout.environment import Environment, Step
 from rljax.rollout.groups import Groups, pad
-from rljax.rollout.sampling import Samples, Sampling, sample
+from rljax.rollout.judging import Judge
+from rljax.rollout.packing import Sequences, demonstrated, pack, sequences_of
+from rljax.rollout.request import Engine, Request, Response, Sampling
+from rljax.rollout.worker import RolloutWorker
 
-__all__ = ["Collected", "Engine", "Groups", "Samples", "Sampling", "collect", "pad", "sample"]
+__all__ = [
+    "Collected",
+    "DecodingEngine",
+    "Engine",
+    "Environment",
+    "Groups",
+    "Judge",
+    "Request",
+    "Response",
+    "RolloutWorker",
+    "Sampling",
+    "Sequences",
+    "Step",
+    "collect",
+    "demonstrated",
+    "pack",
+    "pad",
+    "sequences_of",
+]

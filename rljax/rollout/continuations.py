@@ -1,10 +1,8 @@
-"""What becomes of a state: fresh continuations from the middle of a response, and the Monte-Carlo value they estimate."""
+"""Fresh continuations from the middle of a response, and the Monte-Carlo value of a state that they estimate."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
@@ -12,8 +10,10 @@ from rljax.data.problem import reward_columns
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rewards.protocol import score
-from rljax.rollout.engine import Engine
+from rljax.rollout.engine import draw_seeds
 from rljax.rollout.groups import Groups
+from rljax.rollout.request import Request, check_responses
+from rljax.rollout.worker import RolloutWorker
 
 
 class State(NamedTuple):
@@ -36,7 +36,7 @@ def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
     Raises:
         ValueError: more states than tokens.
     """
-    places = np.argwhere(groups.mask)
+    places = np.argwhere(groups.rollout.mask)
     if count > len(places):
         raise ValueError(f"count must be at most the rollout's {len(places)} tokens, got {count}")
     chosen = np.random.default_rng(seed).choice(len(places), count, replace=False)
@@ -44,7 +44,7 @@ def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
 
 
 def continued_rewards(
-    engine: Engine,
+    worker: RolloutWorker,
     params: Params,
     groups: Groups,
     states: Sequence[State],
@@ -53,16 +53,16 @@ def continued_rewards(
     key: PRNGKeyArray,
     rows: int = 256,
 ) -> Float[np.ndarray, "S C"]:
-    """Finish each state again and again, and judge what becomes of it; the mean of a row is the state's Monte-Carlo value.
+    """Finish each state again and again, and judge the whole responses; the mean of a row is the state's Monte-Carlo value.
 
     Args:
-        engine: as the rollout was sampled; the budget of a response holds for state and continuation together.
+        worker: as the rollout was sampled; the budget of a response holds for state and continuation together.
         params: of the policy.
         groups: the rollout that the states are of.
         states: where to go on from.
         continuations: C, how often each is finished.
         key: random key.
-        rows: responses sampled at a time, a multiple of the mesh's devices.
+        rows: responses sampled at a time.
 
     Returns:
         Reward of every continuation, `[S, C]`.
@@ -70,25 +70,27 @@ def continued_rewards(
     Raises:
         InputError: the reward had no opinion on some continuation, or failed.
     """
-    budget = engine.sampling.max_tokens
-    asked = [engine.prompts.problems[groups.problem[state.group]] for state in states]
-    taken = [groups.tokens[state.group, state.response, : state.token].tolist() for state in states]
-    begun = [
-        engine.prompts.tokens[groups.problem[state.group]] + tokens for state, tokens in zip(states, taken, strict=True)
+    budget, tokenizer = worker.sampling.max_tokens, worker.judge.tokenizer
+    prompt_ids = [int(groups.prompt_ids[state.group]) for state in states]
+    prefixes = [groups.tokens[state.group, state.response, : state.token].tolist() for state in states]
+    order = np.arange(len(states)).repeat(continuations).tolist()
+    requests = [
+        Request(
+            (*worker.prompts.tokens[prompt_ids[state]], *prefixes[state]), prompt_ids[state], state, worker.sampling, seed
+        )
+        for state, seed in zip(order, draw_seeds(key, len(order)).tolist(), strict=True)
     ]
-    prompts = replace(engine.prompts, problems=asked, tokens=begun)
-    longer = replace(engine, prompts=prompts, prompt_length=engine.prompt_length + budget)
-    wanted = np.arange(len(states)).repeat(continuations)
     texts: list[str] = []
-    for call, begin in enumerate(range(0, len(wanted), rows)):
-        part = wanted[begin : begin + rows]
-        filled = np.resize(part, rows)  # the last call is filled up with repeats that do not count
-        drawn = longer.draw(params, filled.tolist(), jax.random.fold_in(key, call))
-        for state, tokens, seen in zip(part, drawn.tokens, drawn.mask, strict=False):
-            rest = tokens[seen][: budget - len(taken[state])].tolist()
-            texts.append(engine.tokenizer.decode(taken[state] + rest))
-    problems = [asked[state] for state in wanted]
-    rewards, valid = score(engine.reward, [problem.prompt for problem in problems], texts, reward_columns(problems))
+    for begin in range(0, len(requests), rows):
+        part = requests[begin : begin + rows]
+        drawn = worker.engine.generate(params, part)
+        check_responses(part, drawn)
+        for request, response in zip(part, drawn, strict=True):
+            prefix = prefixes[request.group]
+            texts.append(tokenizer.decode(prefix + response.tokens[: budget - len(prefix)].tolist()))
+    problems = [worker.prompts.problems[prompt_ids[state]] for state in order]
+    columns = reward_columns(problems)
+    rewards, valid = score(worker.judge.reward, [problem.prompt for problem in problems], texts, columns)
     if not valid.all():
         raise InputError("The reward had no opinion on some continuations, so states have no Monte-Carlo value.")
     return rewards.reshape(len(states), continuations)

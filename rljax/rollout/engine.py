@@ -1,173 +1,92 @@
-"""From prompts to judged groups: pad, place on the mesh, decode, fetch, turn into text, ask the reward."""
+"""The built-in engine: pads the requests, decodes them in one jitted program on the mesh, and cuts the responses to their lengths."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PRNGKeyArray, PyTree
+from jaxtyping import Int, UInt32
 
-from rljax.data.problem import Problem, reward_columns
-from rljax.data.prompts import EncodedPrompts, left_pad
-from rljax.data.tokenizer import Tokenizer
-from rljax.models import Model, Params
-from rljax.parallel import divide, fetch, of_first, put_rows, together
-from rljax.rewards import protocol
-from rljax.rewards.calling import Progress
-from rljax.rewards.steps import on_tokens, score_steps
-from rljax.rollout.groups import Groups
-from rljax.rollout.sampling import Samples, Sampling, sample
+from rljax.data.prompts import left_pad
+from rljax.models import Decoder, Params
+from rljax.parallel import fetch, put_rows
+from rljax.rollout.request import Request, Response, Sampling
+from rljax.rollout.sampling import Samples, sample
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Samples responses to a fixed set of prompts and judges them.
+class DecodingEngine:
+    """Draws all requests of a call together, with whatever model the decoder runs.
 
     Args:
-        model: the decoder.
-        sampling: how tokens are drawn.
-        mesh: where rows go; the number of rows of every call must be a multiple of its devices.
-        prompts: what may be asked.
-        prompt_length: slots that every prompt is padded to, in tokens.
-        tokenizer: turns responses into text.
-        reward: called as `reward(prompts=..., completions=..., **columns)`.
-        step_reward: called in the same way, for the steps of each completion; None: steps are not judged.
-        max_failure_share: the largest share of a call's completions that the reward may fail to judge; of several hosts, of each
-            one's part.
-        watch: called with the completions judged and all of them (on this host), by rewards that tell how far they are.
+        decoder: how the model reads prompts and tokens.
+        mesh: its devices share the rows.
+        prompt_length: slots that every prompt is padded to, in tokens; a call with a longer one is padded to a power of two.
     """
 
-    model: Model
-    sampling: Sampling
+    decoder: Decoder
     mesh: Mesh
-    prompts: EncodedPrompts
     prompt_length: int
-    tokenizer: Tokenizer
-    reward: Callable
-    step_reward: Callable | None = None
-    max_failure_share: float = 0.1
-    watch: Progress | None = None
 
-    def draw(self, params: Params, problems: Sequence[int], key: PRNGKeyArray, *, unit: int = 1) -> Samples:
-        """Sample a response to each of the problems (indices into `prompts`); host arrays `[B, T]`.
+    def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
+        """Draw a response to each request; requests that are drawn in the same manner share a decode."""
+        responses: dict[int, Response] = {}
+        for sampling in dict.fromkeys(request.sampling for request in requests):
+            places = [place for place, request in enumerate(requests) if request.sampling == sampling]
+            drawn = self._draw(params, [requests[place] for place in places], sampling)
+            responses |= {place: _response(requests[place], drawn, row) for row, place in enumerate(places)}
+        return [responses[place] for place in range(len(requests))]
 
-        Rows are filled up to a multiple of `unit` for it, so that few numbers of rows, and few compiled programs, occur.
-        """
-        rows = [*problems, *[problems[0]] * (-len(problems) % unit)]
-        prompts = put_rows(self.mesh, self._padded(rows))
-        drawn = fetch(sample(self.model, params, *prompts, key, sampling=self.sampling))
-        return jax.tree.map(lambda array: array[: len(problems)], drawn)
+    def _draw(self, params: Params, requests: Sequence[Request], sampling: Sampling) -> Samples:
+        """Samples of the requests as host arrays; rows are filled up, so that few numbers of them, and few programs, occur."""
+        rows = compiled_rows(len(requests), self.mesh.size)
+        filled = [*requests, *[requests[0]] * (rows - len(requests))]
+        longest = max(len(request.tokens) for request in requests)
+        length = self.prompt_length if longest <= self.prompt_length else 1 << (longest - 1).bit_length()
+        prompts = left_pad([request.tokens for request in filled], length, pad_id=0)
+        placed = put_rows(self.mesh, (*prompts, seed_words([request.seed for request in filled])))
+        return fetch(sample(self.decoder, params, *placed, sampling=sampling))
 
-    def generate(
-        self,
-        params: Params,
-        problems: Sequence[int],
-        group_size: int,
-        key: PRNGKeyArray,
-        *,
-        sizes: Int[np.ndarray, "P"] | None = None,
-    ) -> Groups:
-        """Sample `group_size` responses to each of the problems, or fewer to some, and judge them.
 
-        Args:
-            params: of the policy that samples.
-            problems: indices into `prompts`.
-            group_size: G, responses a prompt.
-            key: random key of this call.
-            sizes: responses to each of the problems, from 1 to G; None: G to each. A place that a group leaves empty has no
-                token and is not valid.
+def compiled_rows(rows: int, devices: int) -> int:
+    """Round a number of rows up to one that the devices share and a program is compiled for: eight for each doubling.
 
-        Raises:
-            InputError: the reward failed on too many responses, or returned what is no finite number (nor None).
-        """
-        member = np.arange(group_size) < np.full(len(problems), group_size if sizes is None else sizes)[:, None]
-        rows = np.repeat(problems, member.sum(-1)).tolist()
-        drawn = self.draw(params, rows, key, unit=1 if sizes is None else self._unit(member.size))
-        asked = [self.prompts.problems[i] for i in rows]
-        judged = self._judged(asked, drawn)
-        prompt_tokens, prompt_mask = self._padded(problems)
+    Example:
+        >>> [compiled_rows(rows, 1) for rows in (7, 64, 100, 384)], compiled_rows(6, 4)
+        ([7, 64, 104, 384], 8)
+    """
+    unit = max(1, (1 << (rows.bit_length() - 1)) // 8)
+    rows = -(-rows // unit) * unit
+    return -(-rows // devices) * devices
 
-        def grouped(array: np.ndarray, empty: float = 0) -> np.ndarray:
-            places = np.full((*member.shape, *array.shape[1:]), empty, array.dtype)
-            places[member] = array
-            return places
 
-        return Groups(
-            problem=np.asarray(problems),
-            prompt_tokens=prompt_tokens,
-            prompt_mask=prompt_mask,
-            tokens=grouped(drawn.tokens),
-            mask=grouped(drawn.mask),
-            behaviour_logp=grouped(drawn.behaviour_logp),
-            policy_logp=grouped(drawn.policy_logp),
-            truncated=grouped(drawn.truncated),
-            parts=jax.tree.map(partial(grouped, empty=np.nan), judged.pop("parts")),
-            **{name: grouped(array) for name, array in judged.items()},
-        )
+def seed_words(seeds: Sequence[int]) -> UInt32[np.ndarray, "B 2"]:
+    """Split 64-bit seeds into their high and low words.
 
-    def _judged(self, asked: Sequence[Problem], drawn: Samples) -> dict[str, PyTree]:
-        """What the rewards say of responses, by fields of `Groups`; of several hosts each judges its part."""
+    Example:
+        >>> seed_words([3 + (5 << 32)]).tolist()
+        [[5, 3]]
+    """
+    whole = np.asarray(seeds, np.uint64)
+    return np.stack([whole >> np.uint64(32), whole & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
 
-        def judge_rows(rows: Int[np.ndarray, "R"]) -> dict[str, PyTree]:
-            problems, some = [asked[row] for row in rows], jax.tree.map(lambda array: array[rows], drawn)
-            completions = [self.text(tokens, seen) for tokens, seen in zip(some.tokens, some.mask, strict=True)]
-            prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
-            limits = {"max_failure_share": self.max_failure_share, "progress": self.watch}
-            said = protocol.judge(self.reward, prompts, completions, columns, **limits)
-            return {
-                "rewards": said.total,
-                "valid": said.valid,
-                "failed": said.failed,
-                "parts": said.parts if len(said.parts) > 1 else None,
-                **self._steps(problems, some, completions),
-            }
 
-        if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
-            return of_first(together(lambda: judge_rows(np.arange(len(asked)))))
-        return divide(len(asked), judge_rows)
+def draw_seeds(key: jax.Array, count: int) -> Int[np.ndarray, "count"]:
+    """Draw `count` 64-bit seeds from a key."""
+    words = np.asarray(jax.random.bits(key, (count, 2), np.uint32)).astype(np.uint64)
+    return (words[:, 0] << np.uint64(32)) | words[:, 1]
 
-    def _steps(self, asked: Sequence[Problem], drawn: Samples, completions: Sequence[str]) -> dict[str, np.ndarray]:
-        """Rewards of the completions' steps on their tokens, `[B, T]`, if steps are judged."""
-        if self.step_reward is None:
-            return {}
-        prompts = [problem.prompt for problem in asked]
-        judged = score_steps(self.step_reward, prompts, completions, reward_columns(asked))
-        rewards, ends = np.zeros(drawn.mask.shape, np.float32), np.zeros(drawn.mask.shape, bool)
-        for row, steps in enumerate(judged):
-            seen = drawn.mask[row]
-            rewards[row, seen], ends[row, seen] = on_tokens(steps, self.tokenizer.decode, drawn.tokens[row, seen].tolist())
-        return {"step_rewards": rewards, "step_end": ends}
 
-    def _unit(self, places: int) -> int:
-        """Rows that a ragged draw grows by: an eighth of all places, in whole rows of the mesh."""
-        devices = self.mesh.size
-        return devices * -(-places // (8 * devices))
-
-    def _padded(self, problems: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        return left_pad([self.prompts.tokens[i] for i in problems], self.prompt_length, self.sampling.pad_id)
-
-    def first(self, count: int) -> "Engine":
-        """Keep only the first prompts."""
-        prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
-        return replace(self, prompts=prompts)
-
-    def text(self, tokens: np.ndarray, mask: np.ndarray) -> str:
-        """Decode one response."""
-        return self.tokenizer.decode(tokens[mask].tolist())
-
-    def shown(self, groups: Groups, count: int) -> list[dict]:
-        """Turn the first response of the first groups into rows for a person to read."""
-        rows = []
-        for index in range(min(count, groups.count)):
-            problem = self.prompts.problems[groups.problem[index]]
-            rows.append(
-                {
-                    "prompt": problem.prompt,
-                    "completion": self.text(groups.tokens[index, 0], groups.mask[index, 0]),
-                    "answer": problem.answer,
-                    "reward": float(groups.rewards[index, 0]),
-                }
-            )
-        return rows
+def _response(request: Request, drawn: Samples, row: int) -> Response:
+    """One row without its padding."""
+    length = int(drawn.mask[row].sum())
+    return Response(
+        prompt_id=request.prompt_id,
+        group=request.group,
+        tokens=np.asarray(drawn.tokens[row, :length]),
+        mask=np.asarray(drawn.mask[row, :length]),
+        behaviour_logp=np.asarray(drawn.behaviour_logp[row, :length]),
+        policy_logp=np.asarray(drawn.policy_logp[row, :length]),
+        finish="length" if drawn.truncated[row] else "stop",
+    )

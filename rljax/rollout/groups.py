@@ -1,50 +1,55 @@
-"""Sampled and judged groups, as host arrays: what dynamic sampling keeps, drops and carries over."""
+"""Sampled and judged groups, as host arrays: what dynamic sampling keeps, drops and carries over.
 
-from typing import NamedTuple
+Axes: P groups, G responses of a group, L prompt slots (left-padded), T response slots (right-padded).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Float32, Int, Int8, Int32, Shaped
+
+from rljax.algorithms import Rollout
+from rljax.records import documented
+from rljax.rollout.request import Response
 
 
+@documented
 class Groups(NamedTuple):
-    """P groups of G responses. L prompt slots (left-padded), T response slots (right-padded)."""
+    """P groups of G responses: what algorithms read of them, and beside it the tokens and what is known of the judging."""
 
-    problem: np.ndarray
-    """Index of the prompt among the training prompts, `[P]`; -1 for a group that only fills up."""
-    prompt_tokens: np.ndarray
-    """`[P, L]`."""
-    prompt_mask: np.ndarray
-    """`[P, L]`."""
-    tokens: np.ndarray
-    """`[P, G, T]`."""
-    mask: np.ndarray
-    """`[P, G, T]`, EOS included."""
-    behaviour_logp: np.ndarray
-    """Under the distribution that was sampled from, `[P, G, T]`, nats."""
-    policy_logp: np.ndarray
-    """Under the policy that sampled, before top-k and top-p, `[P, G, T]`, nats."""
-    truncated: np.ndarray
-    """`[P, G]`."""
-    rewards: np.ndarray
-    """`[P, G]`."""
-    valid: np.ndarray
-    """Whether the reward had an opinion, `[P, G]`."""
-    failed: np.ndarray
-    """How the reward failed to judge it, `[P, G]`: 0 did not, else the place in `rewards.failure.Failures`, from 1."""
-    parts: dict[str, np.ndarray] | None = None
-    """What each part of the reward said, unweighted, `[P, G]`, NaN where it said nothing; for a reward that has several."""
-    step_rewards: np.ndarray | None = None
-    """Reward of the reasoning step that ends at a token, `[P, G, T]`; for process supervision."""
-    step_end: np.ndarray | None = None
-    """Where a reasoning step ends, `[P, G, T]`."""
+    rollout: Rollout
+    """All that algorithms read."""
+    prompt_ids: Int[np.ndarray, "P"]
+    """Index of each prompt among the training prompts; -1 for a group that only fills up."""
+    prompt_tokens: Int32[np.ndarray, "P L"]
+    """Token ids of the prompts."""
+    prompt_attention: Bool[np.ndarray, "P L"]
+    """Which prompt slots hold a token."""
+    tokens: Int32[np.ndarray, "P G T"]
+    """Token ids of the responses, drawn and observed."""
+    attention: Bool[np.ndarray, "P G T"]
+    """Which response slots hold a token, to be seen by later ones. `rollout.mask` says which of them are trained on."""
+    version: Int32[np.ndarray, "P G"]
+    """RL steps that the sampling policy had made."""
+    failed: Int8[np.ndarray, "P G"]
+    """How the reward failed to judge the response: 0 did not, else the place in `rewards.failure.Failures`, from 1."""
+    parts: dict[str, Float32[np.ndarray, "P G"]] | None = None
+    """Each part of the reward, unweighted, NaN where it has no opinion; for a reward that has several."""
 
     @property
     def count(self) -> int:
         """Number of groups."""
-        return len(self.problem)
+        return len(self.prompt_ids)
+
+    @property
+    def present(self) -> Bool[np.ndarray, "P G"]:
+        """Where there is a response; a group may have fewer than G."""
+        return self.attention.any(-1)
 
 
-def concatenate(parts: list[Groups]) -> Groups:
+def concatenate(parts: Sequence[Groups]) -> Groups:
     """Join groups in order."""
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
@@ -62,7 +67,46 @@ def pad(groups: Groups, count: int) -> Groups:
         return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
 
     padded = jax.tree.map(extend, groups)
-    padded.prompt_mask[groups.count :, -1] = True
-    padded.valid[groups.count :] = True
-    padded.problem[groups.count :] = -1
+    padded.prompt_attention[groups.count :, -1] = True
+    padded.rollout.valid[groups.count :] = True
+    padded.prompt_ids[groups.count :] = -1
     return padded
+
+
+def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Shaped[np.ndarray, "N T"]]:
+    """Lay responses out as arrays `[N, T]`, padded on their right: tokens, attention, mask and both log-probabilities."""
+    arrays = {
+        "tokens": np.zeros((len(responses), length), np.int32),
+        "attention": np.zeros((len(responses), length), bool),
+        "mask": np.zeros((len(responses), length), bool),
+        "behaviour_logp": np.zeros((len(responses), length), np.float32),
+        "policy_logp": np.zeros((len(responses), length), np.float32),
+    }
+    for row, response in enumerate(responses):
+        end = len(response.tokens)
+        arrays["tokens"][row, :end] = response.tokens
+        arrays["attention"][row, :end] = True
+        arrays["mask"][row, :end] = response.mask
+        for name in ("behaviour_logp", "policy_logp"):
+            arrays[name][row, :end] = np.where(response.mask, getattr(response, name), 0.0)
+    return arrays
+
+
+def grouped(
+    rows: Shaped[np.ndarray, "N *X"], member: Bool[np.ndarray, "P G"], empty: float = 0
+) -> Shaped[np.ndarray, "P G *X"]:
+    """Put rows where a group has a response; other places hold `empty`."""
+    places = np.full((*member.shape, *rows.shape[1:]), empty, rows.dtype)
+    places[member] = rows
+    return places
+
+
+def to_dict(groups: Groups) -> dict[str, Any]:
+    """Nested dict of the arrays that there are, for a checkpoint."""
+    present = {name: array for name, array in groups._asdict().items() if array is not None}
+    return present | {"rollout": {name: array for name, array in groups.rollout._asdict().items() if array is not None}}
+
+
+def from_dict(arrays: Mapping[str, Any]) -> Groups:
+    """Read what `to_dict` gave."""
+    return Groups(**{**arrays, "rollout": Rollout(**arrays["rollout"])})

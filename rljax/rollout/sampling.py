@@ -1,34 +1,23 @@
-"""One jitted decode: prefill, then a token at a time until every row has ended."""
+"""One jitted decode: read the prompts, then draw a token at a time until every row has ended."""
 
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.models.language_model import Model, Params, causal, empty_cache, extend, positions_of
-
-
-class Sampling(NamedTuple):
-    """How tokens are drawn. Static: one compiled program for each value."""
-
-    max_tokens: int
-    """Response budget, EOS included."""
-    eos_id: int
-    pad_id: int
-    temperature: float = 1.0
-    """0 takes the likeliest token."""
-    top_k: int | None = None
-    """Draw from the k likeliest tokens only."""
-    top_p: float | None = None
-    """Draw from the smallest set of tokens that holds this share of probability."""
+from rljax.models import Decoder, Params
+from rljax.records import documented
+from rljax.rollout.request import Sampling
 
 
+@documented
 class Samples(NamedTuple):
     """Responses, right-padded."""
 
     tokens: Int[Array, "B T"]
+    """Token ids; 0 outside the mask."""
     mask: Bool[Array, "B T"]
     """True on response tokens, EOS included."""
     behaviour_logp: Float[Array, "B T"]
@@ -42,16 +31,15 @@ class Samples(NamedTuple):
 class _Step(NamedTuple):
     index: Int[Array, ""]
     logits: Float[Array, "B V"]
-    cache: tuple
+    state: PyTree
     ended: Bool[Array, "B"]
-    key: PRNGKeyArray
     samples: Samples
 
 
-def shift_right(tokens: Int[Array, "B L"], valid: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
+def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
     """Move each row's tokens to the right end, in order, wherever its padding stood."""
-    order = jnp.argsort(valid, axis=-1, stable=True)
-    return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(valid, order, axis=-1)
+    order = jnp.argsort(attention, axis=-1, stable=True)
+    return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
 
 def keep_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
@@ -70,9 +58,10 @@ def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 
 
 def draw(
-    logits: Float[Array, "B V"], key: PRNGKeyArray, sampling: Sampling
+    logits: Float[Array, "B V"], keys: PRNGKeyArray, sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Draw one token a row; return it, its log-probability as drawn, and before truncation."""
+    """Draw one token a row, each with its own key; return it, its log-probability as drawn, and before truncation."""
+    logits = logits.astype(jnp.float32)
     if sampling.temperature == 0:
         token = logits.argmax(-1).astype(jnp.int32)
         certain = jnp.zeros(token.shape, jnp.float32)
@@ -85,46 +74,40 @@ def draw(
     if sampling.top_p is not None:
         kept = keep_top_p(kept, sampling.top_p)
     behaviour = jax.nn.log_softmax(kept, axis=-1)
-    token = jax.random.categorical(key, kept, axis=-1).astype(jnp.int32)
+    token = jax.vmap(jax.random.categorical)(keys, kept).astype(jnp.int32)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
 
-@partial(jax.jit, static_argnames=("model", "sampling"))
+@partial(jax.jit, static_argnames=("decoder", "sampling"))
 def sample(
-    model: Model,
+    decoder: Decoder,
     params: Params,
     prompts: Int[Array, "B L"],
-    prompt_mask: Bool[Array, "B L"],
-    key: PRNGKeyArray,
+    attention: Bool[Array, "B L"],
+    seeds: Int[Array, "B 2"],
     *,
     sampling: Sampling,
 ) -> Samples:
     """Continue each prompt until EOS or the budget.
 
     Args:
-        model: the decoder.
+        decoder: how the model reads prompts and tokens.
         params: its parameters.
         prompts: token ids, padded on either side, `[B, L]`.
-        prompt_mask: which of them are real, `[B, L]`; at least one a row.
-        key: random key; split at every token, so no two calls with different keys share their draws.
+        attention: which of them are real, `[B, L]`; at least one a row.
+        seeds: of each row's draws, two 32-bit words, `[B, 2]`: a row does not depend on those beside it.
         sampling: how to draw.
 
     Returns:
         `Samples` over `[B, sampling.max_tokens]`.
     """
-    rows, length = prompts.shape
-    budget = sampling.max_tokens
-    prompts, prompt_mask = shift_right(prompts, prompt_mask)
-    lengths = prompt_mask.sum(-1)
-    slots = jnp.arange(length + budget)
-    prompt_slots = jnp.pad(prompt_mask, ((0, 0), (0, budget)))
-    visible = jnp.pad(causal(prompt_mask), ((0, 0), (0, 0), (0, budget)))
-    cache = empty_cache(model, rows, length + budget)
-    logits, cache = extend(model, params, prompts, positions_of(prompt_mask), visible, cache, 0)
-    blank = jnp.zeros((rows, budget))
+    rows, budget = prompts.shape[0], sampling.max_tokens
+    keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
+    logits, state = decoder.begin(params, *shift_right(prompts, attention), budget)
+    blank = jnp.zeros((rows, budget), jnp.float32)
     samples = Samples(
-        tokens=jnp.full((rows, budget), sampling.pad_id, jnp.int32),
+        tokens=jnp.zeros((rows, budget), jnp.int32),
         mask=jnp.zeros((rows, budget), bool),
         behaviour_logp=blank,
         policy_logp=blank,
@@ -135,10 +118,9 @@ def sample(
         return jax.lax.dynamic_update_slice_in_dim(column, values[:, None].astype(column.dtype), index, axis=1)
 
     def record(step: _Step) -> tuple[_Step, Int[Array, "B"]]:
-        key, draw_key = jax.random.split(step.key)
-        token, behaviour, policy = draw(step.logits, draw_key, sampling)
+        token, behaviour, policy = draw(step.logits, jax.vmap(jax.random.fold_in, (0, None))(keys, step.index), sampling)
         alive = ~step.ended
-        token = jnp.where(alive, token, sampling.pad_id)
+        token = jnp.where(alive, token, 0)
         ended = step.ended | (token == sampling.eos_id)
         written = Samples(
             tokens=write(step.samples.tokens, token, step.index),
@@ -147,20 +129,17 @@ def sample(
             policy_logp=write(step.samples.policy_logp, jnp.where(alive, policy, 0.0), step.index),
             truncated=~ended,
         )
-        return step._replace(index=step.index + 1, ended=ended, key=key, samples=written), token
+        return step._replace(index=step.index + 1, ended=ended, samples=written), token
 
     def advance(step: _Step) -> _Step:
         step, token = record(step)
-        slot = length + step.index - 1
-        seen = prompt_slots | ((slots >= length) & (slots <= slot))[None]
-        positions = (lengths + step.index - 1)[:, None]
-        logits, cache = extend(model, params, token[:, None], positions, seen[:, None], step.cache, slot)
-        return step._replace(logits=logits, cache=cache)
+        logits, state = decoder.advance(params, token, step.state)
+        return step._replace(logits=logits, state=state)
 
     def unfinished(step: _Step) -> Array:
         return (step.index < budget - 1) & ~step.ended.all()
 
-    start = _Step(jnp.int32(0), logits, cache, jnp.zeros(rows, bool), key, samples)
+    start = _Step(jnp.int32(0), logits, state, jnp.zeros(rows, bool), samples)
     last = jax.lax.while_loop(unfinished, advance, start)
     finished, _ = record(last)
     return finished.samples

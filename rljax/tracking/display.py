@@ -21,7 +21,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rljax.tracking.display_text import METRICS, Progress, finite_mean, printable, shortened, sparkline
+from rljax.text import printable, shortened
+from rljax.tracking.display_text import METRICS, Progress, finite_mean, sparkline
 
 RECENT = 10
 SHOWN_SAMPLES = 4

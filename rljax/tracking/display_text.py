@@ -141,37 +141,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
         BARS[round(height * (len(BARS) - 1))] if math.isfinite(mean) else "×"
         for mean, height in zip(means, heights, strict=True)
     )
-
-
-def printable(text: object) -> str:
-    """Text with every control character as its escape, line ends kept: a terminal obeys those that a model writes.
-
-    Args:
-        text: anything, as `str` writes it.
-
-    Returns:
-        Characters that print, and line ends.
-
-    Example:
-        >>> printable("a" + chr(27) + "[31m")
-        'a\\\\x1b[31m'
-    """
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
-
-
-def shortened(text: object, length: int) -> str:
-    """A long text by its two ends: the question stands at one, the answer at the other.
-
-    Args:
-        text: anything, as `str` writes it; line ends around it are dropped.
-        length: characters to keep, an even number.
-
-    Returns:
-        The text, or its first and last `length / 2` characters with " … " between.
-
-    Example:
-        >>> shortened("1+2+3+4=10", 6)
-        '1+2 … =10'
-    """
-    shown = str(text).strip("\n")
-    return shown if len(shown) <= length else f"{shown[: length // 2]} … {shown[-(length // 2) :]}"

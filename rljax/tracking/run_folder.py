@@ -20,7 +20,6 @@ began; rows are appended as things happen, so it belongs to the training row bef
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from rljax.errors import InputError
+from rljax.files import atomic_write
 
 PHASES = ("warm_start", "value", "rl", "eval")
 Row = dict[str, Any]
@@ -73,7 +73,7 @@ class RunFolder:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write_whole(run.config_file, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
+            atomic_write(run.config_file, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
         except OSError as error:
             raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
         return run
@@ -290,14 +290,4 @@ def _keep_lines(path: Path, check: Callable[[Row], str | None], keeps: Callable[
     # What stands after the last "\n" was cut short in the writing; b"" when nothing was.
     *lines, _ = _lines(path)
     kept = [line for number, line in enumerate(lines, 1) if keeps(_parse(line, path, number, check))]
-    _write_whole(path, b"".join(line + b"\n" for line in kept))
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old one or the new one and nothing between."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    atomic_write(path, b"".join(line + b"\n" for line in kept))

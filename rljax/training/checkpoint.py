@@ -1,35 +1,93 @@
-"""Orbax checkpoints: the state, what is known of the prompts, the groups carried over, and a few words about the run.
+"""Orbax checkpoints: the state, what is known of the prompts, the groups carried over, and how good the answers were.
 
 The best and the last are kept.
 """
 
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.tree_util import tree_leaves_with_path
 from jaxtyping import PyTree
 
 from rljax.data.history import History
 from rljax.errors import InputError
+from rljax.models import Params
 from rljax.parallel import of_first, together
-from rljax.rollout.groups import Groups
+from rljax.parallel.mesh import path_names
+from rljax.records import documented
+from rljax.rollout import Groups
+from rljax.rollout.groups import from_dict, to_dict
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
 
 
+@documented
+class Quality(NamedTuple):
+    """How good held-out answers are; with rewards of 1 and 0 both are the same number."""
+
+    accuracy: float
+    """Share of the answers whose reward is positive."""
+    reward: float
+    """Their mean reward."""
+
+    def __str__(self) -> str:
+        """Write the accuracy, and the reward where it says more.
+
+        Example:
+            >>> print(Quality(0.5, 0.5), "|", Quality(0.0, -0.25))
+            50.0% | 0.0% (mean reward -0.250)
+        """
+        share = f"{self.accuracy:.1%}"
+        return share if self.reward == self.accuracy else f"{share} (mean reward {self.reward:.3f})"
+
+
+@documented
+class Notes(NamedTuple):
+    """How good held-out answers were so far; None before the first evaluation."""
+
+    quality_before: Quality | None = None
+    """Before RL."""
+    quality: Quality | None = None
+    """At the last evaluation."""
+    best_quality: Quality | None = None
+    """At best, by mean reward."""
+    best_step: int | None = None
+    """RL step of the best."""
+
+    def evaluated(self, quality: Quality, step: int) -> "Notes":
+        """The notes after an evaluation; the first one is that before RL."""
+        notes = self._replace(quality=quality)
+        if notes.quality_before is None:
+            notes = notes._replace(quality_before=quality)
+        best = math.nan if step == 0 or self.best_quality is None else self.best_quality.reward
+        if quality.reward > best or math.isnan(best):
+            notes = notes._replace(best_quality=quality, best_step=step)
+        return notes
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "Notes":
+        """Read what `_asdict` and JSON made of notes."""
+        return cls(**{name: Quality(*value) if isinstance(value, list) else value for name, value in raw.items()})
+
+
+@documented
 class Checkpoint(NamedTuple):
-    """What a run continues from."""
+    """Everything that a run continues from. The loop passes it on; nothing else about a run changes."""
 
     state: TrainState
+    """Parameters, optimisers, counters."""
     history: History
     """How often each training prompt was solved."""
-    carried: Groups | None
+    carried: Groups | None = None
     """Kept groups that were left over."""
-    notes: dict
-    """JSON: how good held-out answers were before RL, at best, and last."""
+    notes: Notes = Notes()
+    """How good held-out answers were."""
 
 
 def _manager(folder: Path) -> ocp.CheckpointManager:
@@ -45,46 +103,99 @@ def _manager(folder: Path) -> ocp.CheckpointManager:
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint into `folder`, replacing the one before; an interrupted write leaves that one whole."""
-    state = checkpoint.state
     items = {
-        "state": ocp.args.StandardSave(state),
+        "state": ocp.args.StandardSave(checkpoint.state),
         "history": ocp.args.StandardSave(checkpoint.history._asdict()),
-        "notes": ocp.args.JsonSave(checkpoint.notes),
+        "notes": ocp.args.JsonSave(checkpoint.notes._asdict() | {"phase": int(checkpoint.state.phase)}),
     }
     if checkpoint.carried is not None:
-        there = {name: array for name, array in checkpoint.carried._asdict().items() if array is not None}
-        items["carried"] = ocp.args.StandardSave(there)
+        items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     with _manager(folder) as manager:
         # Numbered by how often it was saved: after a resume, a step can come by a second time.
         manager.save(_latest(manager) + 1, args=ocp.args.Composite(**items), force=True)
 
 
-def restore(folder: Path, like: TrainState) -> Checkpoint:
+def restore(folder: Path, like: Callable[[int], TrainState]) -> Checkpoint:
     """Read the checkpoint in `folder`.
 
     Args:
         folder: where `save` wrote.
-        like: a state with the shapes, dtypes and shardings to restore to (arrays or `jax.ShapeDtypeStruct`s).
+        like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: there is no checkpoint.
+        InputError: there is no checkpoint, or it holds another state: another model or another optimiser.
     """
     together(lambda: _check_folder(folder))
     with _manager(folder) as manager:
-        number = _latest(manager)
-        if number < 0:
-            raise InputError(f"There is no whole checkpoint in {str(folder)!r}. Start the run anew.")
-        present = manager.item_metadata(number)
+        number = _number(folder, manager)
+        notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
+        state = like(notes.pop("phase"))
+        saved = manager.item_metadata(number)
+        check_same_state(folder, saved["state"], state)
         wanted = {
-            "state": ocp.args.StandardRestore(like),
-            "history": ocp.args.StandardRestore(_abstract(present["history"])),
-            "notes": ocp.args.JsonRestore(),
+            "state": ocp.args.StandardRestore(state),
+            "history": ocp.args.StandardRestore(_abstract(saved["history"])),
         }
-        if present.get("carried") is not None:
-            wanted["carried"] = ocp.args.StandardRestore(_abstract(present["carried"]))
+        if saved.get("carried") is not None:
+            wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         found = manager.restore(number, args=ocp.args.Composite(**wanted))
-    carried = Groups(**found["carried"]) if "carried" in wanted else None
-    return Checkpoint(found["state"], History(**found["history"]), carried, found["notes"])
+    carried = from_dict(found["carried"]) if "carried" in wanted else None
+    return Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes))
+
+
+def restore_params(folder: Path, like: Params) -> Params:
+    """Read the policy's parameters alone.
+
+    Args:
+        folder: where `save` wrote.
+        like: placed parameters, with the shapes, dtypes and shardings to restore to.
+
+    Raises:
+        InputError: there is no checkpoint, or it holds the parameters of another model.
+    """
+    together(lambda: _check_folder(folder))
+    handlers = {"state": ocp.PyTreeCheckpointHandler()}
+    with ocp.CheckpointManager(folder.absolute(), item_handlers=handlers) as manager:
+        number = _number(folder, manager)
+        wanted = {"params": like}
+        check_same_state(folder, {"params": dict(manager.item_metadata(number)["state"])["params"]}, wanted)
+        arguments = ocp.args.PyTreeRestore(
+            item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+        )
+        return manager.restore(number, args=ocp.args.Composite(state=arguments))["state"]["params"]
+
+
+def _number(folder: Path, manager: ocp.CheckpointManager) -> int:
+    """Number of the latest checkpoint; refused where there is none."""
+    number = _latest(manager)
+    if number < 0:
+        raise InputError(f"There is no whole checkpoint in {str(folder)!r}. Start the run anew.")
+    return number
+
+
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """Path -> shape of every array."""
+    return {"/".join(path_names(path)): tuple(leaf.shape) for path, leaf in tree_leaves_with_path(tree)}
+
+
+def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
+    """Refuse a checkpoint whose arrays are not those of this run's state.
+
+    Raises:
+        InputError: names the first array that differs, and whether policy or optimiser is to blame.
+    """
+    there, here = _shapes(dict(saved)), _shapes(like)
+    different = sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
+    if not different:
+        return
+    name = different[0]
+    seam = "optimizer" if "opt_state" in name.split("/") else "policy"
+    saved_shape, own_shape = (f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (there, here))
+    raise InputError(
+        f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
+        f"{saved_shape} in the checkpoint and {own_shape} now ({len(different)} arrays differ). Pass the same {seam} as when the "
+        "run was started."
+    )
 
 
 def _check_folder(folder: Path) -> None:

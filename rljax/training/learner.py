@@ -1,49 +1,217 @@
-"""From the groups of a rollout to updates of the run's state: the critic's, then the policy's."""
+"""From a rollout to updates: `learn(state, groups) -> (state, metrics)`, one function with a critic and one without."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout
 from rljax.ops.divergence import ema_update
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
-from rljax.parallel import fetch, put_rows
-from rljax.rollout import Groups, pad
-from rljax.training.critic import ValueSchedule, check_support, make_value_step, make_values, value_schedule
-from rljax.training.optimizer import updates_done
-from rljax.training.rollouts import (
-    as_rollout,
-    as_sequences,
-    filled_first,
-    make_prepare,
-    make_remember,
-    make_scores,
-    micro_batches,
-)
-from rljax.training.run import Run, critic_optimizer, policy_optimizer
-from rljax.training.update import Sequences, make_policy_step
+from rljax.parallel import fetch, filled_first, micro_batches, put_rows
+from rljax.rollout import Groups, Sequences, pack, pad, sequences_of
+from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, UpdateMetrics, mean_of
+from rljax.training.optimizer import critic_optimizer, learning_rate_of
+from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+from rljax.training.update import make_policy_step, make_score, make_scores
+from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
-Numbers = dict[str, float]
+Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
+"""(state, groups of a rollout) -> (the state after all updates, metrics); the old state is consumed."""
 
 
-def mean_of(history: list[Mapping[str, float]]) -> Numbers:
-    """Average of every number over the updates of a step; nothing when there was none."""
-    return {name: float(np.mean([row[name] for row in history])) for name in history[0]} if history else {}
+def make_learner(setup: Setup, state: TrainState) -> Learn:
+    """Compile what learns from a rollout."""
+    return critic_free_learner(setup, state) if setup.critic is None else critic_learner(setup, state)
 
 
-def outcome_explained(values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Array) -> Float[Array, ""]:
+def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
+    """Compile the learning of algorithms without a critic: observe, prepare, improve the policy."""
+    config = setup.config
+    observe = make_observe(setup)
+    recall = make_recall(setup, state)
+    prepared = make_prepare(setup.algorithm, minibatches=config.optimization.minibatches)
+    improve = make_improve(setup, state)
+
+    def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
+        groups = pad(groups, config.sampling.prompts)
+        sequences = sequences_of(groups)
+        rollout = observe(state, for_algorithm(groups), sequences)
+        state, past = recall(state, groups.prompt_ids, rollout)
+        batch = prepared(rollout, progress=progress(setup, state), past=past)
+        state, policy = improve(state, sequences, batch)
+        return state, LearnMetrics(policy=policy)
+
+    return learn
+
+
+def critic_learner(setup: Setup, state: TrainState) -> Learn:
+    """Compile the learning of algorithms with a critic: observe, value, prepare, teach the critic, improve the policy."""
+    config, algorithm = setup.config, setup.algorithm
+    schedule = value_schedule(algorithm, config, setup.mesh.size)
+    observe = make_observe(setup)
+    recall = make_recall(setup, state)
+    values_of = make_rollout_values(setup, algorithm)
+    prepared = make_prepare(algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches)
+    teach = make_teach(setup, algorithm, critic_optimizer(config, algorithm), schedule, state)
+    improve = make_improve(setup, state)
+
+    def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
+        groups = pad(groups, config.sampling.prompts)
+        sequences = sequences_of(groups)
+        rollout = observe(state, for_algorithm(groups), sequences)
+        rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
+        state, past = recall(state, groups.prompt_ids, rollout)
+        batch = prepared(rollout, progress=progress(setup, state), past=past)
+        credit = measured_credit(algorithm, rollout, batch)
+        state, critic = teach(state, sequences, batch)
+        state, policy = improve(state, sequences, batch)
+        return state, LearnMetrics(credit, critic, policy)
+
+    return learn
+
+
+def progress(setup: Setup, state: TrainState) -> float:
+    """Share of RL that is done."""
+    return int(state.step) / setup.config.optimization.steps
+
+
+def make_observe(setup: Setup) -> Callable[[TrainState, Rollout, Sequences], Rollout]:
+    """Compile what adds to a rollout the scores that the algorithm reads: the reference's, the sampling policy's entropy."""
+    algorithm, config = setup.algorithm, setup.config
+    scores = make_scores(make_score(setup.policy, config.sampling.temperature), setup.mesh, config.microbatch_rows)
+
+    def observe(state: TrainState, rollout: Rollout, sequences: Sequences) -> Rollout:
+        shape = rollout.mask.shape
+        if algorithm.needs("ref_logp"):
+            rollout = rollout._replace(ref_logp=scores(state.reference, sequences).logp.reshape(shape))
+        if algorithm.needs("behaviour_entropy"):
+            rollout = rollout._replace(behaviour_entropy=scores(state.params, sequences).entropy.reshape(shape))
+        return rollout
+
+    return observe
+
+
+def make_recall(
+    setup: Setup, state: TrainState
+) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout], tuple[TrainState, Past | None]]:
+    """Compile what recalls the past of a rollout's prompts and then remembers the rollout too; None where nothing is remembered."""
+    remember = make_remember(setup.algorithm, state)
+
+    def recall(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout) -> tuple[TrainState, Past | None]:
+        if state.remembered is None:
+            return state, None
+        past = Past(fetch(state.remembered), prompt_ids)
+        return state._replace(remembered=remember(state.remembered, prompt_ids, rollout)), past
+
+    return recall
+
+
+def make_improve(
+    setup: Setup, state: TrainState
+) -> Callable[[TrainState, Sequences, Batch], tuple[TrainState, UpdateMetrics | None]]:
+    """Compile the policy's updates of a rollout, the step of the reference that follows them, and the count of RL steps."""
+    algorithm, config = setup.algorithm, setup.config
+    score = make_score(setup.policy, config.sampling.temperature)
+    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh)
+    follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
+    minibatches, rows = config.optimization.minibatches, config.microbatch_rows
+
+    def improve(state: TrainState, sequences: Sequences, batch: Batch) -> tuple[TrainState, UpdateMetrics | None]:
+        history = []
+        for part in micro_batches(filled_first((sequences, batch), batch.mask, minibatches), minibatches, rows):
+            if part[1].weights.any():
+                state, metrics = update(state, *put_rows(setup.mesh, (pack(part[0]), part[1]), leading=1))
+                history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
+        if algorithm.reference_rate > 0:
+            state = state._replace(reference=follow(state.reference, state.params))
+        return state._replace(step=state.step + 1), mean_of(history)
+
+    return improve
+
+
+def make_teach(
+    setup: Setup,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    schedule: ValueSchedule,
+    state: TrainState,
+    *,
+    passes: int = 1,
+) -> Callable[[TrainState, Sequences, Batch], tuple[TrainState, CriticMetrics | None]]:
+    """Compile what teaches the critic a prepared rollout, in as many updates as its schedule has, times `passes`."""
+    update = make_value_step(algorithm, setup.critic, optimizer, state, setup.mesh)
+
+    def teach(state: TrainState, sequences: Sequences, batch: Batch) -> tuple[TrainState, CriticMetrics | None]:
+        check_support(setup.critic.head, batch)
+        history = []
+        rows = filled_first((sequences, batch), batch.mask, schedule.minibatches)
+        parts = [(pack(part[0]), part[1]) for part in micro_batches(rows, schedule.minibatches, schedule.rows)]
+        for part in parts * (schedule.passes * passes):
+            if part[1].value_weights.any():
+                state, metrics = update(state, *put_rows(setup.mesh, part, leading=1))
+                history.append(jax.device_get(metrics))
+        return state, mean_of(history)
+
+    return teach
+
+
+def make_rollout_values(
+    setup: Setup, algorithm: Algorithm
+) -> Callable[[TrainState, Rollout, Sequences], Float[np.ndarray, "P G T"]]:
+    """Compile the values that credit and targets are made of: the critic's, with the pretrained one's where blended."""
+    values_of = make_values(setup.critic, setup.mesh, setup.config.microbatch_rows)
+    blend = algorithm.critic.blend
+
+    @jax.jit
+    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
+        return blend(before, now, done, outcome_explained(now, rewards, mask))
+
+    def values(state: TrainState, rollout: Rollout, sequences: Sequences) -> Float[np.ndarray, "P G T"]:
+        now = values_of(state.critic.params, sequences).reshape(rollout.mask.shape)
+        if blend is None:
+            return now
+        before = values_of(state.critic.pretrained, sequences).reshape(rollout.mask.shape)
+        done = np.float32(progress(setup, state))
+        return np.asarray(blended(before, now, rollout.rewards, rollout.mask, done))
+
+    return values
+
+
+def outcome_explained(
+    values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Bool[Array, "P G T"]
+) -> Float[Array, ""]:
     """Explained variance of the outcome's reward, over all response tokens: what a critic knew before it learnt from them."""
     return explained_variance(values, jnp.broadcast_to(rewards[..., None], values.shape), mask)
 
 
+def measured_credit(algorithm: Algorithm, rollout: Rollout, batch: Batch) -> CreditMetrics:
+    """Measure the credit of a prepared rollout, on its trained tokens."""
+    shape = rollout.mask.shape
+    mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
+    measured = jax.device_get(credit_metrics(rollout.values, rollout.rewards, mask, advantage))
+    policy_lambda = algorithm.critic.policy_lambda
+    if policy_lambda is None or not mask.any():
+        return measured
+    lambdas = np.asarray(policy_lambda(jnp.asarray(mask.sum(-1, dtype=np.int32))))[mask.any(-1)]
+    low, middle, high = np.quantile(lambdas, (0.1, 0.5, 0.9))
+    return measured._replace(lambda_10=float(low), lambda_50=float(middle), lambda_90=float(high))
+
+
 @jax.jit
-def credit_metrics(values: Array, rewards: Array, mask: Array, advantage: Array) -> dict[str, Float[Array, ""]]:
+def credit_metrics(
+    values: Float[Array, "P G T"],
+    rewards: Float[Array, "P G"],
+    mask: Bool[Array, "P G T"],
+    advantage: Float[Array, "P G T"],
+) -> CreditMetrics:
     """How well the critic knew the outcome of a rollout before it learnt from it, and how the credit it gave goes with it.
 
     Args:
@@ -53,150 +221,16 @@ def credit_metrics(values: Array, rewards: Array, mask: Array, advantage: Array)
         advantage: of each token, `[P, G, T]`.
     """
     values, outcome = zero_outside(values, mask), jnp.broadcast_to(rewards[..., None], values.shape)
-    weight = mask / jnp.maximum(mask.sum(), 1)
+    weight = mask.astype(values.dtype) / jnp.maximum(mask.sum(), 1).astype(values.dtype)
 
     def centered(x: Array) -> Array:
         return jnp.where(mask, x - (weight * x).sum(), 0.0)
 
     a, r = centered(advantage), centered(outcome)
     spread = jnp.sqrt(jnp.square(a).sum() * jnp.square(r).sum())
-    return {
-        "explained_variance": outcome_explained(values, rewards, mask),
-        "value": (weight * values).sum(),
-        "outcome_loss": 0.5 * (weight * jnp.square(outcome - values)).sum(),
-        "advantage_correlation": (a * r).sum() / jnp.where(spread > 0, spread, 1.0),
-    }
-
-
-def make_critic_learner(
-    run: Run,
-    algorithm: Algorithm,
-    optimizer: optax.GradientTransformation,
-    schedule: ValueSchedule,
-    *,
-    passes: int = 1,
-) -> Callable[[Sequences, Batch], Numbers]:
-    """Compile what teaches the critic a prepared rollout, in as many updates as its schedule has, times `passes`."""
-    update = make_value_step(algorithm, run.valuer, optimizer, run.state, run.setup.mesh)
-
-    def learn(sequences: Sequences, batch: Batch) -> Numbers:
-        check_support(algorithm.critic.head, batch)
-        history = []
-        rows = filled_first((sequences, batch), batch.mask, schedule.minibatches)
-        parts = micro_batches(rows, schedule.minibatches, schedule.rows)
-        for part in parts * (schedule.passes * passes):
-            if part[1].value_weights.any():
-                run.state, metrics = update(run.state, *put_rows(run.setup.mesh, part, leading=1))
-                history.append({name: float(value) for name, value in metrics.items()})
-        return mean_of(history)
-
-    return learn
-
-
-def make_rollout_values(run: Run, algorithm: Algorithm) -> Callable[[Groups, Sequences], np.ndarray]:
-    """Compile the values that credit and targets are made of, `[B, T]`: the critic's, with the pretrained one's where blended."""
-    setup, config = run.setup, run.config
-    values_of = make_values(run.valuer, setup.mesh, config.microbatch)
-    blend = algorithm.critic.blend
-
-    @jax.jit
-    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
-        return blend(before, now, done, outcome_explained(now.reshape(mask.shape), rewards, mask))
-
-    def values(groups: Groups, sequences: Sequences) -> np.ndarray:
-        now = values_of(run.state.critic.params, sequences)
-        if blend is None:
-            return now
-        before = values_of(run.state.critic.pretrained, sequences)
-        return np.asarray(blended(before, now, groups.rewards, groups.mask, np.float32(progress(run))))
-
-    return values
-
-
-def progress(run: Run) -> float:
-    """Share of RL that is done."""
-    return int(run.state.step) / run.config.steps
-
-
-def lambda_metrics(run: Run, mask: np.ndarray) -> Numbers:
-    """Spread of the λ that responses of these lengths get, where λ goes by length."""
-    policy_lambda = run.setup.algorithm.critic.policy_lambda
-    if policy_lambda is None:
-        return {}
-    lambdas = np.asarray(policy_lambda(jnp.asarray(mask.sum(-1))))[mask.any(-1)]
-    low, middle, high = np.quantile(lambdas, (0.1, 0.5, 0.9))
-    return {"lambda_10": float(low), "lambda_50": float(middle), "lambda_90": float(high)}
-
-
-def make_past(run: Run) -> Callable[[Groups, Rollout], Past | None]:
-    """Compile what recalls the past of a rollout's prompts and then remembers the rollout too; None where nothing is remembered."""
-    remember = make_remember(run.setup.algorithm, run.state, run.setup.mesh)
-
-    def past_of(groups: Groups, rollout: Rollout) -> Past | None:
-        memory = run.state.remembered
-        if memory is None:
-            return None
-        past = Past(fetch(memory), groups.problem)
-        run.state = run.state._replace(remembered=remember(memory, groups.problem, rollout))
-        return past
-
-    return past_of
-
-
-def make_learner(run: Run) -> Callable[[Groups], Numbers]:
-    """Compile what turns the groups of a rollout into updates of the run's state; it returns their mean metrics."""
-    config, setup, algorithm = run.config, run.setup, run.setup.algorithm
-    optimizer, schedule = policy_optimizer(config, "rl")
-    update = make_policy_step(algorithm, run.scorer, optimizer, run.state, setup.mesh)
-    scores = make_scores(run.scorer, setup.mesh, config.microbatch)
-    follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
-    past_of = make_past(run)
-    cut = config.minibatches, config.microbatch
-    has_critic = algorithm.critic is not None
-    value_cut = value_schedule(algorithm, config, setup.mesh.size) if has_critic else None
-    cuts = {"value_minibatches": value_cut.minibatches} if has_critic else {}
-    prepared = make_prepare(algorithm, minibatches=config.minibatches, **cuts)
-    values_of = make_rollout_values(run, algorithm) if has_critic else None
-    teach = make_critic_learner(run, algorithm, critic_optimizer(setup), value_cut) if has_critic else None
-
-    def inputs(groups: Groups, sequences: Sequences) -> dict[str, np.ndarray]:
-        given = {}
-        if algorithm.needs("ref_logp"):
-            given["ref_logp"] = scores(run.state.reference, sequences).logp
-        if algorithm.needs("behaviour_entropy"):
-            given["behaviour_entropy"] = scores(run.state.params, sequences).entropy
-        if has_critic:
-            given["values"] = values_of(groups, sequences)
-        return given
-
-    def improve(sequences: Sequences, batch: Batch) -> Numbers:
-        history = []
-        for part in micro_batches(filled_first((sequences, batch), batch.mask, config.minibatches), *cut):
-            if not part[1].weights.any():
-                continue
-            rate = float(schedule(updates_done(run.state.opt_state)))
-            run.state, metrics = update(run.state, *put_rows(setup.mesh, part, leading=1))
-            numbers = {name: float(value) for name, value in metrics.items()}
-            history.append(numbers | {"learning_rate": rate})
-        return mean_of(history)
-
-    def learn(groups: Groups) -> Numbers:
-        groups = pad(groups, config.prompts)
-        sequences = as_sequences(groups)
-        given = inputs(groups, sequences)
-        rollout = as_rollout(groups, **given)
-        batch = prepared(rollout, progress=progress(run), past=past_of(groups, rollout))
-        numbers: Numbers = {}
-        if has_critic:
-            shape = groups.mask.shape
-            mask = batch.mask.reshape(shape)
-            measured = credit_metrics(given["values"].reshape(shape), groups.rewards, mask, batch.advantage.reshape(shape))
-            numbers |= {name: float(value) for name, value in measured.items()} | lambda_metrics(run, mask)
-            numbers |= teach(sequences, batch)
-        numbers |= improve(sequences, batch)
-        if algorithm.reference_rate > 0:
-            run.state = run.state._replace(reference=follow(run.state.reference, run.state.params))
-        run.state = run.state._replace(step=run.state.step + 1)
-        return numbers
-
-    return learn
+    return CreditMetrics(
+        explained_variance=outcome_explained(values, rewards, mask),
+        value=(weight * values).sum(),
+        outcome_loss=0.5 * (weight * jnp.square(outcome - values)).sum(),
+        advantage_correlation=(a * r).sum() / jnp.where(spread > 0, spread, 1.0),
+    )

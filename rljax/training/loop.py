@@ -1,4 +1,4 @@
-"""The whole run: warm start, value pretraining, reinforcement learning, and everything that is kept of it."""
+"""The whole run: warm start, value pretraining, reinforcement learning, one checkpoint passed from phase to phase."""
 
 import os
 import sys
@@ -6,72 +6,66 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import optax
 
 from rljax.algorithms import Algorithm
 from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.models import Params
+from rljax.models import Params, Policy
 from rljax.ops.group_history import empty_history
 from rljax.parallel import agree, is_first, of_first, on_first, together
+from rljax.records import documented
+from rljax.rollout import Engine, Environment
+from rljax.tracking.display import make_display
+from rljax.tracking.plots import plot_curves
+from rljax.tracking.run_folder import RunFolder, default_run_path
+from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
-from rljax.tracking.display import make_display
 from rljax.training.interrupt import StopRequest
-from rljax.tracking.plots import plot_curves
+from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
-from rljax.training.run import Quality, Run, critic_optimizer, describe, evaluate_and_keep_best, policy_optimizer
-from rljax.tracking.run_folder import RunFolder, default_run_path
-from rljax.training.setup import Setup, make_setup
+from rljax.training.run import Run, describe, evaluate_and_keep_best
+from rljax.training.setup import Seams, Setup, check_seams, first_params, make_setup, saved_settings
 from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
-from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Trackers, WandbTracker
+from rljax.training.update import check_policy
 from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
 
 
+@documented
 class Result(NamedTuple):
-    """What came of a run."""
+    """The outcome of a run."""
 
     run: Path
+    """Its folder."""
     accuracy_before: float
     """Held-out greedy accuracy before RL, a share."""
     accuracy_after: float
     """Held-out greedy accuracy after RL, a share."""
     params: Params
-
-
-def initial_critic(setup: Setup, params: Params) -> CriticState | None:
-    """The critic that goes with these parameters of the policy, if the algorithm has one."""
-    if setup.critic is None:
-        return None
-    blended = setup.algorithm.critic.blend is not None
-    return first_critic(setup.critic, critic_optimizer(setup), params, setup.config.seed, blended=blended)
-
-
-def initial_state(setup: Setup, params: Params) -> TrainState:
-    """Begin with these parameters, at the warm start if there is one, else at RL."""
-    config = setup.config
-    optimizer, _ = policy_optimizer(config, "warm_start")
-    reference, critic = setup.algorithm.needs("ref_logp"), initial_critic(setup, params)
-    remembered = None
-    if config.remembered_rewards:
-        remembered = empty_history(len(setup.train.prompts.tokens), config.remembered_rewards)
-    state = create(params, optimizer, config.seed, with_reference=reference, critic=critic, remembered=remembered)
-    return place(state, setup.mesh)
+    """Of the policy."""
 
 
 def train(
     config: TrainConfig | None = None,
     reward: Callable | None = None,
     *,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | None = None,
+    optimizer: optax.GradientTransformation | None = None,
     algorithm: Algorithm | None = None,
     problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None,
+    trackers: Sequence[Tracker] = (),
     resume: str | Path | None = None,
 ) -> Result:
     """Train a language model with reinforcement learning.
@@ -82,50 +76,66 @@ def train(
     Args:
         config: all settings; on resume they are read from the run's config.json and this must be left out.
         reward: `f(prompts, completions, **columns) -> list[float | None]`, in place of `config.reward`. Columns are those of the
-            dataset, one entry a completion; only the ones the function names are given, unless it takes `**kwargs`.
+            dataset, one entry a completion; a function gets those that it names, all of them if it takes `**kwargs`.
+        policy: a model of your own, in place of `config.model`; see `rljax.models.Policy`.
+        engine: draws the responses, in place of the built-in decode; see `rljax.rollout.Engine`.
+        environment: answers the policy turn by turn, in place of a reward; see `rljax.rollout.Environment`.
+        optimizer: any Optax transformation for the policy in RL, in place of AdamW. Warm start and critic keep AdamW.
         algorithm: a record of your own, in place of `config.algorithm`.
-        problems: training and held-out problems, in place of `config.dataset`.
-        resume: folder of a run to continue. What was passed besides the configuration must be passed again.
+        problems: training and held-out problems, in place of the dataset or the generated task.
+        trackers: further ones beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
+        resume: folder of a run to continue. Every argument besides the configuration must be passed again.
 
     Returns:
         Where the run lies, held-out accuracy before and after, and the parameters.
 
     Raises:
-        InputError: something in the configuration, the data or the reward cannot work; nothing was overwritten.
+        InputError: something in the configuration, the data, the reward or another argument cannot work; nothing was overwritten.
         Interrupted: Ctrl-C; the run is saved and can be resumed.
     """
     if (config is None) == (resume is None):
-        raise InputError("Give train() either a configuration or resume=FOLDER, not both and not neither.")
+        raise InputError("train() takes either a configuration or resume=FOLDER, one of the two.")
+    seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems)
     existing = None if resume is None else together(lambda: RunFolder.open(resume))
     if existing is not None:
-        config = TrainConfig.from_json(dict(existing.config))
-    config = described(config, reward=reward, algorithm=algorithm, problems=problems)
-    agree("settings", repr(config))
-    given = {"reward": reward, "algorithm": algorithm, "problems": problems}
-    setup, first_params = together(lambda: make_setup(config, **given))
-    asked = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
-    agree("problems", repr([(problem.prompt, problem.answer) for problem in asked]))
-    state = initial_state(setup, together(first_params))
-    restored = Checkpoint(state, no_history(len(setup.train.prompts.tokens)), None, {})
+        config, needed = saved_settings(existing.config)
+        check_seams(needed, seams)
+    agree("settings", repr((config, seams.names())))
+    setup = together(lambda: make_setup(config, seams))
+    texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
+    agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
+    state = first_state(setup)
     if existing is None:
-        path = config.run or default_run_path(config.name, time_of_first())
-        on_first(lambda: RunFolder.create(path, replace(config, run=str(path)).to_json()))
-        folder = together(lambda: RunFolder.open(path))
+        folder = new_folder(config, seams)
+        checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
     else:
         folder = existing
-        restored = checkpoints.restore(folder.checkpoints / LAST, state)
-        done = restored.state
-        warm_step, value_step, step = map(int, (done.warm_step, done.value_step, done.step))
-        on_first(lambda: folder.rewind(warm_step, step, value_step=value_step))
+        checkpoint = checkpoints.restore(folder.checkpoints / LAST, partial(state_of_phase, setup, state))
+        rewind(folder, checkpoint.state)
     with ExitStack() as stack:
         screen = sys.stdout if is_first() else stack.enter_context(Path(os.devnull).open("w"))
-        display = stack.enter_context(make_display(config.quiet, screen))
-        trackers = together(lambda: make_trackers(config, folder))
-        stack.callback(trackers.close)
+        display = stack.enter_context(make_display(config.run.quiet, screen))
+        kept = together(lambda: make_trackers(config, folder, trackers))
+        stack.callback(kept.close)
         stop = stack.enter_context(StopRequest())
-        run = Run(setup.watched(display.judging), folder, display, trackers, stop, *restored)
-        display.header(describe(setup, run.state, folder))
-        return execute(run)
+        run = Run(setup.watched(display.judging), folder, display, kept, stop)
+        display.header(describe(setup, checkpoint.state, folder))
+        return execute(run, checkpoint)
+
+
+def new_folder(config: TrainConfig, seams: Seams) -> RunFolder:
+    """Make the folder of a new run; its config.json also names the arguments that a resume needs."""
+    path = config.run.folder
+    path = default_run_path(config.run.name, time_of_first()) if path is None else path
+    settings = replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(seams.names())}
+    on_first(lambda: RunFolder.create(path, settings))
+    return together(lambda: RunFolder.open(path))
+
+
+def rewind(folder: RunFolder, state: TrainState) -> None:
+    """Drop the rows of metrics and samples that were written after the checkpoint."""
+    warm_step, value_step, step = map(int, (state.warm_step, state.value_step, state.step))
+    on_first(lambda: folder.rewind(warm_step, step, value_step=value_step))
 
 
 def time_of_first() -> datetime:
@@ -134,49 +144,100 @@ def time_of_first() -> datetime:
     return datetime(*of_first(fields).tolist())
 
 
-def described(config: TrainConfig, **given: object) -> TrainConfig:
-    """Write into the configuration what was passed as an object, so that a resume without it is refused, not guessed."""
-    names = {"reward": "reward", "algorithm": "algorithm", "problems": "dataset"}
-    changes = {names[name]: f"<{name} passed to train()>" for name, value in given.items() if value is not None}
-    return replace(config, **changes)
-
-
-def make_trackers(config: TrainConfig, folder: RunFolder) -> Trackers:
-    """JSONL and TensorBoard always, Weights & Biases when asked; of several hosts the first one keeps them."""
+def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker]) -> Trackers:
+    """JSONL and TensorBoard always, Weights & Biases when asked, then a person's own; of several hosts the first one keeps them."""
     if not is_first():
         return Trackers([])
-    trackers = [JsonlTracker(folder), TensorBoardTracker(folder)]
-    if config.wandb:
-        trackers.append(WandbTracker(folder, project=config.name))
-    return Trackers(trackers)
+    trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]
+    if config.run.wandb:
+        trackers.append(WandbTracker(folder, project=config.run.name))
+    return Trackers([*trackers, *further])
 
 
-def execute(run: Run) -> Result:
-    """Run whatever phases are left, and say what came of it."""
+def first_state(setup: Setup) -> TrainState:
+    """Load or draw the first parameters, check what a person brought against them, and begin.
+
+    Raises:
+        InputError: the policy cannot score a response, or the optimiser cannot take the parameters.
+    """
+    params = together(lambda: first_params(setup))
+    check_policy(
+        setup.policy,
+        params,
+        rows=setup.mesh.size,
+        prompt_length=setup.prompt_length,
+        response_length=setup.config.sampling.max_response_tokens,
+    )
+    check_optimizer(setup.optimizer, params)
+    return initial_state(setup, params)
+
+
+def initial_critic(setup: Setup, params: Params) -> CriticState | None:
+    """The critic that goes with these parameters of the policy, if the algorithm has one."""
+    if setup.critic is None:
+        return None
+    optimizer = critic_optimizer(setup.config, setup.algorithm)
+    blended = setup.algorithm.critic.blend is not None
+    return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
+
+
+def initial_state(setup: Setup, params: Params) -> TrainState:
+    """Begin with these parameters at the warm start; without one it ends at once."""
+    config = setup.config
+    remembered = None
+    if config.sampling.remembered_rewards:
+        remembered = empty_history(len(setup.train.prompts.tokens), config.sampling.remembered_rewards)
+    state = create(
+        params,
+        warm_start_optimizer(config),
+        config.run.seed,
+        with_reference=setup.algorithm.needs("ref_logp"),
+        critic=initial_critic(setup, params),
+        remembered=remembered,
+    )
+    return place(state, setup.mesh, setup.policy.partition)
+
+
+def rl_state(setup: Setup, state: TrainState) -> TrainState:
+    """The state after the warm start: the RL optimiser, the reference and the critic begin with the policy as it is now."""
+    critic = initial_critic(setup, state.params)
+    return place(end_warm_start(state, setup.optimizer, critic), setup.mesh, setup.policy.partition)
+
+
+def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:
+    """A state of the shapes that a phase has, from the initial one: the warm start has an optimiser of its own."""
+    return state if phase == WARM_START else rl_state(setup, state)
+
+
+def execute(run: Run, checkpoint: Checkpoint) -> Result:
+    """Run the phases that are left, and say how it ended."""
     setup = run.setup
-    if int(run.state.phase) == WARM_START:
-        if run.config.warm_start_steps:
-            warm_start(run)
-        critic = initial_critic(setup, run.state.params)
-        run.state = place(end_warm_start(run.state, policy_optimizer(run.config, "rl")[0], critic), setup.mesh)
-        evaluate_and_keep_best(run, 0)
-        run.notes["quality_before"] = run.notes["quality"]
-        run.save(LAST)
-        run.stop_if_asked()
-    if int(run.state.phase) != RL:
-        pretrain_value(run)
-        run.state = place(begin_rl(run.state), setup.mesh)
-        run.save(LAST)
-    reinforce(run)
-    title = f"{run.config.name}: {run.config.algorithm}"
-    on_first(lambda: plot_curves(run.folder.metrics, run.folder.curves, title=title))
-    before, after, best = (Quality(*run.notes[name]) for name in ("quality_before", "quality", "best_quality"))
+    if int(checkpoint.state.phase) == WARM_START:
+        if run.config.warm_start.steps:
+            checkpoint = warm_start(run, checkpoint)
+        checkpoint = checkpoint._replace(state=rl_state(setup, checkpoint.state))
+        checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
+        run.save(LAST, checkpoint)
+        run.stop_if_asked(checkpoint)
+    if int(checkpoint.state.phase) != RL:
+        checkpoint = pretrain_value(run, checkpoint)
+        begun = place(begin_rl(checkpoint.state), setup.mesh, setup.policy.partition)
+        checkpoint = checkpoint._replace(state=begun)
+        run.save(LAST, checkpoint)
+    checkpoint = reinforce(run, checkpoint)
+    return finish(run, checkpoint)
+
+
+def finish(run: Run, checkpoint: Checkpoint) -> Result:
+    """Draw the curves and show where everything is."""
+    folder, notes, config = run.folder, checkpoint.notes, run.config
+    on_first(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
     run.display.finish(
         [
-            f"Held-out greedy accuracy: {before} before RL, {after} after.",
-            f"Best checkpoint: {run.folder.checkpoints / BEST} ({best} at step {run.notes['best_step']})",
-            f"Curves: {run.folder.curves}",
-            f"Metrics: {run.folder.metrics}, samples: {run.folder.samples}, TensorBoard: {run.folder.tensorboard}",
+            f"Held-out greedy accuracy: {notes.quality_before} before RL, {notes.quality} after.",
+            f"Best checkpoint: {folder.checkpoints / BEST} ({notes.best_quality} at step {notes.best_step})",
+            f"Curves: {folder.curves}",
+            f"Metrics: {folder.metrics}, samples: {folder.samples}, TensorBoard: {folder.tensorboard}",
         ]
     )
-    return Result(run.folder.path, before.accuracy, after.accuracy, run.state.params)
+    return Result(folder.path, notes.quality_before.accuracy, notes.quality.accuracy, checkpoint.state.params)

@@ -1,8 +1,13 @@
-"""AdamW with a linear warm-up and a clipped gradient norm, from Optax."""
+"""AdamW with a linear warm-up and a clipped gradient norm, from Optax; any other Optax transformation may take its place."""
 
+import jax
+import numpy as np
 import optax
 
-from rljax.training.config import TrainConfig
+from rljax.algorithms import Algorithm
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.training.config import OptimizationConfig, TrainConfig
 
 
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
@@ -16,22 +21,98 @@ def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
-def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Scale the gradient down to `max_grad_norm`, then AdamW."""
+def adamw(
+    schedule: optax.Schedule, *, b1: float, b2: float, weight_decay: float, max_grad_norm: float
+) -> optax.GradientTransformation:
+    """Scale the gradient down to `max_grad_norm`, then AdamW; the state says which learning rate was used last.
+
+    Args:
+        schedule: learning rate of each update.
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        weight_decay: decoupled weight decay.
+        max_grad_norm: norm that gradients are scaled down to.
+    """
+    constant = ("b1", "b2", "eps", "eps_root", "weight_decay")
+    inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
     return optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        optax.adamw(schedule, b1=config.adam_b1, b2=config.adam_b2, weight_decay=config.weight_decay),
+        optax.clip_by_global_norm(max_grad_norm), inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay)
     )
 
 
-def updates_done(state: optax.OptState) -> int:
-    """How many updates an optimiser of `make_optimizer` has made: where its schedule stands.
+def learning_rate_of(opt_state: optax.OptState) -> float | None:
+    """Learning rate of the last update, None where the optimiser's state does not hold it (see `optax.inject_hyperparams`).
 
     Example:
         >>> import jax.numpy as jnp
-        >>> optimizer = make_optimizer(TrainConfig(), constant_schedule(0.1, 10))
+        >>> optimizer = adamw(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1.0)
         >>> state = optimizer.init(jnp.ones(2))
-        >>> updates_done(optimizer.update(jnp.ones(2), state, jnp.ones(2))[1])
-        1
+        >>> round(learning_rate_of(optimizer.update(jnp.ones(2), state, jnp.ones(2))[1]), 3)
+        0.1
     """
-    return int(optax.tree.get(state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"))
+    found = [value for _, value in optax.tree.get_all_with_path(opt_state, "learning_rate")]
+    rates = [float(value) for value in found if isinstance(value, jax.Array | np.ndarray | float)]
+    return rates[0] if len(rates) == 1 else None
+
+
+def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> None:
+    """Refuse what is no optimiser of these parameters.
+
+    Raises:
+        InputError: it has no `init` and `update`, `init` cannot take the parameters, or its state holds anything but arrays and
+            could not be saved.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise InputError(
+            f"optimizer: an optax.GradientTransformation is needed, such as optax.adam(1e-5); got {optimizer!r:.80}."
+        )
+    try:
+        jax.eval_shape(optimizer.init, params)
+    except Exception as error:  # an optimiser is a person's program, and may raise anything
+        raise InputError(
+            "optimizer.init: the state must be a pytree of arrays made from the policy's parameters, so that it can be saved and "
+            f"restored; got {type(error).__name__}: {str(error).splitlines()[0]:.200}"
+        ) from error
+
+
+def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """The built-in optimiser of the policy in RL."""
+    optimization = config.optimization
+    return _adamw(optimization, constant_schedule(optimization.learning_rate, optimization.learning_rate_warmup))
+
+
+def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """Optimiser of the policy in the warm start."""
+    warm, warmup = config.warm_start, config.optimization.learning_rate_warmup
+    return _adamw(config.optimization, cosine_schedule(warm.learning_rate, warmup, warm.steps))
+
+
+def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
+    """Peak learning rate of the critic in RL."""
+    if config.critic.learning_rate is not None:
+        return config.critic.learning_rate
+    return config.optimization.learning_rate * algorithm.critic.learning_rate_ratio
+
+
+def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
+    """Optimiser of the critic in RL."""
+    peak = critic_learning_rate(config, algorithm)
+    return _adamw(config.optimization, constant_schedule(peak, config.optimization.learning_rate_warmup))
+
+
+def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
+    """Optimiser of the critic in value pretraining of so many updates; RL goes on with its state."""
+    own = config.critic.pretraining_learning_rate
+    peak = critic_learning_rate(config, algorithm) if own is None else own
+    return _adamw(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))
+
+
+def _adamw(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """AdamW with the settings that all phases share."""
+    return adamw(
+        schedule,
+        b1=config.adam_b1,
+        b2=config.adam_b2,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+    )

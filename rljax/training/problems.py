@@ -13,65 +13,70 @@ from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.training.config import TrainConfig
+from rljax.records import documented
+from rljax.training.config import IterationConfig, TaskConfig, TrainConfig
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that mean nothing without a reference answer."""
 
 
+@documented
 class Problems(NamedTuple):
-    """What is trained and evaluated on; the two share no prompt."""
+    """Problems to train on and held-out ones; the two share no prompt."""
 
     train: Sequence[Problem]
+    """To train on."""
     heldout: Sequence[Problem]
+    """To evaluate on."""
     faults: Sequence[Fault] = ()
     """What was wrong with the rows of a dataset."""
 
 
-def generate_problems(config: TrainConfig) -> Problems:
-    """Generate problems of the configured task."""
-    if config.task == "iteration":
-        options = {"seed": config.seed, "steps": config.iterations}
-        train = lapses(iteration("train", config.train_problems, **options), share=config.lapse_share)
-        return Problems(train, iteration("heldout", config.heldout_problems, **options))
+def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
+    """Generate problems of a task to train on, and `heldout` others to evaluate on."""
+    if isinstance(task, IterationConfig):
+        options = {"seed": seed, "steps": task.iterations}
+        train = lapses(iteration("train", task.train_problems, **options), share=task.lapse_share)
+        return Problems(train, iteration("heldout", heldout, **options))
     difficulty = {
-        "operands": config.operands,
-        "digits": config.digits,
-        "operators": config.operators,
-        "nesting": config.nesting,
+        "operands": task.operands,
+        "digits": task.digits,
+        "operators": task.operators,
+        "nesting": task.nesting,
     }
-    train = arithmetic("train", config.train_problems, seed=config.seed, **difficulty)
-    train = unfinished(train, share=config.unfinished_share, operands=config.unfinished_operands)
-    return Problems(train, arithmetic("heldout", config.heldout_problems, seed=config.seed, **difficulty))
+    train = arithmetic("train", task.train_problems, seed=seed, **difficulty)
+    train = unfinished(train, share=task.unfinished_share, operands=task.unfinished_operands)
+    return Problems(train, arithmetic("heldout", heldout, seed=seed, **difficulty))
 
 
 def make_problems(config: TrainConfig) -> Problems:
     """Generate or load the problems to train and to evaluate on."""
-    if config.dataset is None:
-        return generate_problems(config)
+    data, task = config.data, config.generated_task
+    if task is not None:
+        return generate_problems(task, data.heldout_problems, seed=config.run.seed)
     options = {
-        "prompt_column": config.prompt_column,
-        "answer_column": config.answer_column,
-        "demonstration_column": config.demonstration_column,
-        "on_error": config.on_error,
+        "prompt_column": data.prompt_column,
+        "answer_column": data.answer_column,
+        "demonstration_column": data.demonstration_column,
+        "on_error": data.on_error,
     }
-    loaded = read_problems(config.dataset, **options)
-    if config.reward in COMPARING and not any(problem.answer for problem in loaded.problems):
+    loaded = read_problems(data.dataset, **options)
+    if config.reward.name in COMPARING and not any(problem.answer for problem in loaded.problems):
         raise InputError(
-            f"The reward {config.reward!r} compares with answers, and no problem of {config.dataset!r} has one; choose one that "
+            f"The reward {config.reward.name!r} compares with answers, and no problem of {data.dataset!r} has one; choose one that "
             "needs none, such as code, or name the column with --answer-column."
         )
-    if config.heldout_dataset is None:
-        return Problems(*split_heldout(loaded.problems, config.heldout_problems, seed=config.seed), loaded.faults)
-    apart = read_problems(config.heldout_dataset, split="test", **options)
-    heldout = apart.problems[: config.heldout_problems]
-    asked = {problem.prompt for problem in heldout}
-    problems = [problem for problem in loaded.problems if problem.prompt not in asked]
+    if data.heldout_dataset is None:
+        return Problems(*split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed), loaded.faults)
+    separate = read_problems(data.heldout_dataset, split="test", **options)
+    heldout = separate.problems[: data.heldout_problems]
+    prompts = {problem.prompt for problem in heldout}
+    problems = [problem for problem in loaded.problems if problem.prompt not in prompts]
     if not problems:
         raise InputError(
-            f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
+            f"Every prompt of {data.dataset!r} is in {data.heldout_dataset!r} too; nothing is left to train on."
         )
-    return Problems(problems, heldout, [*loaded.faults, *apart.faults])
+    return Problems(problems, heldout, [*loaded.faults, *separate.faults])
 
 
 def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
@@ -81,17 +86,18 @@ def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[li
         raise InputError("The dataset has a single prompt, so none can be held out; give --heldout-dataset.")
     count = max(1, min(count, len(prompts) // 10))
     chosen = np.random.default_rng(seed).choice(len(prompts), count, replace=False)
-    apart = {prompts[index] for index in chosen}
-    train = [problem for problem in problems if problem.prompt not in apart]
-    heldout = [problem for problem in problems if problem.prompt in apart]
+    separate = {prompts[index] for index in chosen}
+    train = [problem for problem in problems if problem.prompt not in separate]
+    heldout = [problem for problem in problems if problem.prompt in separate]
     return train, heldout[:count]
 
 
 def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream:
     """Put the training problems in an order: each once an epoch, or drawn by length where that is asked for."""
     places = range(len(problems))
-    if config.length_weights is None:
-        return PromptStream(places, seed=config.seed)
+    weights, seed = config.data.length_weights, config.run.seed
+    if weights is None:
+        return PromptStream(places, seed=seed)
     worked = all(problem.demonstration for problem in problems)
     lengths = [len(problem.demonstration if worked else problem.prompt) for problem in problems]
-    return LengthStream(places, lengths, weights=config.length_weights, seed=config.seed)
+    return LengthStream(places, lengths, weights=weights, seed=seed)

@@ -16,16 +16,15 @@ from jax.sharding import Mesh
 from rljax.data.fault import describe
 from rljax.data.preferences import Preference, read_preferences, split_pairs
 from rljax.data.prompts import PromptStream
-from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Params, count_parameters
-from rljax.models.huggingface import load_tensor, locate
+from rljax.evaluation.statistics import wilson_interval
+from rljax.models import Model, Params, count_parameters, init_params
+from rljax.models.huggingface import load_params, load_tensor, locate
 from rljax.models.value_model import HEAD, ValueModel, init_value_params, value_model
-from rljax.parallel import check_rows, make_mesh, put_rows, shardings
-from rljax.training.config import MICROBATCH_TOKENS
-from rljax.tracking.display import Display, make_display
-from rljax.evaluation.greedy import wilson_interval
-from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.parallel import check_rows, make_mesh, micro_batches, put_rows, shardings
+from rljax.preference.config import RewardModelConfig
+from rljax.preference.pair_update import EncodedPairs, Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
 from rljax.preference.reward_model import (
     NOTE,
     RewardModel,
@@ -34,12 +33,12 @@ from rljax.preference.reward_model import (
     make_score,
     save_reward_model,
 )
-from rljax.training.optimizer import cosine_schedule, make_optimizer
-from rljax.preference.pair_update import EncodedPairs, Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
-from rljax.preference.config import RewardModelConfig
-from rljax.training.rollouts import micro_batches
+from rljax.tracking.display import Display, make_display
 from rljax.tracking.run_folder import default_run_path
-from rljax.training.setup import make_model, make_tokenizer
+from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
+from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.optimizer import adamw, cosine_schedule
+from rljax.training.setup import make_shape
 
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.json"
@@ -97,16 +96,41 @@ def make_pairs(config: RewardModelConfig) -> tuple[list[Preference], list[Prefer
 
 def make_reward_model(config: RewardModelConfig) -> RewardModel:
     """Load a reward model, or put a fresh head on a language model, or draw a small transformer."""
-    runtime = {"dtype": config.dtype, "remat": config.remat}
     folder = None if config.model is None else locate(config.model)
-    of_folder = config.tokenizer is None and folder is not None
-    tokenizer = folder_tokenizer(folder) if of_folder else make_tokenizer(config)
+    tokenizer = make_tokenizer(config, folder)
     if folder is not None and load_tensor(folder, HEAD) is not None:
-        return load_reward_model(folder, tokenizer=tokenizer, chat=config.chat, **runtime)
-    language_model, first_params = make_model(config, tokenizer)
-    model = value_model(language_model, 1)
-    params = init_value_params(model, jax.random.fold_in(jax.random.key(config.seed), 1), first_params())
-    return RewardModel(model, params, tokenizer, config.chat)
+        return load_reward_model(folder, tokenizer=tokenizer, chat=config.chat, dtype=config.dtype, remat=config.remat)
+    shape = make_shape(model_config(config), tokenizer.vocab_size)
+    if tokenizer.vocab_size > shape.vocab_size:
+        raise InputError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.model!r} only {shape.vocab_size}; "
+            "give the tokenizer that belongs to the model."
+        )
+    key = jax.random.key(config.seed)
+    trunk = init_params(shape, key) if folder is None else load_params(folder, shape)
+    model = value_model(Model(shape), 1)
+    return RewardModel(model, init_value_params(model, jax.random.fold_in(key, 1), trunk), tokenizer, config.chat)
+
+
+def make_tokenizer(config: RewardModelConfig, folder: Path | None) -> Tokenizer:
+    """Load the tokenizer that was asked for, the one that the model's folder names or holds, or bytes without a model."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    return load_tokenizer("bytes") if folder is None else folder_tokenizer(folder)
+
+
+def model_config(config: RewardModelConfig) -> ModelConfig:
+    """The settings of the model alone."""
+    return ModelConfig(
+        path=config.model,
+        dtype=config.dtype,
+        remat=config.remat,
+        layers=config.layers,
+        width=config.width,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        hidden=config.hidden,
+    )
 
 
 def microbatch_of(config: RewardModelConfig, devices: int, length: int) -> int:
@@ -129,7 +153,7 @@ def make_reward_setup(
     Raises:
         InputError: whatever cannot work, named with its mend.
     """
-    mesh = make_mesh(config.data, config.fsdp)
+    mesh = make_mesh(config.replicas, config.fsdp)
     check_rows(mesh, batch=config.batch)
     if config.microbatch_pairs is not None:
         check_rows(mesh, microbatch_pairs=config.microbatch_pairs)
@@ -162,7 +186,14 @@ def optimizer_of(setup: RewardSetup) -> tuple[optax.GradientTransformation, opta
     """The optimiser of a training and its learning rate."""
     config = setup.config
     schedule = cosine_schedule(config.learning_rate, config.learning_rate_warmup, setup.steps)
-    return make_optimizer(config, schedule), schedule
+    optimizer = adamw(
+        schedule,
+        b1=config.adam_b1,
+        b2=config.adam_b2,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+    )
+    return optimizer, schedule
 
 
 def updates(setup: RewardSetup, state: RewardState) -> Iterator[tuple[RewardState, dict[str, float]]]:

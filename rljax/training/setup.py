@@ -1,16 +1,14 @@
-"""From a configuration to everything a run works with. Whatever a person got wrong is refused here, before anything is written."""
+"""From a configuration to everything a run works with. Whatever cannot work is refused here, before anything is written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
+import optax
 from jax.sharding import Mesh
 
-from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, loss, prepare, without
-from rljax.algorithms.critic import with_pretrained_value
+from rljax.algorithms import Algorithm
 from rljax.data.fault import Fault
 from rljax.data.problem import Problem
 from rljax.data.prompts import (
@@ -22,152 +20,193 @@ from rljax.data.prompts import (
 )
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Model, Params, TransformerConfig, init_params
-from rljax.models.huggingface import load_params, locate, read_config
-from rljax.ops.group_history import empty_history
+from rljax.models import Params, Policy, TransformerConfig, transformer_policy
+from rljax.models.huggingface import locate, read_config
 from rljax.parallel import check_rows, make_mesh
+from rljax.preference.reward_model import PREFIX, reward_of_model
+from rljax.records import documented
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress
 from rljax.rewards.steps import STEP_REWARDS
-from rljax.rollout import Engine, Sampling
-from rljax.training.config import TrainConfig
-from rljax.training.critic import CriticSource, check_critic, make_critic, make_head, value_schedule
-from rljax.preference.reward_model import PREFIX, reward_of_model
+from rljax.rollout import DecodingEngine, Engine, Environment, Judge, RolloutWorker, Sampling
+from rljax.rollout.environment import check_environment
+from rljax.training.algorithm import check_algorithm, laid_out, make_algorithm
+from rljax.training.config import ModelConfig, TrainConfig
+from rljax.training.critic import Critic, make_critic
+from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_problems, make_stream
+from rljax.training.value_update import value_schedule
 
 
+@documented
+class Seams(NamedTuple):
+    """What a person brings in place of the built-in parts; None takes the built-in one."""
+
+    policy: Policy | None = None
+    """The model."""
+    engine: Engine | None = None
+    """What draws responses."""
+    environment: Environment | None = None
+    """What answers the policy's turns, in place of a reward."""
+    reward: Callable | None = None
+    """What judges completions."""
+    optimizer: optax.GradientTransformation | None = None
+    """The policy's optimiser in RL."""
+    algorithm: Algorithm | None = None
+    """The record of equations."""
+    problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None
+    """Training and held-out problems."""
+
+    def names(self) -> tuple[str, ...]:
+        """Those that are there."""
+        return tuple(name for name, part in self._asdict().items() if part is not None)
+
+
+BUILT_IN = Seams()
+"""Every part the built-in one."""
+
+
+@documented
 class Setup(NamedTuple):
     """What a run works with; nothing here changes while it runs."""
 
     config: TrainConfig
+    """The settings."""
     algorithm: Algorithm
+    """The record of equations."""
     mesh: Mesh
-    model: Model
-    critic: CriticSource | None
-    """The critic's shape and where it starts, when the algorithm has one."""
+    """The devices."""
+    policy: Policy
+    """The model."""
+    optimizer: optax.GradientTransformation
+    """The policy's optimiser in RL."""
+    critic: Critic | None
+    """The critic's model and where it starts, when the algorithm has one."""
     tokenizer: Tokenizer
+    """Of prompts and responses."""
     demonstrations: Demonstrations | None
     """What the warm start imitates, if there is one."""
-    train: Engine
+    train: RolloutWorker
     """Samples training prompts."""
-    heldout: Engine
+    heldout: RolloutWorker
     """Answers held-out prompts greedily."""
     prompt_length: int
     """Slots of a prompt, in tokens."""
     order: PromptStream
     """In which order training prompts are asked."""
     faults: Sequence[Fault]
-    """What was wrong with the rows of the dataset, where bad rows are let pass."""
+    """What was wrong with the rows of the dataset, where bad rows do not stop the run."""
 
-    def watched(self, watch: Progress) -> "Setup":
-        """Tell `watch` how far the judging of responses is."""
-        return self._replace(train=replace(self.train, watch=watch), heldout=replace(self.heldout, watch=watch))
-
-    def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> Engine:
-        """Draw answers to held-out prompts in another manner than greedily."""
-        if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-            raise InputError(
-                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be sampled with: the temperature must not be "
-                "negative, top_k must be at least 1 and top_p above 0 and at most 1."
-            )
-        sampling = self.heldout.sampling._replace(temperature=temperature, top_k=top_k, top_p=top_p)
-        return replace(self.heldout, sampling=sampling)
+    def watched(self, progress: Progress) -> "Setup":
+        """Report to `progress` how far the judging of responses is."""
+        return self._replace(train=self.train.watched(progress), heldout=self.heldout.watched(progress))
 
 
-def option_names(algorithm: str) -> dict[str, int | float]:
-    """Options of an algorithm, with the values they have when not given.
+def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
+    """Read a run's config.json: the settings, and which arguments were passed to `train` beside them.
 
     Raises:
-        InputError: an unknown name.
+        InputError: settings that this version does not know.
     """
-    if algorithm not in BY_NAME:
-        raise InputError(f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
-    return dict(BY_NAME[algorithm].__kwdefaults__ or {})
+    settings = dict(raw)
+    names = tuple(settings.pop("seams", ()))
+    return TrainConfig.from_json(settings), names
 
 
-def make_algorithm(config: TrainConfig) -> Algorithm:
-    """Look an algorithm up, give it its hyper-parameters and its value head, and take parts out of it.
+def check_seams(needed: Sequence[str], seams: Seams) -> None:
+    """Refuse to go on with a run without what was passed to `train` when it was started, or with more.
 
     Raises:
-        InputError: an unknown name, option or part, a value the algorithm refuses, or settings of a critic it does not have.
+        InputError: names the arguments.
     """
-    name, options = config.algorithm, config.algorithm_options
-    known = sorted(option_names(name))
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
-    try:
-        algorithm = BY_NAME[name](**options)
-    except ValueError as error:
-        raise InputError(f"The options {options} do not fit {name}: {error}.") from error
-    for part in config.without:
-        try:
-            algorithm = without(name, algorithm, part)
-        except ValueError as error:
-            raise InputError(f"--without {part}: {error}.") from error
-    check_critic(algorithm, config)
-    if config.critic_head is not None:
-        head = make_head(config.critic_head, config.critic_head_options)
-        algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
-    return with_pretrained_value(algorithm) if config.mix_pretrained_value else algorithm
+    missing, extra = sorted(set(needed) - set(seams.names())), sorted(set(seams.names()) - set(needed))
+    if missing:
+        raise InputError(f"The run was started with {', '.join(missing)} passed to train(); pass the same again.")
+    if extra:
+        raise InputError(f"The run was started without {', '.join(extra)}; leave that out, or start a new run.")
 
 
-def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
-    """Spread the responses of a rollout over as many prompts where the algorithm takes one response a prompt."""
-    if algorithm.group_size != 1:
-        return config
-    rows = config.prompts * config.group_size
-    return replace(config, prompts=rows, group_size=1)
+def make_tokenizer(config: TrainConfig) -> Tokenizer:
+    """Load the tokenizer that was asked for, the model's own, or the arithmetic alphabet's for generated problems."""
+    if config.model.tokenizer is not None:
+        return load_tokenizer(config.model.tokenizer)
+    if config.model.path is not None:
+        return load_tokenizer(str(locate(config.model.path)))
+    return load_tokenizer("bytes" if config.generated_task is None else "characters")
 
 
-def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data."""
-    if config.remembered_rewards and algorithm.advantage is None:
-        raise InputError(
-            f"{config.algorithm} does not compare the responses to a prompt, so remembered_rewards={config.remembered_rewards} "
-            "cannot apply to it; leave it out."
+def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
+    """Shape of the built-in transformer: a checkpoint's, or that of the small one.
+
+    Raises:
+        InputError: the tokenizer has more tokens than the checkpoint.
+    """
+    if config.path is None:
+        return TransformerConfig(
+            vocab_size=vocab_size,
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.width // config.heads,
+            hidden=config.hidden,
+            compute_dtype=config.dtype,
+            remat=config.remat,
         )
-    shape = (config.prompts, config.group_size, config.max_response_tokens)
-    number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
-    rollout = Rollout(
-        mask=flag(*shape),
-        behaviour_logp=number(*shape),
-        rewards=number(*shape[:2]),
-        ref_logp=number(*shape),
-        truncated=flag(*shape[:2]),
-        values=number(*shape),
-        behaviour_entropy=number(*shape),
-        step_rewards=number(*shape),
-        step_end=flag(*shape),
+    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat)
+
+
+def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+    """Make the built-in policy; its parameters are loaded or drawn when `init` is called."""
+    return transformer_policy(
+        make_shape(config, tokenizer.vocab_size),
+        folder=None if config.path is None else locate(config.path),
+        bos=tokenizer.bos_token_id,
+        eos=tokenizer.eos_token_id,
+        shards=mesh.shape["fsdp"],
+        chunk=config.score_chunk,
     )
 
-    def one_loss(rollout: Rollout):
-        ids = jnp.arange(config.prompts)
-        past = Past(empty_history(config.prompts, config.remembered_rewards), ids) if config.remembered_rewards else None
-        batch = prepare(algorithm, rollout, minibatches=config.minibatches, progress=0.0, past=past)
-        return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)
 
-    try:
-        jax.eval_shape(one_loss, rollout)
-    except ValueError as error:
+def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that has tokens which the policy does not know.
+
+    Raises:
+        InputError: both sizes are named.
+    """
+    if tokenizer.vocab_size > policy.vocab_size:
         raise InputError(
-            f"{config.algorithm} with the options {config.algorithm_options} cannot train on {config.prompts} prompts x "
-            f"group_size={config.group_size} responses: {error}."
-        ) from error
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model only {policy.vocab_size}; give the tokenizer that "
+            "belongs to the model."
+        )
 
 
-def make_judge(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
+def make_engine(policy: Policy, mesh: Mesh, prompt_length: int) -> DecodingEngine:
+    """Make the built-in engine for a policy.
+
+    Raises:
+        InputError: the policy has no decoder.
+    """
+    if policy.decoder is None:
+        raise InputError(
+            "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
+            "train() an engine."
+        )
+    return DecodingEngine(policy.decoder, mesh, prompt_length)
+
+
+def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
     """Find the reward by its name, or open the reward model of `model:FOLDER`.
 
     Raises:
         InputError: there is no such reward, or no such model.
     """
     everything = [*problems.train, *problems.heldout]
-    if config.reward.startswith(PREFIX):
+    if config.reward.name.startswith(PREFIX):
         chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
-        name = config.reward.removeprefix(PREFIX)
-        return reward_of_model(name, mesh, chat=config.chat, chats=chats, dtype=config.dtype)
-    return resolve(config.reward)
+        name = config.reward.name.removeprefix(PREFIX)
+        return reward_of_model(name, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
+    return resolve(config.reward.name)
 
 
 def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | None:
@@ -176,129 +215,143 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
     Raises:
         InputError: there is none, it cannot be found, or the algorithm has no use for one.
     """
+    name, step_reward = config.algorithm.name, config.reward.step_reward
     if algorithm.step_advantage is None:
-        if config.step_reward is not None:
+        if step_reward is not None:
             raise InputError(
-                f"{config.algorithm} does not learn from steps, so step_reward={config.step_reward!r} cannot apply to it; leave it "
+                f"{name} does not learn from steps, so step_reward={step_reward!r} cannot apply to it; leave it "
                 "out, or choose grpo_process."
             )
         return None
-    if config.step_reward is None and config.dataset is None:
+    if step_reward is None and config.generated_task is not None:
         return STEP_REWARDS["equations"]
-    if config.step_reward is None:
+    if step_reward is None:
         raise InputError(
-            f"{config.algorithm} learns from the reward of each reasoning step; name what judges them with --step-reward "
+            f"{name} learns from the reward of each reasoning step; name what judges them with --step-reward "
             f"({', '.join(STEP_REWARDS)}, or your own as file.py:function)."
         )
-    return STEP_REWARDS[config.step_reward] if config.step_reward in STEP_REWARDS else resolve(config.step_reward)
+    return STEP_REWARDS[step_reward] if step_reward in STEP_REWARDS else resolve(step_reward)
 
 
-def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer that was asked for, the model's own, or the arithmetic alphabet's."""
-    if config.tokenizer is not None:
-        return load_tokenizer(config.tokenizer)
-    if config.model is not None:
-        return load_tokenizer(str(locate(config.model)))
-    return load_tokenizer("characters" if config.dataset is None else "bytes")
+def _check_sizes(config: TrainConfig, algorithm: Algorithm, mesh: Mesh) -> None:
+    """Refuse numbers of rows that the devices cannot share."""
+    check_rows(mesh, microbatch_rows=config.microbatch_rows)
+    if algorithm.critic is not None:
+        value_schedule(algorithm, config, mesh.size)
+    if config.warm_start.steps:
+        check_rows(mesh, warm_start_batch=config.warm_start.batch)
 
 
-def make_model(config: TrainConfig, tokenizer: Tokenizer) -> tuple[Model, Callable[[], Params]]:
-    """Describe the model, and say how to get its first parameters (loaded or drawn only when asked)."""
-    runtime = {"compute_dtype": config.dtype, "remat": config.remat}
-    if config.model is None:
-        shape = TransformerConfig(
-            vocab_size=tokenizer.vocab_size,
-            width=config.width,
-            layers=config.layers,
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            head_dim=config.width // config.heads,
-            hidden=config.hidden,
-            **runtime,
-        )
-        return Model(shape), lambda: init_params(shape, jax.random.key(config.seed))
-    folder = locate(config.model)
-    shape = read_config(folder, **runtime)
-    if tokenizer.vocab_size > shape.vocab_size:
-        raise InputError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.model!r} only {shape.vocab_size}; "
-            "give the tokenizer that belongs to the model."
-        )
-    return Model(shape), lambda: load_params(folder, shape)
-
-
-def make_setup(
-    config: TrainConfig,
-    *,
-    reward: Callable | None = None,
-    algorithm: Algorithm | None = None,
-    problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None,
-) -> tuple[Setup, Callable[[], Params]]:
+def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """Build what a run works with.
 
     Args:
         config: the settings.
-        reward: in place of `config.reward`.
-        algorithm: in place of `config.algorithm`.
-        problems: training and held-out problems in place of `config.dataset`.
-
-    Returns:
-        The setup, and a function that loads or draws the first parameters.
+        seams: what takes the place of built-in parts.
 
     Raises:
-        InputError: whatever cannot work, named with its mend.
+        InputError: whatever cannot work, with what to change.
     """
-    mesh = make_mesh(config.data, config.fsdp)
-    algorithm = make_algorithm(config) if algorithm is None else algorithm
+    mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
+    algorithm = make_algorithm(config) if seams.algorithm is None else seams.algorithm
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
-    rows = config.prompts if algorithm.keep_group is None else config.sampled_prompts
-    check_rows(mesh, **{"prompts x group_size": rows * config.group_size, "microbatch_rows": config.microbatch})
-    if algorithm.critic is not None:
-        value_schedule(algorithm, config, mesh.size)
-    if config.warm_start_steps:
-        check_rows(mesh, warm_start_batch=config.warm_start_batch)
+    _check_sizes(config, algorithm, mesh)
     tokenizer = make_tokenizer(config)
-    model, first_params = make_model(config, tokenizer)
-    given = make_problems(config) if problems is None else Problems(*problems)
-    judge = make_judge(config, mesh, given) if reward is None else resolve(reward)
-    limit = {"max_length": config.max_prompt_tokens, "chat": config.chat}
-    train = encode_prompts(given.train, tokenizer, **limit)
-    heldout = encode_prompts(given.heldout, tokenizer, **limit)
+    policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
+    problems = make_problems(config) if seams.problems is None else Problems(*seams.problems)
+    train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
-    demonstrations = None
-    if config.warm_start_steps:
-        budget = config.max_response_tokens
-        demonstrations = right_pad_demonstrations(train.problems, tokenizer, prompt_length, budget, chat=config.chat)
-    sampling = Sampling(
-        max_tokens=config.max_response_tokens,
-        eos_id=tokenizer.eos_token_id,
-        pad_id=tokenizer.pad_token_id,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-    )
-
-    step_judge = make_step_reward(algorithm, config)
-
-    def engine(prompts: EncodedPrompts, sampling: Sampling, step_reward: Callable | None = None) -> Engine:
-        return Engine(
-            model, sampling, mesh, prompts, prompt_length, tokenizer, judge, step_reward, config.max_failure_share
-        )
-
-    greedy = sampling._replace(temperature=0.0, top_k=None, top_p=None)
-    setup = Setup(
+    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
+    step_reward = make_step_reward(algorithm, config)
+    return Setup(
         config=config,
         algorithm=algorithm,
         mesh=mesh,
-        model=model,
-        critic=make_critic(algorithm, config, model),
+        policy=policy,
+        optimizer=policy_optimizer(config) if seams.optimizer is None else seams.optimizer,
+        critic=make_critic(algorithm, config, policy, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         tokenizer=tokenizer,
-        demonstrations=demonstrations,
-        train=engine(train, sampling, step_judge),
-        heldout=engine(heldout, greedy),
+        demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
+        train=replace(worker, judge=worker.judge._replace(step_reward=step_reward)),
+        heldout=greedy(replace(worker, prompts=heldout)),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
-        faults=given.faults,
+        faults=problems.faults,
     )
-    return setup, first_params
+
+
+def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
+    """Token ids of the prompts that are not too long."""
+    return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat)
+
+
+def make_demonstrations(
+    config: TrainConfig, prompts: EncodedPrompts, tokenizer: Tokenizer, prompt_length: int
+) -> Demonstrations | None:
+    """Token ids of the worked responses, if there is a warm start."""
+    if not config.warm_start.steps:
+        return None
+    budget = config.sampling.max_response_tokens
+    return right_pad_demonstrations(prompts.problems, tokenizer, prompt_length, budget, chat=config.model.chat)
+
+
+def make_worker(
+    config: TrainConfig,
+    seams: Seams,
+    mesh: Mesh,
+    policy: Policy,
+    tokenizer: Tokenizer,
+    prompts: EncodedPrompts,
+    prompt_length: int,
+    problems: Problems,
+) -> RolloutWorker:
+    """Put together what samples and judges responses to prompts; reasoning steps are not judged.
+
+    Args:
+        config: the settings.
+        seams: what takes the place of built-in parts.
+        mesh: the devices.
+        policy: the model.
+        tokenizer: of prompts and responses.
+        prompts: what may be asked.
+        prompt_length: slots of a prompt, in tokens.
+        problems: all of them, for a reward that needs their chats.
+
+    Raises:
+        InputError: a part that cannot work with the others.
+    """
+    check_vocabulary(policy, tokenizer)
+    if seams.environment is not None:
+        check_environment(seams.environment)
+    reward = make_reward(config, mesh, problems) if seams.reward is None else resolve(seams.reward)
+    return RolloutWorker(
+        engine=make_engine(policy, mesh, prompt_length) if seams.engine is None else seams.engine,
+        prompts=prompts,
+        prompt_length=prompt_length,
+        sampling=make_sampling(config, tokenizer),
+        judge=Judge(tokenizer, reward, max_failure_share=config.reward.max_failure_share),
+        environment=seams.environment,
+    )
+
+
+def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
+    """How training responses are drawn."""
+    sampling = config.sampling
+    return Sampling(
+        max_tokens=sampling.max_response_tokens,
+        eos_id=tokenizer.eos_token_id,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+    )
+
+
+def greedy(worker: RolloutWorker) -> RolloutWorker:
+    """The same worker, taking the likeliest token each time."""
+    return worker.drawn_with(temperature=0.0, top_k=None, top_p=None)
+
+
+def first_params(setup: Setup) -> Params:
+    """Load or draw the policy's first parameters."""
+    return setup.policy.init(jax.random.key(setup.config.run.seed))

@@ -6,30 +6,36 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models import Params
 from rljax.ops.group_history import RewardHistory
-from rljax.parallel import put, shardings
+from rljax.parallel import Partition, policy_shardings, put
+from rljax.records import documented
 
 WARM_START, VALUE_PRETRAINING, RL = 0, 1, 2
 
 
+@documented
 class CriticState(NamedTuple):
     """The critic's part of the state."""
 
     params: Params
+    """All of them, a frozen trunk too."""
     opt_state: optax.OptState
     """Of the parameters that are trained: all, or the head on a frozen trunk."""
     pretrained: Params | None
     """The critic as it was before RL, when the algorithm blends it into the values."""
 
 
+@documented
 class TrainState(NamedTuple):
-    """Parameters, optimisers, randomness and data position; a step is `(state, batch) -> (state, metrics)`."""
+    """Parameters, optimisers, randomness and data position; a step is `(state, data) -> (state, metrics)`."""
 
     params: Params
+    """Of the policy."""
     opt_state: optax.OptState
+    """Of the policy's optimiser."""
     reference: Params | None
     """Parameters of the reference policy, when the algorithm needs one."""
     critic: CriticState | None
@@ -91,6 +97,11 @@ def draw_key(state: TrainState) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.wrap_key_data(state.key), state.draws)
 
 
-def place(state: TrainState, mesh: Mesh) -> TrainState:
-    """Put every array where the mesh wants it."""
-    return put(state, shardings(mesh, state))
+def place(state: TrainState, mesh: Mesh, partition: Partition) -> TrainState:
+    """Put every array where the mesh and the policy want it."""
+    return put(state, policy_shardings(mesh, state, state.params, partition))
+
+
+def places(state: TrainState) -> PyTree:
+    """Where every array of a placed state lies."""
+    return jax.tree.map(lambda array: array.sharding, state)

@@ -1,147 +1,149 @@
-"""The two jitted steps: imitate demonstrations, and ascend an algorithm's objective.
+"""The jitted updates of the policy: imitate demonstrations, and minimise an algorithm's loss.
 
 Both are `(state, data) -> (state, metrics)`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool
 
-from rljax.algorithms import Algorithm, Batch, loss
-from rljax.models import Model, Params, Scores, score_tokens
+from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
+from rljax.errors import InputError
+from rljax.models import Packed, Params, Policy, Scores
 from rljax.ops.weights import token_mean
-from rljax.parallel import replicated, shardings
-from rljax.training.state import TrainState
+from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
+from rljax.rollout import Sequences, pack
+from rljax.training.metrics import UpdateMetrics
+from rljax.training.state import TrainState, places
 
-Metrics = dict[str, Float[Array, ""]]
-
-
-class Sequences(NamedTuple):
-    """Prompts and responses side by side, `[B, L + T]`."""
-
-    tokens: Int[Array, "B S"]
-    valid: Bool[Array, "B S"]
-    logp: Float[Array, "B T"] | None = None
-    """Of each response token under the policy that sampled it, nats; for critics that read it."""
+Score = Callable[[Params, Packed], Scores]
 
 
-class Scorer(NamedTuple):
-    """How response tokens are scored; the same for every policy of a run."""
+def make_score(policy: Policy, temperature: float) -> Score:
+    """Score a batch's tokens as they were sampled.
 
-    model: Model
-    start: int
-    """Slot of the first response token."""
-    temperature: float
-    chunk: int
+    Returns:
+        `(params, packed) -> scores`.
 
-    def __call__(self, params: Params, sequences: Sequences) -> Scores:
-        """Log-probability and entropy of each response token, `[B, T]`."""
-        return score_tokens(
-            self.model,
-            params,
-            sequences.tokens,
-            sequences.valid,
-            start=self.start,
-            temperature=self.temperature,
-            chunk=self.chunk,
-        )
-
-
-def accumulate(
-    objective: Callable[[Params, PyTree], tuple[Array, Metrics]],
-    params: Params,
-    parts: PyTree,
-    *,
-    counts: Callable[[PyTree], Array] = lambda part: jnp.bool_(True),
-):
-    """Sum gradient and metrics of an objective over the leading axis of `parts`, one micro-batch at a time.
-
-    Micro-batches of which `counts` says that nothing in them weighs anything are not computed.
+    Raises:
+        InputError: when called, if the policy's scores are not of the batch's shape.
     """
-    differentiate = jax.grad(objective, has_aux=True)
-    count = jax.tree.leaves(parts)[0].shape[0]
-    if count == 1:
-        return differentiate(params, jax.tree.map(lambda x: x[0], parts))
 
-    def add(total, part):
-        def added() -> PyTree:
-            return jax.tree.map(jnp.add, total, differentiate(params, part))
+    def score(params: Params, packed: Packed) -> Scores:
+        scores = policy.score(params, packed, temperature)
+        expected = packed.place.shape
+        found = [getattr(part, "shape", type(part).__name__) for part in scores]
+        if not isinstance(scores, Scores) or found != [expected, expected]:
+            raise InputError(
+                f"policy.score: rljax.models.Scores(logp, entropy) of the batch's shape [B, T] = {list(expected)} are needed; got "
+                f"{type(scores).__name__} of the shapes {', '.join(map(str, found))}."
+            )
+        return scores
 
-        return jax.lax.cond(counts(part), added, lambda: total), None
-
-    zero = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts))
-    )
-    return jax.lax.scan(add, zero, parts)[0]
+    return score
 
 
-def has_tokens(part: tuple[Sequences, Batch]) -> Bool[Array, ""]:
+def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: int, response_length: int) -> None:
+    """Refuse a policy that cannot score responses of these lengths, without computing anything.
+
+    Raises:
+        InputError: its scores have another shape, or `score` cannot be traced.
+    """
+    prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
+    logp = np.zeros(responses.shape, np.float32)
+    packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
+    try:
+        jax.eval_shape(make_score(policy, 1.0), params, packed)
+    except InputError:
+        raise
+    except Exception as error:  # a policy is a person's program, and may raise anything
+        raise InputError(
+            f"policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace; got "
+            f"{type(error).__name__}: {str(error).splitlines()[0]:.200}"
+        ) from error
+
+
+def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
+    """Compile `(params, sequences) -> Scores [B, T]` without gradient, `rows` at a time; host arrays."""
+    compiled = jax.jit(score)
+
+    def scores(params: Params, sequences: Sequences) -> Scores:
+        (parts,) = micro_batches(sequences, 1, rows)
+        packed = pack(parts)
+        count = parts.tokens.shape[0]
+        pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], packed))) for i in range(count)]
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *fetch(pieces))
+
+    return scores
+
+
+def has_tokens(part: tuple[Packed, Batch]) -> Bool[Array, ""]:
     """Whether any token of these rows is trained on."""
     return part[1].mask.any()
 
 
-def _apply(state: TrainState, optimizer: optax.GradientTransformation, gradient: Params, metrics: Metrics):
+def _applied(state: TrainState, optimizer: optax.GradientTransformation, gradient: Params) -> TrainState:
+    """The state after an update of the policy."""
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    state = state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
-    return state, {**metrics, "grad_norm": optax.tree.norm(gradient)}
+    return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
 
 
 def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
     """Compile a step that writes the new state over the old one."""
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
+    return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
 
 def make_policy_step(
-    algorithm: Algorithm, scorer: Scorer, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
-) -> Callable[[TrainState, Sequences, Batch], tuple[TrainState, Metrics]]:
+    algorithm: Algorithm, score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+) -> Callable[[TrainState, Packed, Batch], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
 
     Args:
-        algorithm: its loss is descended.
-        scorer: how tokens are scored.
+        algorithm: its loss is minimised.
+        score: how tokens are scored.
         optimizer: what turns a gradient into an update.
-        state: an example of the state, for its shapes.
-        mesh: where the state lives.
+        state: an example of the placed state.
+        mesh: where the state lies.
 
     Returns:
-        `(state, sequences, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
+        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
     """
 
-    def step(state: TrainState, sequences: Sequences, batch: Batch):
-        def objective(params: Params, part: tuple[Sequences, Batch]) -> tuple[Array, Metrics]:
-            sequences, batch = part
-            scores = scorer(params, sequences)
+    def step(state: TrainState, packed: Packed, batch: Batch) -> tuple[TrainState, UpdateMetrics]:
+        def objective(params: Params, part: tuple[Packed, Batch]) -> tuple[Array, LossMetrics]:
+            packed, batch = part
+            scores = score(params, packed)
             return loss(algorithm, scores.logp, batch, entropy=scores.entropy)
 
-        gradient, metrics = accumulate(objective, state.params, (sequences, batch), counts=has_tokens)
-        return _apply(state, optimizer, gradient, metrics)
+        gradient, metrics = accumulate(objective, state.params, (packed, batch), counts=has_tokens)
+        return _applied(state, optimizer, gradient), UpdateMetrics(metrics, optax.tree.norm(gradient))
 
     return _jitted(step, state, mesh)
 
 
 def make_supervised_step(
-    scorer: Scorer, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
-) -> Callable[[TrainState, Sequences], tuple[TrainState, Metrics]]:
+    score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+) -> Callable[[TrainState, Packed, Array], tuple[TrainState, dict[str, Array]]]:
     """Compile one update towards demonstrations: the mean negative log-likelihood of their tokens, EOS included.
 
     Returns:
-        `(state, sequences) -> (state, metrics)`, rows laid out `[rows, ...]`; the old state is consumed.
+        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is consumed.
     """
 
-    def step(state: TrainState, sequences: Sequences):
-        def objective(params: Params) -> tuple[Array, Metrics]:
-            scores = scorer(params, sequences)
-            weights = token_mean(sequences.valid[:, scorer.start :])
-            value = -(weights * scores.logp).sum()
-            return value, {"loss": value, "entropy": (weights * scores.entropy).sum()}
+    def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:
+        def objective(params: Params) -> tuple[Array, dict[str, Array]]:
+            scores = score(params, packed)
+            weights = token_mean(mask)
+            value = -(weights * jnp.where(mask, scores.logp, 0.0)).sum()
+            return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}
 
         gradient, metrics = jax.grad(objective, has_aux=True)(state.params)
-        state, metrics = _apply(state, optimizer, gradient, metrics)
-        return state._replace(warm_step=state.warm_step + 1), metrics
+        state = _applied(state, optimizer, gradient)
+        return state._replace(warm_step=state.warm_step + 1), {**metrics, "grad_norm": optax.tree.norm(gradient)}
 
     return _jitted(step, state, mesh)

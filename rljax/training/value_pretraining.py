@@ -1,4 +1,4 @@
-"""The critic's own phase: the policy is fixed, and the critic learns what becomes of its responses.
+"""The critic's own phase: the policy is fixed, and the critic learns how its responses end.
 
 Each step samples a new rollout, one response a prompt, asks the critic about it, and only then teaches it: the explained variance
 and the loss that are shown and that end the phase are of responses the critic has not learnt from. Targets are the Monte-Carlo
@@ -6,33 +6,37 @@ returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from rljax.algorithms import Algorithm
-from rljax.models.value_model import save_value_model
 from rljax.ops.weights import token_mean
 from rljax.parallel import any_host, fetch, on_first
-from rljax.rollout import Groups, pad
-from rljax.training.checkpoint import LAST
-from rljax.training.config import TrainConfig
-from rljax.training.critic import critic_folder, value_schedule
-from rljax.training.learner import Numbers, credit_metrics, make_critic_learner, make_rollout_values
-from rljax.training.rollouts import as_rollout, as_sequences, make_ask, make_prepare, next_rollout
-from rljax.training.run import Run, pretraining_optimizer
+from rljax.rollout import Groups, pad, sequences_of
+from rljax.training.algorithm import one_response_a_prompt
+from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.config import CriticConfig, TrainConfig
+from rljax.training.critic import critic_folder
+from rljax.training.learner import Learn, make_rollout_values, make_teach, measured_credit
+from rljax.training.metrics import CreditMetrics, LearnMetrics, present
+from rljax.training.optimizer import pretraining_optimizer
+from rljax.training.rollouts import for_algorithm, make_choice, make_prepare, next_rollout
+from rljax.training.run import Run
+from rljax.training.setup import Setup
+from rljax.training.state import TrainState
+from rljax.training.value_update import value_schedule
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
     """Most steps of the phase: the configuration's number, else the algorithm's; 0 without a critic."""
     if algorithm.critic is None:
         return 0
-    asked = config.value_pretraining_steps
-    return algorithm.critic.pretraining_steps if asked is None else asked
+    steps = config.critic.pretraining_steps
+    return algorithm.critic.pretraining_steps if steps is None else steps
 
 
 def monte_carlo(algorithm: Algorithm) -> Algorithm:
-    """What is left of an algorithm while the policy is fixed: its critic on Monte-Carlo returns, every response counting."""
+    """The part of an algorithm that remains while the policy is fixed: its critic on Monte-Carlo returns of every response."""
     critic = algorithm.critic
     return Algorithm(
         advantage=None,
@@ -44,81 +48,82 @@ def monte_carlo(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def good_enough(numbers: dict[str, float], config: TrainConfig) -> bool:
+def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
     """Whether every threshold that was set is met, and at least one was set."""
-    wanted, most = config.value_pretraining_explained_variance, config.value_pretraining_loss
-    met = [] if wanted is None else [numbers["explained_variance"] >= wanted]
-    met += [] if most is None else [numbers["outcome_loss"] <= most]
+    least, most = config.pretraining_explained_variance, config.pretraining_loss
+    met = [] if least is None else [float(credit.explained_variance) >= least]
+    met += [] if most is None else [float(credit.outcome_loss) <= most]
     return bool(met) and all(met)
 
 
-def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
-    """Spread the responses of a rollout over as many prompts: a critic learns more from many prompts than from many responses."""
-    rows = config.prompts * config.group_size
-    return replace(
-        config, prompts=rows, group_size=1, token_budget=None, difficulty_window=None, difficulty_window_end=None
-    )
+def pretraining_config(config: TrainConfig) -> TrainConfig:
+    """Settings of the phase: one response a prompt, since a critic learns more from many prompts than from many responses."""
+    config = one_response_a_prompt(config)
+    return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
 
 
-def pretrain_value(run: Run) -> None:
+def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Teach the critic the fixed policy until the step limit or the thresholds; save it in the run folder."""
-    config, setup = one_response_a_prompt(run.config), run.setup
-    steps = pretraining_steps(setup.algorithm, config)
+    steps = pretraining_steps(run.setup.algorithm, run.config)
     if steps == 0:
-        if setup.critic is not None and not setup.critic.loaded:
+        if run.setup.critic is not None and not run.setup.critic.loaded:
             run.display.warning(
                 "The critic has not been trained: value pretraining has 0 steps. Its first advantages mean little."
             )
-        return
-    algorithm = monte_carlo(setup.algorithm)
-    ask = make_ask(config, setup.order)
-    learn = make_value_learner(run, algorithm, steps)
+        return checkpoint
+    setup = run.setup._replace(config=pretraining_config(run.config), algorithm=monte_carlo(run.setup.algorithm))
+    choose_prompts = make_choice(setup.config, setup.order)
+    learn = make_value_learner(setup, checkpoint.state, steps)
     run.display.phase("value", steps)
-    while int(run.state.value_step) < steps:
+    while int(checkpoint.state.value_step) < steps:
         begun = time.monotonic()
-        run.state, run.history, collected = next_rollout(
-            run.state, None, run.history, config=config, engine=setup.train, algorithm=algorithm, ask=ask
+        state, history, collected = next_rollout(
+            checkpoint.state,
+            None,
+            checkpoint.history,
+            config=setup.config,
+            worker=setup.train,
+            algorithm=setup.algorithm,
+            choose_prompts=choose_prompts,
         )
-        numbers = learn(collected.groups) | {"seconds": time.monotonic() - begun}
-        run.state = run.state._replace(value_step=run.state.value_step + 1)
-        step = int(run.state.value_step)
-        run.trackers.log("value", step, numbers)
-        run.display.update(step, numbers)
-        if any_host(good_enough(numbers, config)):
+        state, metrics = learn(state, collected.groups)
+        checkpoint = checkpoint._replace(state=state, history=history)
+        done = int(state.value_step)
+        run.log("value", done, present(metrics) | {"seconds": time.monotonic() - begun})
+        if any_host(good_enough(metrics.credit, setup.config.critic)):
             break
-        if step % config.checkpoint_every == 0:
-            run.save(LAST)
-        run.stop_if_asked()
-    save_critic(run)
+        if done % setup.config.run.checkpoint_every == 0:
+            run.save(LAST, checkpoint)
+        run.stop_if_asked(checkpoint)
+    save_critic(run, checkpoint.state)
+    return checkpoint
 
 
-def make_value_learner(run: Run, algorithm: Algorithm, steps: int) -> Callable[[Groups], Numbers]:
+def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     """Compile what asks the critic about a rollout, and then teaches it; `steps` rollouts at most."""
-    config, setup = one_response_a_prompt(run.config), run.setup
+    config, algorithm = setup.config, setup.algorithm
     schedule = value_schedule(algorithm, config, setup.mesh.size)
-    prepared = make_prepare(algorithm, minibatches=config.minibatches, value_minibatches=schedule.minibatches)
-    values_of = make_rollout_values(run, algorithm)
-    passes = config.value_pretraining_passes
-    optimizer = pretraining_optimizer(setup, steps * passes * schedule.minibatches * schedule.passes)
-    teach = make_critic_learner(run, algorithm, optimizer, schedule, passes=passes)
+    minibatches = config.optimization.minibatches
+    prepared = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
+    values_of = make_rollout_values(setup, algorithm)
+    passes = config.critic.pretraining_passes
+    optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
+    teach = make_teach(setup, algorithm, optimizer, schedule, state, passes=passes)
 
-    def learn(groups: Groups) -> Numbers:
-        groups = pad(groups, config.prompts)
-        sequences = as_sequences(groups)
-        values = values_of(groups, sequences)
-        batch = prepared(as_rollout(groups, values=values))
-        shape = groups.mask.shape
-        mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
-        measured = credit_metrics(values.reshape(shape), groups.rewards, mask, advantage)
-        return {name: float(value) for name, value in measured.items()} | teach(sequences, batch)
+    def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
+        groups = pad(groups, config.sampling.prompts)
+        sequences = sequences_of(groups)
+        rollout = for_algorithm(groups)._replace(values=values_of(state, groups.rollout, sequences))
+        batch = prepared(rollout)
+        credit = measured_credit(algorithm, rollout, batch)
+        state, critic = teach(state, sequences, batch)
+        return state._replace(value_step=state.value_step + 1), LearnMetrics(credit, critic)
 
     return learn
 
 
-def save_critic(run: Run) -> None:
-    """Write the critic as a model folder, which `--critic RUN` of another run takes up."""
-    folder, tokenizer = critic_folder(run.folder.path), run.setup.tokenizer
-    params = fetch(run.state.critic.params)
-    model, eos = run.setup.critic.model, tokenizer.eos_token_id
-    on_first(lambda: save_value_model(folder, model, params, bos=None, eos=eos))
+def save_critic(run: Run, state: TrainState) -> None:
+    """Write the critic as a model folder, which `--critic RUN` of another run starts from."""
+    folder, params = critic_folder(run.folder.path), fetch(state.critic.params)
+    on_first(lambda: run.setup.critic.function.save(params, folder))
     run.display.message(f"The pretrained critic lies in {folder}.")

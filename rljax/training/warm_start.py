@@ -2,39 +2,45 @@
 
 import time
 
+import jax
+
 from rljax.data.prompts import PromptStream
-from rljax.parallel import put_rows
 from rljax.evaluation.greedy import evaluate
-from rljax.training.rollouts import demonstrated
-from rljax.training.run import Run, policy_optimizer
-from rljax.training.update import Sequences, make_supervised_step
+from rljax.parallel import put_rows
+from rljax.rollout import demonstrated, pack
+from rljax.training.checkpoint import Checkpoint
+from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
+from rljax.training.run import Run
+from rljax.training.update import make_score, make_supervised_step
 
 
-def warm_start(run: Run) -> None:
+def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Imitate demonstrations until the step limit, or until held-out accuracy reaches its threshold."""
     config, setup = run.config, run.setup
-    optimizer, schedule = policy_optimizer(config, "warm_start")
-    if setup.demonstrations.dropped:
-        run.display.warning(f"{setup.demonstrations.dropped} demonstrations are longer than their limit and were left out.")
-    demonstrations = demonstrated(setup.demonstrations)
-    order = PromptStream(range(len(demonstrations.tokens)), seed=config.seed)
-    step = make_supervised_step(run.scorer, optimizer, run.state, setup.mesh)
-    run.display.phase("warm_start", config.warm_start_steps)
-    while int(run.state.warm_step) < config.warm_start_steps:
-        begun, done = time.monotonic(), int(run.state.warm_step)
-        rows = order.indices(done * config.warm_start_batch, config.warm_start_batch)
-        run.state, metrics = step(
-            run.state, put_rows(setup.mesh, Sequences(demonstrations.tokens[rows], demonstrations.valid[rows]))
-        )
+    settings, demonstrations = config.warm_start, setup.demonstrations
+    if demonstrations.dropped:
+        run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
+    sequences = demonstrated(demonstrations)
+    order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
+    score = make_score(setup.policy, config.sampling.temperature)
+    state = checkpoint.state
+    step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
+    run.display.phase("warm_start", settings.steps)
+    while int(state.warm_step) < settings.steps:
+        begun = time.monotonic()
+        rows = order.indices(int(state.warm_step) * settings.batch, settings.batch)
+        part = jax.tree.map(lambda array, rows=rows: array[rows], sequences)
+        state, metrics = step(state, *put_rows(setup.mesh, (pack(part), part.attention)))
+        checkpoint = checkpoint._replace(state=state)
+        done = int(state.warm_step)
         numbers = {name: float(value) for name, value in metrics.items()}
-        numbers |= {"learning_rate": float(schedule(done)), "seconds": time.monotonic() - begun}
-        run.trackers.log("warm_start", done + 1, numbers)
-        run.display.update(done + 1, numbers)
-        wanted = config.warm_start_accuracy
-        if wanted is not None and (done + 1) % config.warm_start_eval_every == 0:
-            accuracy = evaluate(setup.heldout, run.state.params).metrics()["accuracy"]
+        numbers |= {"learning_rate": learning_rate_of(state.opt_state), "seconds": time.monotonic() - begun}
+        run.log("warm_start", done, numbers)
+        if settings.accuracy is not None and done % settings.eval_every == 0:
+            accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]
             run.trackers.log("eval", 0, {"accuracy": accuracy})
-            run.display.message(f"Warm start step {done + 1}: held-out greedy accuracy {accuracy:.1%}.")
-            if accuracy >= wanted:
+            run.display.message(f"Warm start step {done}: held-out greedy accuracy {accuracy:.1%}.")
+            if accuracy >= settings.accuracy:
                 break
-        run.stop_if_asked()
+        run.stop_if_asked(checkpoint)
+    return checkpoint

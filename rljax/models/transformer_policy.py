@@ -1,0 +1,92 @@
+"""The built-in policy: the Flax transformer, from random weights or from a Hugging Face folder."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from jax.sharding import PartitionSpec
+from jaxtyping import PRNGKeyArray
+
+from rljax.models.config import TransformerConfig
+from rljax.models.huggingface import load_params, save_pretrained
+from rljax.models.language_model import Model, advance_decode, begin_decode, init_params, score_tokens
+from rljax.models.policy import Bound, Decoder, Params, Policy, ValueFunction
+from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
+
+
+def largest_axis(path: tuple[str, ...], shape: tuple[int, ...], *, shards: int) -> PartitionSpec:
+    """Spread a parameter's largest axis that `shards` divides over "fsdp"; copy what has none.
+
+    Example:
+        >>> largest_axis(("embedding",), (11, 16), shards=4), largest_axis(("scale",), (3,), shards=2)
+        (PartitionSpec(None, 'fsdp'), PartitionSpec(None,))
+    """
+    del path
+    divisible = [axis for axis, size in enumerate(shape) if size % shards == 0 and size >= shards]
+    spec: list[str | None] = [None] * len(shape)
+    if divisible:
+        spec[max(divisible, key=lambda axis: shape[axis])] = "fsdp"
+    return PartitionSpec(*spec)
+
+
+def transformer_policy(
+    config: TransformerConfig,
+    *,
+    folder: Path | None = None,
+    bos: int | None = None,
+    eos: int,
+    shards: int = 1,
+    chunk: int = 256,
+) -> Policy:
+    """Make a policy of the built-in transformer.
+
+    Args:
+        config: its shape.
+        folder: Hugging Face folder of its first parameters; None draws random ones.
+        bos: token that opens a sequence, written into a saved folder.
+        eos: token that ends a response, written into a saved folder.
+        shards: devices that share the parameters.
+        chunk: tokens of a row whose logits exist at once.
+    """
+    model = Model(config)
+
+    def init(key: PRNGKeyArray) -> Params:
+        return init_params(config, key) if folder is None else load_params(folder, config)
+
+    def save(params: Params, into: Path) -> None:
+        save_pretrained(into, config, params, bos=bos, eos=eos)
+
+    return Policy(
+        vocab_size=config.vocab_size,
+        init=init,
+        score=partial(score_tokens, model, chunk=chunk),
+        partition=partial(largest_axis, shards=shards),
+        save=save,
+        decoder=Decoder(Bound(begin_decode, model), Bound(advance_decode, model)),
+        value_function=lambda size, surprisal: value_function(
+            value_model(model, size, surprisal=surprisal), bos=bos, eos=eos
+        ),
+    )
+
+
+def value_function(
+    model: ValueModel, *, bos: int | None, eos: int, init: Callable[[PRNGKeyArray, Params | None], Params] | None = None
+) -> ValueFunction:
+    """Make a critic of the built-in transformer with a value head.
+
+    Args:
+        model: its shape.
+        bos: token that opens a sequence, written into a saved folder.
+        eos: token that ends a response, written into a saved folder.
+        init: where its first parameters come from; None draws a head, and copies the policy's trunk where there is one.
+    """
+
+    def save(params: Params, folder: Path) -> None:
+        save_value_model(folder, model, params, bos=bos, eos=eos)
+
+    return ValueFunction(
+        size=model.size,
+        init=partial(init_value_params, model) if init is None else init,
+        outputs=partial(value_outputs, model),
+        save=save,
+    )

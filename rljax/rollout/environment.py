@@ -1,0 +1,196 @@
+"""Environments of several turns: the policy acts, the environment answers, and the policy sees the answer in its own context.
+
+A reward is the environment of one turn. An observation is part of the response: later tokens see it, and it is not trained on.
+Token ids are never decoded and encoded again, so what is scored is exactly what was drawn.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.parallel import agree
+from rljax.records import documented
+from rljax.rewards.calling import called_name, check_failures, read_answer
+from rljax.rewards.failure import Failed, one_line
+from rljax.rollout.judging import Verdicts
+from rljax.rollout.request import Engine, Request, Response, check_responses
+
+
+@documented
+class Step(NamedTuple):
+    """What an environment answers to a turn of the policy."""
+
+    state: Any
+    """Of the episode after the turn."""
+    observation: str = ""
+    """Text that the policy sees before its next turn; not read when the episode is done."""
+    reward: float | None = None
+    """Of this turn; None: no opinion. The reward of a response is the sum over its turns."""
+    done: bool = True
+    """Whether the episode has ended."""
+
+
+class Environment(Protocol):
+    """What the policy acts in. On several hosts every process plays all episodes, so it has to be deterministic."""
+
+    max_turns: int
+    """Most turns of an episode, at least 1; an episode that reaches it is cut off."""
+
+    def reset(self, problem: Problem) -> Any:
+        """Begin an episode; return its state. The policy sees the problem's prompt."""
+        ...
+
+    def step(self, state: Any, completion: str) -> Step:
+        """Answer one turn of the policy."""
+        ...
+
+
+class _Episode(NamedTuple):
+    """An episode so far."""
+
+    request: Request
+    state: Any
+    turns: tuple[Response, ...] = ()
+    starts: tuple[int, ...] = ()
+    reward: float | Failed | None = None
+    done: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens after the prompt."""
+        return sum(len(turn.tokens) for turn in self.turns)
+
+    @property
+    def room(self) -> int:
+        """Tokens that its budget leaves."""
+        return self.request.sampling.max_tokens - self.length
+
+
+def check_environment(environment: Environment) -> None:
+    """Refuse an environment whose episodes need not end.
+
+    Raises:
+        InputError: `max_turns` is missing, or is no whole number of at least 1.
+    """
+    turns = vars(type(environment)).get("max_turns") if not hasattr(environment, "max_turns") else environment.max_turns
+    if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
+        raise InputError(
+            f"environment.max_turns: {called_name(environment)} must say after how many turns an episode ends at the latest, as a "
+            f"whole number of at least 1; got {turns!r}."
+        )
+
+
+def play(
+    engine: Engine,
+    environment: Environment,
+    params: Params,
+    requests: Sequence[Request],
+    problems: Sequence[Problem],
+    tokenizer: Tokenizer,
+    *,
+    max_failure_share: float,
+) -> tuple[list[Response], Verdicts]:
+    """Play an episode for each request.
+
+    Args:
+        engine: draws the policy's turns.
+        environment: answers them.
+        params: of the policy.
+        requests: the first turns; their token budget is that of the whole episode, observations included.
+        problems: one a request.
+        tokenizer: decodes turns and encodes observations.
+        max_failure_share: largest share of the episodes in which the environment may raise.
+
+    Returns:
+        The responses, whole episodes, and how they were judged.
+
+    Raises:
+        InputError: the engine or the environment breaks its contract, or the environment raised too often.
+    """
+    check_environment(environment)
+    episodes = [_Episode(request, environment.reset(problem)) for request, problem in zip(requests, problems, strict=True)]
+    for turn in range(environment.max_turns):
+        open_places = [place for place, episode in enumerate(episodes) if not episode.done]
+        if not open_places:
+            break
+        asked = _next_turns([episodes[place] for place in open_places], turn)
+        drawn = engine.generate(params, asked)
+        check_responses(asked, drawn)
+        for place, response in zip(open_places, drawn, strict=True):
+            last = turn + 1 == environment.max_turns
+            episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
+    agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))
+    answer = read_answer([episode.reward for episode in episodes], called_name(environment), len(episodes))
+    check_failures(answer, called_name(environment), max_failure_share)
+    return [_response(episode) for episode in episodes], Verdicts(answer.values, answer.valid, answer.failed)
+
+
+def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
+    """Requests of the next turns. All have one budget, rounded up to a power of two, so that few programs are compiled."""
+    most = max(episode.room for episode in episodes)
+    requests = []
+    for episode in episodes:
+        budget = min(1 << (most - 1).bit_length(), episode.request.sampling.max_tokens)
+        context = episode.request.tokens + tuple(int(token) for part in episode.turns for token in part.tokens)
+        seed = episode.request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
+        sampling = episode.request.sampling._replace(max_tokens=budget)
+        requests.append(episode.request._replace(tokens=context, sampling=sampling, seed=seed))
+    return requests
+
+
+def _advanced(
+    environment: Environment, episode: _Episode, response: Response, tokenizer: Tokenizer, *, last: bool
+) -> _Episode:
+    """The episode after a turn of the policy and the environment's answer."""
+    turn = _cut(response, episode.room)
+    starts, turns = (*episode.starts, episode.length), (*episode.turns, turn)
+    try:
+        step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
+    except InputError:  # it says itself what the person has to change
+        raise
+    except Exception as error:  # an environment is a person's program, and may raise anything
+        return episode._replace(turns=turns, starts=starts, reward=Failed("raised", one_line(error)), done=True)
+    if not isinstance(step, Step):
+        raise InputError(
+            f"environment.step: {called_name(environment)} must return an rljax.rollout.Step; got {step!r:.80}."
+        )
+    reward = episode.reward if step.reward is None else (episode.reward or 0.0) + step.reward
+    episode = episode._replace(state=step.state, turns=turns, starts=starts, reward=reward)
+    if step.done or turn.truncated:
+        return episode._replace(done=True)
+    observation = tokenizer.encode(step.observation)
+    if last or len(observation) >= episode.room:
+        ended = turn._replace(finish="turns" if last else "length")
+        return episode._replace(turns=(*episode.turns[:-1], ended), done=True)
+    return episode._replace(turns=(*turns, _observed(turn, observation))) if observation else episode
+
+
+def _cut(response: Response, room: int) -> Response:
+    """A turn within the tokens that are left."""
+    if len(response.tokens) <= room:
+        return response
+    names = ("tokens", "mask", "behaviour_logp", "policy_logp")
+    return response._replace(finish="length", **{name: getattr(response, name)[:room] for name in names})
+
+
+def _observed(turn: Response, observation: Sequence[int]) -> Response:
+    """An observation's tokens: seen, not drawn."""
+    nothing = np.zeros(len(observation), np.float32)
+    return turn._replace(
+        tokens=np.asarray(observation, np.int32),
+        mask=np.zeros(len(observation), bool),
+        behaviour_logp=nothing,
+        policy_logp=nothing,
+    )
+
+
+def _response(episode: _Episode) -> Response:
+    """A whole episode as one response."""
+    names = ("tokens", "mask", "behaviour_logp", "policy_logp")
+    joined = {name: np.concatenate([getattr(turn, name) for turn in episode.turns]) for name in names}
+    return episode.turns[-1]._replace(turns=episode.starts, **joined)

@@ -1,0 +1,89 @@
+"""From responses to rewards: decode, ask the reward, and put the rewards of reasoning steps on their tokens."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int, Int8
+
+from rljax.data.problem import Problem, reward_columns
+from rljax.data.tokenizer import Tokenizer
+from rljax.parallel import divide, of_first, together
+from rljax.records import documented
+from rljax.rewards import protocol
+from rljax.rewards.calling import Progress
+from rljax.rewards.steps import on_tokens, score_steps
+from rljax.rollout.request import Response
+
+
+@documented
+class Verdicts(NamedTuple):
+    """How N responses were judged."""
+
+    rewards: Float32[np.ndarray, "N"]
+    """0 where there is none."""
+    valid: Bool[np.ndarray, "N"]
+    """Whether the reward had an opinion."""
+    failed: Int8[np.ndarray, "N"]
+    """How it failed: 0 did not, else the place in `rewards.failure.Failures`, from 1."""
+    parts: dict[str, Float32[np.ndarray, "N"]] | None = None
+    """Each part of a reward that has several, NaN where it has no opinion."""
+    step_rewards: Float32[np.ndarray, "N T"] | None = None
+    """Reward of the reasoning step that ends at a token; for process supervision."""
+    step_end: Bool[np.ndarray, "N T"] | None = None
+    """Where a reasoning step ends."""
+
+
+@documented
+class Judge(NamedTuple):
+    """What judges responses to problems."""
+
+    tokenizer: Tokenizer
+    """Turns responses into completions."""
+    reward: Callable
+    """Called as `reward(prompts=..., completions=..., **columns)`."""
+    step_reward: Callable | None = None
+    """Called in the same way, for the steps of each completion; None: steps are not judged."""
+    max_failure_share: float = protocol.MAX_FAILURE_SHARE
+    """Largest share of a call's completions that the reward may fail to judge; of several hosts, of each one's part."""
+    progress: Progress | None = None
+    """Called with the completions judged and all of them (on this host), by rewards that report their progress."""
+
+    def __call__(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
+        """Judge a response to each problem; of several hosts each judges its part.
+
+        Args:
+            problems: one a response.
+            responses: N of them.
+            length: T, slots of the arrays over tokens.
+
+        Raises:
+            InputError: the reward failed on too many responses, or returned what is no finite number (nor None).
+        """
+
+        def judged(rows: Int[np.ndarray, "R"]) -> Verdicts:
+            return self._judge([problems[row] for row in rows], [responses[row] for row in rows], length)
+
+        if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
+            return of_first(together(lambda: judged(np.arange(len(problems)))))
+        return divide(len(problems), judged)
+
+    def completion(self, response: Response) -> str:
+        """Text of the tokens that the policy drew."""
+        return self.tokenizer.decode(response.tokens[response.mask].tolist())
+
+    def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
+        completions = [self.completion(response) for response in responses]
+        prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
+        limits = {"max_failure_share": self.max_failure_share, "progress": self.progress}
+        scores = protocol.judge(self.reward, prompts, completions, columns, **limits)
+        verdicts = Verdicts(scores.total, scores.valid, scores.failed, scores.parts if len(scores.parts) > 1 else None)
+        if self.step_reward is None:
+            return verdicts
+        steps = score_steps(self.step_reward, prompts, completions, columns)
+        step_rewards, step_end = np.zeros((len(responses), length), np.float32), np.zeros((len(responses), length), bool)
+        for row, response in enumerate(responses):
+            places = np.flatnonzero(response.mask)
+            on = on_tokens(steps[row], self.tokenizer.decode, response.tokens[places].tolist())
+            step_rewards[row, places], step_end[row, places] = on
+        return verdicts._replace(step_rewards=step_rewards, step_end=step_end)

@@ -1,0 +1,173 @@
+"""The rollout worker: asks prompts, has the engine answer, has the answers judged, and lays everything out in groups."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int, PRNGKeyArray
+
+from rljax.algorithms import Rollout
+from rljax.data.prompts import EncodedPrompts, left_pad
+from rljax.models import Params
+from rljax.rewards.calling import Progress
+from rljax.rollout.engine import draw_seeds
+from rljax.rollout.environment import Environment, play
+from rljax.rollout.groups import Groups, grouped, padded_responses
+from rljax.rollout.judging import Judge, Verdicts
+from rljax.rollout.request import Engine, Request, Response, Sampling, check_responses
+
+
+@dataclass(frozen=True)
+class RolloutWorker:
+    """Samples responses to a fixed set of prompts and has them judged.
+
+    Args:
+        engine: draws responses.
+        prompts: what may be asked.
+        prompt_length: L, slots of a prompt, in tokens.
+        sampling: how tokens are drawn.
+        judge: rewards the responses.
+        environment: in place of the judge's reward, for responses of several turns.
+    """
+
+    engine: Engine
+    prompts: EncodedPrompts
+    prompt_length: int
+    sampling: Sampling
+    judge: Judge
+    environment: Environment | None = None
+
+    def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
+        """Requests for a response to each of the prompts, with seeds drawn from the key."""
+        seeds = draw_seeds(key, len(prompt_ids)).tolist()
+        return [
+            Request(tuple(self.prompts.tokens[prompt_id]), int(prompt_id), int(group), self.sampling, seed)
+            for prompt_id, group, seed in zip(prompt_ids, groups, seeds, strict=True)
+        ]
+
+    def answer(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
+        """Draw a response to each of the prompts; nothing is judged.
+
+        Raises:
+            InputError: the engine's responses do not answer the requests.
+        """
+        requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
+        responses = self.engine.generate(params, requests)
+        check_responses(requests, responses)
+        return responses
+
+    def generate(
+        self,
+        params: Params,
+        prompt_ids: Sequence[int],
+        group_size: int,
+        key: PRNGKeyArray,
+        *,
+        sizes: Int[np.ndarray, "P"] | None = None,
+        version: int = 0,
+    ) -> Groups:
+        """Sample `group_size` responses to each of the prompts, or fewer to some, and judge them.
+
+        Args:
+            params: of the policy that samples.
+            prompt_ids: indices into `prompts`.
+            group_size: G, responses a prompt.
+            key: random key of this call.
+            sizes: responses to each of the prompts, from 1 to G; None: G to each. A place that a group leaves empty has no
+                token and is not valid.
+            version: RL steps that these parameters have made.
+
+        Raises:
+            InputError: the reward failed on too many responses, or returned what is no finite number (nor None); or a person's
+                engine or environment breaks its contract.
+        """
+        member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
+        places = np.repeat(np.arange(len(prompt_ids)), member.sum(-1))
+        requests = self.requests([prompt_ids[place] for place in places], places.tolist(), key)
+        problems = [self.prompts.problems[request.prompt_id] for request in requests]
+        responses, verdicts = self._played(params, requests, problems)
+        prompts = left_pad([self.prompts.tokens[prompt_id] for prompt_id in prompt_ids], self.prompt_length, 0)
+        return _stacked(np.asarray(prompt_ids), prompts, member, responses, verdicts, self.sampling.max_tokens, version)
+
+    def _played(self, params: Params, requests: list[Request], problems: list) -> tuple[list[Response], Verdicts]:
+        """Responses to the requests, judged by the environment or by the reward."""
+        if self.environment is not None:
+            share = self.judge.max_failure_share
+            return play(
+                self.engine, self.environment, params, requests, problems, self.judge.tokenizer, max_failure_share=share
+            )
+        responses = self.engine.generate(params, requests)
+        check_responses(requests, responses)
+        return responses, self.judge(problems, responses, self.sampling.max_tokens)
+
+    def first(self, count: int) -> "RolloutWorker":
+        """Keep only the first prompts."""
+        prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
+        return replace(self, prompts=prompts)
+
+    def drawn_with(self, **changes: float | int | None) -> "RolloutWorker":
+        """Draw in another manner; see `Sampling`."""
+        return replace(self, sampling=self.sampling._replace(**changes))
+
+    def watched(self, progress: Progress) -> "RolloutWorker":
+        """Report to `progress` how far the judging of responses is."""
+        return replace(self, judge=self.judge._replace(progress=progress))
+
+    def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:
+        """Decode one response."""
+        return self.judge.tokenizer.decode(tokens[attention].tolist())
+
+    def shown(self, groups: Groups, count: int) -> list[dict]:
+        """Turn the first response of the first groups into rows for a person to read."""
+        rows = []
+        for index in range(min(count, groups.count)):
+            problem = self.prompts.problems[groups.prompt_ids[index]]
+            rows.append(
+                {
+                    "prompt": problem.prompt,
+                    "completion": self.text(groups.tokens[index, 0], groups.attention[index, 0]),
+                    "answer": problem.answer,
+                    "reward": float(groups.rollout.rewards[index, 0]),
+                }
+            )
+        return rows
+
+
+def _stacked(
+    prompt_ids: Int[np.ndarray, "P"],
+    prompts: tuple[np.ndarray, np.ndarray],
+    member: Bool[np.ndarray, "P G"],
+    responses: Sequence[Response],
+    verdicts: Verdicts,
+    length: int,
+    version: int,
+) -> Groups:
+    """Lay judged responses out in groups."""
+    arrays = padded_responses(responses, length)
+    versions = [version if response.version is None else response.version for response in responses]
+    rows = {name: grouped(array, member) for name, array in arrays.items()}
+    steps = {
+        name: grouped(array, member)
+        for name, array in (("step_rewards", verdicts.step_rewards), ("step_end", verdicts.step_end))
+        if array is not None
+    }
+    return Groups(
+        rollout=Rollout(
+            mask=rows["mask"],
+            behaviour_logp=rows["behaviour_logp"],
+            policy_logp=rows["policy_logp"],
+            rewards=grouped(verdicts.rewards, member),
+            truncated=grouped(np.array([response.truncated for response in responses], bool), member),
+            valid=grouped(verdicts.valid, member),
+            **steps,
+        ),
+        prompt_ids=prompt_ids,
+        prompt_tokens=prompts[0],
+        prompt_attention=prompts[1],
+        tokens=rows["tokens"],
+        attention=rows["attention"],
+        version=grouped(np.array(versions, np.int32), member),
+        failed=grouped(verdicts.failed, member),
+        parts=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.parts),
+    )

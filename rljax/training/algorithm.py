@@ -1,0 +1,111 @@
+"""The algorithm of a run: looked up, given its options, and checked against the sizes of the run."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, loss, prepare, without
+from rljax.algorithms.critic import with_pretrained_value
+from rljax.errors import InputError
+from rljax.ops.group_history import empty_history
+from rljax.training.config import TrainConfig
+from rljax.training.critic import check_critic, make_head
+
+
+def option_names(algorithm: str) -> dict[str, int | float]:
+    """Options of an algorithm, with the values they have when not set.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if algorithm not in BY_NAME:
+        raise InputError(f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
+    return dict(BY_NAME[algorithm].__kwdefaults__ or {})
+
+
+def make_algorithm(config: TrainConfig) -> Algorithm:
+    """Look an algorithm up, give it its hyper-parameters and its value head, and take parts out of it.
+
+    Raises:
+        InputError: an unknown name, option or part, a value the algorithm refuses, or settings of a critic it does not have.
+    """
+    name, options = config.algorithm.name, config.algorithm.options
+    known = sorted(option_names(name))
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
+    try:
+        algorithm = BY_NAME[name](**options)
+    except ValueError as error:
+        raise InputError(f"The options {options} do not fit {name}: {error}.") from error
+    for part in config.algorithm.without:
+        try:
+            algorithm = without(name, algorithm, part)
+        except ValueError as error:
+            raise InputError(f"--without {part}: {error}.") from error
+    check_critic(algorithm, config)
+    if config.critic.head is not None:
+        head = make_head(config.critic.head, config.critic.head_options)
+        algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
+    return with_pretrained_value(algorithm) if config.critic.mix_pretrained_value else algorithm
+
+
+def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
+    """Spread the responses of a rollout over as many prompts."""
+    rows = config.sampling.prompts * config.sampling.group_size
+    return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
+
+
+def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+    """Spread the responses of a rollout over as many prompts where the algorithm takes one response a prompt."""
+    return one_response_a_prompt(config) if algorithm.group_size == 1 else config
+
+
+def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
+    """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data.
+
+    Raises:
+        InputError: the algorithm's own refusal.
+    """
+    sampling, name = config.sampling, config.algorithm.name
+    if sampling.remembered_rewards and algorithm.advantage is None:
+        raise InputError(
+            f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
+            "cannot apply to it; leave it out."
+        )
+    try:
+        jax.eval_shape(lambda rollout: _one_loss(algorithm, config, rollout), _abstract_rollout(config))
+    except ValueError as error:
+        raise InputError(
+            f"{name} with the options {config.algorithm.options} cannot train on {sampling.prompts} prompts x "
+            f"group_size={sampling.group_size} responses: {error}."
+        ) from error
+
+
+def _abstract_rollout(config: TrainConfig) -> Rollout:
+    """A rollout of the run's sizes, without data."""
+    sampling = config.sampling
+    shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
+    number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
+    return Rollout(
+        mask=flag(*shape),
+        behaviour_logp=number(*shape),
+        rewards=number(*shape[:2]),
+        policy_logp=number(*shape),
+        ref_logp=number(*shape),
+        truncated=flag(*shape[:2]),
+        values=number(*shape),
+        behaviour_entropy=number(*shape),
+        step_rewards=number(*shape),
+        step_end=flag(*shape),
+    )
+
+
+def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout) -> tuple:
+    """Prepare a rollout and take its loss."""
+    prompts, remembered = config.sampling.prompts, config.sampling.remembered_rewards
+    past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
+    batch = prepare(algorithm, rollout, minibatches=config.optimization.minibatches, progress=0.0, past=past)
+    return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)

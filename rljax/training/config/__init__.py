@@ -1,0 +1,30 @@
+"""Settings of a run, one record for each thing they belong to, and `TrainConfig`, which holds them all."""
+
+from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
+from rljax.training.config.critic import CriticConfig
+from rljax.training.config.data import DataConfig
+from rljax.training.config.model import DevicesConfig, ModelConfig
+from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
+from rljax.training.config.run import RunConfig
+from rljax.training.config.sampling import SamplingConfig
+from rljax.training.config.task import TASKS, IterationConfig, SumsConfig, TaskConfig
+from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
+
+__all__ = [
+    "MICROBATCH_TOKENS",
+    "TASKS",
+    "AlgorithmConfig",
+    "CriticConfig",
+    "DataConfig",
+    "DevicesConfig",
+    "IterationConfig",
+    "ModelConfig",
+    "OptimizationConfig",
+    "RewardConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "SumsConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "WarmStartConfig",
+]

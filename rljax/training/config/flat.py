@@ -1,0 +1,29 @@
+"""Every setting under one flat name: its flag, with underscores, whichever group the setting belongs to."""
+
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import tyro
+
+_FLAG = type(tyro.conf.arg())
+
+
+@cache
+def flat_names(group: type) -> dict[str, str]:
+    """Field -> flat name, of one group of settings.
+
+    Example:
+        >>> from rljax.training.config.optimization import WarmStartConfig
+        >>> flat_names(WarmStartConfig)["steps"]
+        'warm_start_steps'
+    """
+    hints = get_type_hints(group, include_extras=True)
+    return {entry.name: _flag_of(hints[entry.name]) or entry.name for entry in fields(group)}
+
+
+def _flag_of(hint: object) -> str | None:
+    """Name that a field's annotation gives its flag; None where the flag has the field's name."""
+    markers = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    names = [marker.name for marker in markers if isinstance(marker, _FLAG) and marker.name is not None]
+    return names[0].replace("-", "_") if names else None

@@ -1,0 +1,61 @@
+"""Settings of the supervised warm start and of the optimiser."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from rljax.training.config.checks import check_at_least, check_positive, check_positive_share
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """The supervised warm start on the problems' demonstrations."""
+
+    steps: Annotated[int, tyro.conf.arg(name="warm-start-steps")] = 0
+    """Most steps of it; 0 leaves it out."""
+    batch: Annotated[int, tyro.conf.arg(name="warm-start-batch")] = 64
+    """Demonstrations a step."""
+    learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
+    """Peak learning rate of it."""
+    accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
+    """End it as soon as held-out greedy accuracy reaches this share."""
+    eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
+    """Steps between the evaluations that check for it."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(0, self, ["steps"])
+        check_at_least(1, self, ["batch", "eval_every"])
+        check_positive(self, ["learning_rate"])
+        check_positive_share(self, ["accuracy"])
+
+
+@dataclass(frozen=True)
+class OptimizationConfig:
+    """RL steps and the policy's optimiser."""
+
+    steps: int = 100
+    """RL steps; one step is one rollout."""
+    minibatches: int = 1
+    """Optimiser updates a rollout."""
+    microbatch_rows: int | None = None
+    """Responses whose activations are held at once; by default as many as make at most 16,384 tokens."""
+    learning_rate: float = 1e-6
+    """Peak learning rate of RL."""
+    learning_rate_warmup: int = 10
+    """Updates over which it rises linearly; afterwards it is constant."""
+    adam_b1: float = 0.9
+    """Decay of the first moment."""
+    adam_b2: float = 0.95
+    """Decay of the second moment."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(0, self, ["steps", "learning_rate_warmup", "weight_decay"])
+        check_at_least(1, self, ["minibatches", "microbatch_rows"])
+        check_positive(self, ["learning_rate", "max_grad_norm"])

@@ -1,0 +1,37 @@
+"""Named numbers on the command line: `--algorithm-options clip_high=0.3 cache=8`."""
+
+from typing import Annotated
+
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+def read_options(words: list[str]) -> dict[str, int | float]:
+    """Read `name=number` words.
+
+    Raises:
+        ValueError: a word of another form.
+
+    Example:
+        >>> read_options(["clip_high=0.3", "cache=8"])
+        {'clip_high': 0.3, 'cache': 8}
+    """
+    options: dict[str, int | float] = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        try:
+            options[name] = int(number) if number.lstrip("+-").isdigit() else float(number)
+        except ValueError as error:
+            raise ValueError(f"{word!r} is not name=number") from error
+    return options
+
+
+Options = Annotated[
+    dict[str, int | float],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=NUMBER",
+        instance_from_str=read_options,
+        is_instance=lambda instance: isinstance(instance, dict),
+        str_from_instance=lambda instance: [f"{name}={number}" for name, number in instance.items()],
+    ),
+]

@@ -1,0 +1,37 @@
+"""Settings of what a run keeps and shows."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from rljax.training.config.checks import check_at_least
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run keeps and shows."""
+
+    folder: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """Folder of the run; by default runs/NAME-DATE-TIME."""
+    name: str = "rljax"
+    """Name of the run, for its folder and trackers."""
+    seed: int = 0
+    """Of everything: parameters, problems, order, sampling."""
+    eval_every: int = 20
+    """RL steps between held-out evaluations; 0 evaluates only before and after."""
+    checkpoint_every: int = 50
+    """RL steps between checkpoints; the last step always writes one."""
+    sample_every: int = 20
+    """RL steps between shown samples; 0 shows none."""
+    shown_samples: int = 3
+    """How many samples are shown then."""
+    wandb: bool = False
+    """Log to Weights & Biases too (needs `rljax[wandb]`)."""
+    quiet: bool = False
+    """Few plain lines instead of the live display."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples"])
+        check_at_least(1, self, ["checkpoint_every"])

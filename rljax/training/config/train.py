@@ -1,0 +1,199 @@
+"""All settings of a run: groups in code, flat on the command line. An experiment is one frozen value of this class."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from rljax.errors import InputError
+from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
+from rljax.training.config.critic import CriticConfig
+from rljax.training.config.data import DataConfig
+from rljax.training.config.flat import flat_names
+from rljax.training.config.model import DevicesConfig, ModelConfig
+from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
+from rljax.training.config.run import RunConfig
+from rljax.training.config.sampling import SamplingConfig
+from rljax.training.config.task import TASKS, SumsConfig, TaskConfig, task_name, task_named
+
+MICROBATCH_TOKENS = 16_384
+"""Tokens whose activations are held at once where nobody says how many rows."""
+
+GROUPS = MappingProxyType(
+    {
+        "algorithm": AlgorithmConfig,
+        "reward": RewardConfig,
+        "model": ModelConfig,
+        "data": DataConfig,
+        "warm_start": WarmStartConfig,
+        "sampling": SamplingConfig,
+        "optimization": OptimizationConfig,
+        "critic": CriticConfig,
+        "devices": DevicesConfig,
+        "run": RunConfig,
+    }
+)
+"""Groups of settings that every run has; the generated task is the one that it may lack."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of one training run; `config.json` in the run folder is exactly this.
+
+    Settings are grouped by what they belong to: `config.optimization.learning_rate`. Each also has one flat name, that of its
+    flag: `TrainConfig.flat(learning_rate=1e-5)` and `config.replace(learning_rate=1e-5)` are `--learning-rate 1e-5`.
+
+    Example:
+        >>> config = TrainConfig.flat(dataset="problems.jsonl", learning_rate=1e-5)
+        >>> config.data.dataset, config.replace(critic_learning_rate=1e-4).critic.learning_rate
+        ('problems.jsonl', 0.0001)
+    """
+
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig | None = None
+    """The generated task. With a dataset there is none; without one, None stands for `sums` as it is by default."""
+    data: DataConfig = field(default_factory=DataConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    devices: DevicesConfig = field(default_factory=DevicesConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self):
+        """Refuse values that cannot work together, with the setting and what to give instead."""
+        if self.task is not None and self.data.dataset is not None:
+            raise InputError(
+                f"There are a dataset ({self.data.dataset!r}) and a generated task ({task_name(self.task)}); give one of them."
+            )
+        prompts, minibatches = self.sampling.prompts, self.optimization.minibatches
+        if prompts % minibatches:
+            raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
+        rows, microbatch = self.minibatch_rows, self.optimization.microbatch_rows
+        if microbatch is not None and rows % microbatch:
+            raise InputError(
+                f"microbatch_rows={microbatch} does not divide the {rows} responses of a mini-batch "
+                f"({prompts} prompts / {minibatches} mini-batches x {self.sampling.group_size}); choose a divisor."
+            )
+
+    @property
+    def minibatch_rows(self) -> int:
+        """Responses of one optimiser update."""
+        return self.sampling.prompts // self.optimization.minibatches * self.sampling.group_size
+
+    @property
+    def microbatch_rows(self) -> int:
+        """Responses whose activations are held at once: a divisor of the mini-batch."""
+        if self.optimization.microbatch_rows is not None:
+            return self.optimization.microbatch_rows
+        rows = self.minibatch_rows
+        tokens = self.data.max_prompt_tokens + self.sampling.max_response_tokens
+        return max((n for n in range(1, rows + 1) if rows % n == 0 and n * tokens <= MICROBATCH_TOKENS), default=1)
+
+    @property
+    def generated_task(self) -> TaskConfig | None:
+        """The task that is generated, None with a dataset."""
+        return SumsConfig() if self.task is None and self.data.dataset is None else self.task
+
+    @classmethod
+    def flat(cls, **settings: Any) -> "TrainConfig":
+        """Build a configuration from flat names, those of the flags; `task` takes the task's name.
+
+        Raises:
+            InputError: a name that no setting has, or values that cannot work.
+        """
+        return cls().replace(**settings)
+
+    def replace(self, **settings: Any) -> "TrainConfig":
+        """Change settings by their flat names, those of the flags; `task` takes the task's name.
+
+        Raises:
+            InputError: a name that no setting has, or values that cannot work.
+
+        Example:
+            >>> TrainConfig().replace(task="iteration", iterations=(2, 4), steps=10).task.iterations
+            (2, 4)
+        """
+        changes: dict[str, Any] = {}
+        if "task" in settings:
+            changes["task"] = _task(settings.pop("task"))
+        for name, group in self._groups(changes).items():
+            flat = flat_names(type(group))
+            values = {entry: settings.pop(flag) for entry, flag in flat.items() if flag in settings}
+            if values:
+                changes[name] = replace(group, **values)
+        if settings:
+            raise InputError(
+                f"There is no setting {', '.join(map(repr, settings))}; `rljax train --help` lists all of them."
+            )
+        if changes.get("data", self.data).dataset is not None and "task" not in changes:
+            changes["task"] = None
+        return replace(self, **changes)
+
+    def to_flat(self) -> dict[str, Any]:
+        """Every setting by its flat name; `task` is the task's name.
+
+        Example:
+            >>> TrainConfig().to_flat()["warm_start_steps"]
+            0
+        """
+        task = {} if self.task is None else {"task": task_name(self.task)}
+        return task | {
+            flag: getattr(group, entry)
+            for group in self._groups({}).values()
+            for entry, flag in flat_names(type(group)).items()
+            if not (group is self.generated_task and self.task is None)
+        }
+
+    def _groups(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Groups by name as they are, or as `changes` has them; the default task where none is set and none is excluded."""
+        groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
+        task = changes["task"] if "task" in changes else self.generated_task
+        return groups if task is None else {"task": task} | groups
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dict that `from_json` reads back to an equal value."""
+        raw = asdict(self)
+        if self.task is not None:
+            raw["task"] = {"name": task_name(self.task)} | raw["task"]
+        return raw
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "TrainConfig":
+        """Read what `to_json` gave.
+
+        Raises:
+            InputError: a group or setting that this version does not know.
+        """
+        _refuse_unknown(set(raw) - {"task", *GROUPS})
+        groups = {name: _read(GROUPS[name], raw[name]) for name in GROUPS if name in raw}
+        if raw.get("task") is None:
+            return cls(**groups)
+        settings = dict(raw["task"])
+        return cls(task=_read(task_named(settings.pop("name")), settings), **groups)
+
+
+def _task(value: TaskConfig | str | None) -> TaskConfig | None:
+    """A task by its settings or its name."""
+    return task_named(value)() if isinstance(value, str) else value
+
+
+def _refuse_unknown(names: set[str]) -> None:
+    if names:
+        raise InputError(
+            f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
+            "version cannot be opened; train it again, or install the version that made it."
+        )
+
+
+def _read(group: type, raw: object) -> Any:
+    """One group of settings; JSON's lists become tuples again."""
+    if not isinstance(raw, Mapping):
+        _refuse_unknown({str(raw)})
+    _refuse_unknown(set(raw) - {entry.name for entry in fields(group)})
+    return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
+
+
+__all__ = ["GROUPS", "MICROBATCH_TOKENS", "TASKS", "TrainConfig"]

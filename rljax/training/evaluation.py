@@ -1,0 +1,183 @@
+"""How good a model is on problems whose answers can be checked: open it, answer, judge, report."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from rljax.data.dataset import load_problems
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.evaluation.report import Report, chosen_columns, make_report
+from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
+from rljax.evaluation.statistics import MOST_SAMPLES
+from rljax.files import atomic_write
+from rljax.rewards.ballot import vote_for
+from rljax.training.opening import load
+
+
+def evaluate(
+    target: str | Path,
+    *,
+    dataset: str | None = None,
+    problems: Sequence[Problem] | None = None,
+    reward: str | Callable | None = None,
+    right_above: float = 0.0,
+    tokenizer: str | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    limit: int | None = None,
+    max_response_tokens: int | None = None,
+    samples: int = 1,
+    k: Sequence[int] | None = None,
+    greedy: bool = False,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    by: Sequence[str] | None = None,
+    batch: int = 256,
+    seed: int = 0,
+    out: Path | None = None,
+    watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
+) -> Report:
+    """Answer problems and measure how many answers are right, with 95 % confidence intervals over problems.
+
+    Args:
+        target: folder of a run, Hugging Face folder, or hub id.
+        dataset: problems to answer (file or hub id); by default the run's held-out ones.
+        problems: the problems themselves, in place of `dataset`.
+        reward: what judges, in place of the run's reward.
+        right_above: an answer is right when its reward is above this.
+        tokenizer: for a model folder without one.
+        checkpoint: which one of the run.
+        limit: answer only the first so many problems.
+        max_response_tokens: budget of a response; by default the run's.
+        samples: answers to each problem.
+        k: numbers of answers for pass@k and maj@k, at most `samples`; by default the powers of two, and `samples`.
+        greedy: take the likeliest token each time; the default for a single answer.
+        temperature: of the draws; by default 1 for several answers to a problem.
+        top_k: draw from the k likeliest tokens only.
+        top_p: draw from the smallest set of tokens with this share of probability.
+        by: columns that problems are grouped by; by default those of a known name that there are.
+        batch: most answers that are drawn at once.
+        seed: of the draws.
+        out: save every answer here as it comes, and a summary beside it; the same call continues an interrupted evaluation.
+        watch: passes the calls on and shows how far they are.
+
+    Returns:
+        The report: `report.headline()` is one line, `report.tables()` are tables for rich, `report.to_json()` is everything.
+
+    Raises:
+        InputError: something that cannot be measured, opened or judged.
+    """
+    check_numbers(limit=limit, samples=samples, batch=batch, seed=seed)
+    numbers_of_answers = chosen_k(samples, k)
+    temperature = chosen_temperature(samples, greedy=greedy, temperature=temperature, top_k=top_k, top_p=top_p)
+    if problems is None and dataset is not None:
+        problems = load_problems(dataset)
+    opened = load(
+        target,
+        which=checkpoint,
+        reward=reward,
+        tokenizer=tokenizer,
+        problems=None if problems is None else problems[:limit],
+        max_response_tokens=max_response_tokens,
+    )
+    worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+    worker = worker if limit is None else worker.first(limit)
+    asked, judged_by = worker.prompts.problems, opened.config.reward.name
+    columns = chosen_columns(asked, by)
+    sampled = answer_all(
+        worker,
+        opened.params,
+        samples,
+        seed=seed,
+        batch=batch,
+        vote=vote_for(judged_by),
+        settings={
+            "target": str(target),
+            "checkpoint": checkpoint,
+            "dataset": dataset,
+            "limit": limit,
+            "reward": judged_by,
+            **settings_of(worker, opened.params, opened.mesh),
+        },
+        out=out,
+        watch=watch,
+    )
+    report = make_report(sampled, asked, at=numbers_of_answers, columns=columns, right_above=right_above)
+    report = report._replace(dropped=worker.prompts.dropped)
+    if out is not None:
+        save_summary(out, report, right_above=right_above)
+    return report
+
+
+def check_numbers(*, limit: int | None, samples: int, batch: int, seed: int) -> None:
+    """Refuse numbers that nothing can be done with.
+
+    Raises:
+        InputError: one of them, named.
+    """
+    for name, value in (("limit", limit), ("samples", samples), ("batch", batch)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name} is {value}; it must be at least 1.")
+    if samples > MOST_SAMPLES:
+        raise InputError(f"--samples is {samples}; at most {MOST_SAMPLES} answers to a problem can be measured.")
+    if seed < 0:
+        raise InputError(f"--seed is {seed}; it must be 0 or more.")
+
+
+def chosen_k(samples: int, k: Sequence[int] | None) -> list[int]:
+    """Numbers of answers for pass@k and maj@k, in order.
+
+    Raises:
+        InputError: one that so many samples cannot measure.
+
+    Example:
+        >>> chosen_k(6, None), chosen_k(6, (5, 1))
+        ([1, 2, 4, 6], [1, 5])
+    """
+    if k is None:
+        return sorted({*(2**i for i in range(samples.bit_length())), samples})
+    for number in k:
+        if not 1 <= number <= samples:
+            raise InputError(f"--k {number} cannot be measured from --samples {samples}; it must be from 1 to that.")
+    return sorted(set(k))
+
+
+def chosen_temperature(
+    samples: int, *, greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None
+) -> float:
+    """Temperature of the draws; 0 is greedy.
+
+    Raises:
+        InputError: settings that contradict each other, or several answers that would all be the same.
+
+    Example:
+        >>> plain = {"greedy": False, "top_k": None, "top_p": None}
+        >>> [chosen_temperature(samples, temperature=t, **plain) for samples, t in ((1, None), (4, None), (1, 0.6))]
+        [0.0, 1.0, 0.6]
+    """
+    if greedy and temperature:
+        raise InputError(f"--greedy and --temperature {temperature} contradict each other; give one of them.")
+    if greedy or (temperature is None and samples == 1):
+        chosen = 0.0
+    else:
+        chosen = 1.0 if temperature is None else temperature
+    if chosen == 0 and samples > 1:
+        raise InputError(
+            f"the {samples} greedy answers to a problem would all be the same; leave --samples out, or draw them at "
+            f"a --temperature above 0."
+        )
+    if chosen == 0 and (top_k is not None or top_p is not None):
+        raise InputError(
+            "--top-k and --top-p say what is drawn from, but greedy answers are not drawn; give a --temperature above 0 too."
+        )
+    return chosen
+
+
+def save_summary(out: Path, report: Report, *, right_above: float) -> None:
+    """Write the report beside the answers, with the settings that both were made with."""
+    files = sample_files(out)
+    settings = json.loads(files.settings.read_text(encoding="utf-8"))
+    content = {"settings": settings, "right_above": right_above, "dropped": report.dropped, **report.to_json()}
+    atomic_write(files.summary, json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n")
