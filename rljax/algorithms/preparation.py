@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
-from rljax.ops.group_history import temporal_advantage
 from rljax.ops.masked import count_tokens, zero_outside
+from rljax.ops.unpublished.reward_history import temporal_advantage
 from rljax.ops.weights import token_mean
 
 _PER_TOKEN = ("behaviour_logp", "policy_logp", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy")
@@ -279,7 +279,7 @@ def prepare(
         mask=trained.mask,
         advantage=_advantage(algorithm, rollout, trained, credit),
         weights=_weights(algorithm, trained, policy_logp, minibatches),
-        denominator_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
+        old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
         policy_logp=policy_logp,
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
         term_weights=tuple(weigh(_term_weights(algorithm, term)) for term in algorithm.terms),

@@ -1,4 +1,4 @@
-"""What several algorithms add to the loss or take from the reward; a coefficient of 0 leaves it out altogether."""
+"""Penalties and bonuses that several algorithms share; a coefficient of 0 leaves one out altogether."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
     check_nonnegative(beta=beta)
     if beta == 0:
         return ()
-    return (Term("reference_kl", beta, lambda policy: estimator(policy.logp, policy.ref_logp), needs="ref_logp"),)
+    return (Term("reference_kl", beta, lambda inputs: estimator(inputs.logp, inputs.ref_logp), needs="ref_logp"),)
 
 
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
@@ -30,13 +30,13 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:
         return ()
-    return (Term("entropy_bonus", -coefficient, lambda policy: policy.entropy, needs="entropy"),)
+    return (Term("entropy_bonus", -coefficient, lambda inputs: inputs.entropy, needs="entropy"),)
 
 
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
     """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, every token of theirs counting the same.
 
-    Correct is what has an unshaped reward above 0. No term at all when the coefficient is 0.
+    A response is correct when its unshaped reward is above 0. No term at all when the coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:
@@ -44,7 +44,7 @@ def positive_examples(coefficient: float) -> tuple[Term, ...]:
     term = Term(
         "positive_examples",
         coefficient,
-        lambda policy: -policy.logp,
+        lambda inputs: -inputs.logp,
         weights=lambda part: positive_example_weights(part.rewards > 0, part.mask),
     )
     return (term,)

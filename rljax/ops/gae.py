@@ -12,17 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rljax.ops.arrays import Mask, Number
 from rljax.ops.checks import (
     check_between,
     check_floating,
     check_lengths,
     check_mask,
     check_positive,
-    check_same_shape,
+    check_tokens,
 )
-from rljax.ops.masked import Mask, zero_outside
-
-Number = float | int | Num[Array, ""]
+from rljax.ops.masked import zero_outside
 
 
 class DecoupledGAE(NamedTuple):
@@ -30,13 +29,6 @@ class DecoupledGAE(NamedTuple):
 
     advantage: Float[Array, "*rows T"]
     value_target: Float[Array, "*rows T"]
-
-
-def _check_tokens(mask: Mask, gamma: Number, **arrays: Array) -> None:
-    check_floating(**arrays)
-    check_mask(mask=mask)
-    check_same_shape(**arrays, mask=mask)
-    check_between(0, 1, gamma=gamma)
 
 
 def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
@@ -111,9 +103,9 @@ def td_errors(
         [0.25, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Section 3; MF Eq. 13 (whose V_aug is `rljax.ops.value.mix_values`).
+        GAE, arXiv:1506.02438, Section 3; Eq. 13 of the design document (V_aug: `rljax.ops.unpublished.mixture`).
     """
-    _check_tokens(mask, gamma, rewards=rewards, values=values)
+    check_tokens(mask, gamma, rewards=rewards, values=values)
     dtype = jnp.result_type(rewards, values)
     discount = jnp.asarray(gamma, dtype)
 
@@ -161,9 +153,9 @@ def gae(
         [0.5, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; MF Eq. 7.
+        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; Eq. 7 of the design document.
     """
-    _check_tokens(mask, gamma, rewards=rewards, values=values)
+    check_tokens(mask, gamma, rewards=rewards, values=values)
     _check_lambda(mask, lambda_=lambda_)
     dtype = jnp.result_type(rewards, values)
     discount = jnp.asarray(gamma, dtype)
@@ -209,9 +201,9 @@ def monte_carlo_returns(
         [0.25, 0.5, 1.0]
 
     Source:
-        VC-PPO's value pretraining, arXiv:2503.01491; MF Algorithm 1, line 4.
+        VC-PPO's value pretraining, arXiv:2503.01491; Algorithm 1, line 4 of the design document.
     """
-    _check_tokens(mask, gamma, rewards=rewards)
+    check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
 
     def step(carry, reward):
@@ -299,7 +291,7 @@ def decoupled_gae(
         [1.0, 1.0]
 
     Source:
-        VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; MF Eqs. 19-20.
+        VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; Eqs. 19-20 of the design document.
     """
     # Checked here, where they have names of their own, so that a refusal says which of the two is wrong.
     check_mask(mask=mask)

@@ -14,7 +14,7 @@ from rljax.data.history import Choice, History, Window, choose, curriculum, mean
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import Demonstrations, PromptStream
 from rljax.models import Params, Scores
-from rljax.ops.group_history import RewardHistory, push_history
+from rljax.ops.unpublished.reward_history import RewardHistory, push_history
 from rljax.parallel import fetch, put, put_rows, shardings
 from rljax.rollout import Collected, Engine, Groups, collect
 from rljax.training.config import TrainConfig

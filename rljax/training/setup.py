@@ -24,7 +24,7 @@ from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, Params, TransformerConfig, init_params
 from rljax.models.huggingface import load_params, locate, read_config
-from rljax.ops.group_history import empty_history
+from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import check_rows, make_mesh
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress

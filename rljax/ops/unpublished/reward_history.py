@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from rljax.ops.arrays import Mask
 from rljax.ops.checks import (
     check_at_least,
     check_between,
@@ -23,7 +24,6 @@ from rljax.ops.checks import (
     check_same_shape,
 )
 from rljax.ops.group import group_centered
-from rljax.ops.masked import Mask
 
 
 class RewardHistory(NamedTuple):
@@ -56,7 +56,8 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         [0, 0, 0]
 
     Source:
-        MF Algorithm 5, history buffer 𝓗; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, history buffer 𝓗. Published for the same job:
+        more responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
     return RewardHistory(jnp.zeros((prompts, capacity)), jnp.zeros(prompts, jnp.int32), jnp.zeros(prompts, jnp.int32))
@@ -112,7 +113,8 @@ def push_history(
         ([2.0, 3.0], [0, 2])
 
     Source:
-        MF Algorithm 5, line 6; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, line 6. Published for the same job: more
+        responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     capacity = history.rewards.shape[1]
@@ -164,7 +166,8 @@ def join_history(
         ([1.0, 5.0, 0.0], [[True, True, False], [True, False, False]])
 
     Source:
-        MF Algorithm 5, lines 2 to 4; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, lines 2 to 4. Published for the same job: more
+        responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     size = history.size.at[ids].get(mode="fill", fill_value=0)
@@ -209,7 +212,8 @@ def temporal_advantage(
         [[0.5, 0.5]]
 
     Source:
-        MF Algorithm 5, line 5; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, line 5. Published for the same job: more
+        responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     combined, counts = join_history(history, prompt_ids, rewards, valid=valid)
     return advantage(combined, valid=counts)[:, : rewards.shape[-1]]
