@@ -5,10 +5,23 @@ from functools import partial
 
 from jaxtyping import Array
 
-from rljax.algorithms.algorithm import Term
+from rljax.algorithms.algorithm import Rollout, Term, TermInputs
 from rljax.ops.checks import check_nonnegative
 from rljax.ops.divergence import k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
+
+
+def _entropy(inputs: TermInputs) -> Array:
+    assert inputs.entropy is not None  # `needs` asks for it
+    return inputs.entropy
+
+
+def _negative_logp(inputs: TermInputs) -> Array:
+    return -inputs.logp
+
+
+def _on_correct_tokens(rollout: Rollout) -> Array:
+    return positive_example_weights(rollout.rewards > 0, rollout.mask)
 
 
 def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] = k3) -> tuple[Term, ...]:
@@ -16,7 +29,12 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
     check_nonnegative(beta=beta)
     if beta == 0:
         return ()
-    return (Term("reference_kl", beta, lambda inputs: estimator(inputs.logp, inputs.ref_logp), needs="ref_logp"),)
+
+    def per_token(inputs: TermInputs) -> Array:
+        assert inputs.ref_logp is not None  # `needs` asks for it
+        return estimator(inputs.logp, inputs.ref_logp)
+
+    return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 
 
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
@@ -30,7 +48,7 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:
         return ()
-    return (Term("entropy_bonus", -coefficient, lambda inputs: inputs.entropy, needs="entropy"),)
+    return (Term("entropy_bonus", -coefficient, _entropy, needs="entropy"),)
 
 
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
@@ -41,10 +59,4 @@ def positive_examples(coefficient: float) -> tuple[Term, ...]:
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:
         return ()
-    term = Term(
-        "positive_examples",
-        coefficient,
-        lambda inputs: -inputs.logp,
-        weights=lambda part: positive_example_weights(part.rewards > 0, part.mask),
-    )
-    return (term,)
+    return (Term("positive_examples", coefficient, _negative_logp, weights=_on_correct_tokens),)

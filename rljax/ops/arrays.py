@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Num
 
 Mask = Bool[Array, "..."] | Num[Array, "..."]
@@ -16,7 +17,7 @@ Step = float | int | Num[Array, "..."]
 
 def is_concrete(*values: object) -> bool:
     """Whether the values are known now: none of them is traced."""
-    return not any(isinstance(value, jax.core.Tracer) for value in values)
+    return not any(isinstance(value, Tracer) for value in values)
 
 
 def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
@@ -25,3 +26,9 @@ def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
     Strict dtype promotion refuses to mix integers with floating point, and so does this library.
     """
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def common_dtype(*arrays: Array | Number) -> jnp.dtype:
+    """The dtype of arrays of mixed precision together, also under strict promotion; a Python number does not widen it."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*arrays)

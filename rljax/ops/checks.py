@@ -136,7 +136,7 @@ def check_one_a_row(**arrays: Any) -> None:
 def check_ascending(**arrays: Any) -> None:
     """Refuse an array that falls anywhere along its last axis."""
     for name, value in arrays.items():
-        if is_concrete(value) and not (np.diff(np.asarray(value)) >= 0).all():
+        if is_concrete(value) and not bool((np.diff(np.asarray(value, float)) >= 0).all()):
             raise ValueError(f"{name} must be ascending, got {value}")
 
 

@@ -5,11 +5,13 @@ The estimators know no mask: give both policies the same (say zero) log-probabil
 with `rljax.ops.weights`.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from rljax.ops.arrays import Mask
+from rljax.ops.arrays import Mask, common_dtype
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
 from rljax.ops.masked import zero_outside
 
@@ -300,10 +302,12 @@ def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
     if jax.tree.structure(params) != structure:
         raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
 
-    def step(path, old, new):
+    def step(path: Any, old: Array, new: Array) -> Array:
         old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
         check_floating(**{old_name: old, new_name: new})
         check_same_shape(**{old_name: old, new_name: new})
-        return ((1 - rate) * old + rate * new.astype(old.dtype)).astype(old.dtype)
+        dtype = common_dtype(old, rate)
+        kept, taken = jnp.asarray(1 - rate, dtype) * old.astype(dtype), jnp.asarray(rate, dtype) * new.astype(dtype)
+        return (kept + taken).astype(old.dtype)
 
     return jax.tree_util.tree_map_with_path(step, reference, params)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, as_float, common_dtype
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -22,13 +22,20 @@ from rljax.ops.checks import (
     check_tokens,
 )
 from rljax.ops.masked import zero_outside
+from rljax.records import documented
+
+Carry = tuple[Array, ...]
+Step = Callable[..., tuple[Carry, Array]]
 
 
+@documented
 class DecoupledGAE(NamedTuple):
-    """What the policy and what the critic learns from, each with a λ of its own."""
+    """Advantage of the policy and target of the critic, each with a λ of its own."""
 
     advantage: Float[Array, "*rows T"]
+    """Advantage of each token, in the reward's unit; 0 outside the mask."""
     value_target: Float[Array, "*rows T"]
+    """The critic's target at each token, in the reward's unit; 0 outside the mask."""
 
 
 def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
@@ -51,7 +58,7 @@ def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
 
 
-def _scan_back(step: Callable, start: tuple, mask: Mask, *arrays: Array) -> Float[Array, "*rows T"]:
+def _scan_back(step: Step, start: Carry, mask: Mask, *arrays: Array) -> Float[Array, "*rows T"]:
     """Run `step(carry, *tokens) -> (carry, out)` from the last token to the first, all rows at once.
 
     Time leads, so a step reads and writes contiguous rows. Outside the mask the carry passes on unchanged.
@@ -59,7 +66,7 @@ def _scan_back(step: Callable, start: tuple, mask: Mask, *arrays: Array) -> Floa
     keep = mask.astype(bool)
     inputs = tuple(jnp.moveaxis(zero_outside(x, mask), -1, 0) for x in arrays)
 
-    def body(carry, now):
+    def body(carry: Carry, now: Carry) -> tuple[Carry, Array]:
         keep_now, *tokens = now
         stepped, out = step(carry, *tokens)
         passed = tuple(jnp.where(keep_now, new, old) for new, old in zip(stepped, carry, strict=True))
@@ -106,10 +113,10 @@ def td_errors(
         GAE, arXiv:1506.02438, Section 3; Eq. 13 of the design document (V_aug: `rljax.ops.unpublished.mixture`).
     """
     check_tokens(mask, gamma, rewards=rewards, values=values)
-    dtype = jnp.result_type(rewards, values)
+    dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
 
-    def step(carry, reward, value):
+    def step(carry: Carry, reward: Array, value: Array) -> tuple[Carry, Array]:
         (next_value,) = carry
         return (value,), reward + discount * next_value - value
 
@@ -157,11 +164,11 @@ def gae(
     """
     check_tokens(mask, gamma, rewards=rewards, values=values)
     _check_lambda(mask, lambda_=lambda_)
-    dtype = jnp.result_type(rewards, values)
+    dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
 
-    def step(carry, reward, value):
+    def step(carry: Carry, reward: Array, value: Array) -> tuple[Carry, Array]:
         next_value, next_advantage = carry
         advantage = reward + discount * next_value - value + decay * next_advantage
         return (value, advantage), advantage
@@ -206,7 +213,7 @@ def monte_carlo_returns(
     check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
 
-    def step(carry, reward):
+    def step(carry: Carry, reward: Array) -> tuple[Carry, Array]:
         total = reward + discount * carry[0]
         return (total,), total
 
@@ -331,10 +338,9 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
     """
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
-    dtype = lengths.dtype if jnp.issubdtype(lengths.dtype, jnp.floating) else jnp.result_type(float)
-    tokens = lengths.astype(dtype)
+    tokens = as_float(lengths)
     empty = tokens == 0
-    spread = jnp.asarray(alpha, dtype) * jnp.where(empty, 1.0, tokens)
+    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(empty, 1.0, tokens)
     return jnp.where(empty, 0.0, jnp.clip(1 - 1 / spread, 0.0, 1.0))
 
 

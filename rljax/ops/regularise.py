@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, common_dtype
 from rljax.ops.checks import check_floating, check_mask, check_nonnegative, check_same_shape
 from rljax.ops.masked import zero_outside
 from rljax.ops.weights import token_mean
@@ -132,11 +132,13 @@ def fisher_anchor(
     for path, leaf in jax.tree_util.tree_leaves_with_path(fisher):
         check_nonnegative(**{f"fisher{jax.tree_util.keystr(path)}": leaf})
 
-    def pull(theta, anchor, stiffness):
-        dtype = jnp.promote_types(jnp.result_type(theta, anchor, stiffness), jnp.float32)
-        return (stiffness * jnp.square(theta.astype(dtype) - anchor)).sum()
+    dtype = common_dtype(jnp.zeros((), jnp.float32), *jax.tree.leaves((params, anchor_params, fisher)))
 
-    return 0.5 * coefficient * sum(jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher)))
+    def pull(theta: Array, anchor: Array, stiffness: Array) -> Array:
+        return (stiffness.astype(dtype) * jnp.square(theta.astype(dtype) - anchor.astype(dtype))).sum()
+
+    pulls = jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher))
+    return 0.5 * coefficient * jnp.stack(pulls).sum()
 
 
 def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:

@@ -3,16 +3,18 @@
 Lengths are counted in tokens, never in characters. Nothing here carries a gradient to the policy.
 """
 
+import functools
 from collections.abc import Mapping
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Lengths, Number
+from rljax.ops.arrays import Lengths, Number, as_float
 from rljax.ops.checks import (
     check_between,
     check_boolean,
     check_floating,
+    check_lengths,
     check_positive,
     check_same_shape,
 )
@@ -110,4 +112,4 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         raise ValueError(f"weights must name the parts {sorted(parts)}, and at least one, got {sorted(weights)}")
     check_floating(**parts)
     check_same_shape(**parts)
-    return sum(weights[name] * part for name, part in parts.items())
+    return functools.reduce(jnp.add, (weights[name] * part for name, part in parts.items()))

@@ -7,7 +7,7 @@ in the rows, so any split into micro-batches or devices adds up to the same numb
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, as_float
 from rljax.ops.checks import (
     check_at_least,
     check_boolean,
@@ -23,9 +23,15 @@ def _ratio(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> 
     return jnp.where(empty, 0.0, numerator / jnp.where(empty, 1.0, denominator))
 
 
-def _as_float(mask: Mask) -> Float[Array, "..."]:
+def _tokens(mask: Mask) -> Float[Array, "..."]:
+    """1 for each token of the mask, 0 elsewhere."""
     check_mask(mask=mask)
-    return mask.astype(bool).astype(jnp.result_type(float))
+    return as_float(mask.astype(bool))
+
+
+def _some(lengths: Float[Array, "..."]) -> Float[Array, ""]:
+    """How many of the lengths are above 0."""
+    return (lengths > 0).sum().astype(lengths.dtype)
 
 
 def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
@@ -52,7 +58,7 @@ def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
     Source:
         DAPO, arXiv:2503.14476, Eq. 8, over the batch as its authors' code does; Eq. 28 of the design document.
     """
-    tokens = _as_float(mask)
+    tokens = _tokens(mask)
     return _ratio(tokens, tokens.sum())
 
 
@@ -80,9 +86,9 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
     Source:
         GRPO, arXiv:2402.03300, Eq. 3: (1/G) Σ_i (1/|o_i|) Σ_t.
     """
-    tokens = _as_float(mask)
+    tokens = _tokens(mask)
     lengths = tokens.sum(-1, keepdims=True)
-    return _ratio(tokens, lengths * (lengths > 0).sum())
+    return _ratio(tokens, lengths * _some(lengths))
 
 
 def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"]:
@@ -111,9 +117,8 @@ def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"
         Dr.GRPO, arXiv:2503.20783, Section 3 and its authors' code (masked sum over a constant, then mean).
     """
     check_at_least(1, max_length=max_length)
-    tokens = _as_float(mask)
-    responses = (tokens.sum(-1) > 0).sum()
-    return _ratio(tokens, responses * jnp.asarray(max_length, tokens.dtype))
+    tokens = _tokens(mask)
+    return _ratio(tokens, _some(tokens.sum(-1)) * jnp.asarray(max_length, tokens.dtype))
 
 
 def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
@@ -141,8 +146,8 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         RLOO, arXiv:2402.14740, Section 3.2, where a response is one action: log π(o_i) is the sum over its tokens. It is
         `constant_length` with a length of 1.
     """
-    tokens = _as_float(mask)
-    return _ratio(tokens, (tokens.sum(-1) > 0).sum().astype(tokens.dtype))
+    tokens = _tokens(mask)
+    return _ratio(tokens, _some(tokens.sum(-1)))
 
 
 def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
@@ -172,9 +177,9 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
         DAPO, arXiv:2503.14476, Eq. 8 as printed: 1/Σ_i |o_i| stands inside the expectation over prompts.
     """
     check_rank(2, mask=mask)
-    tokens = _as_float(mask)
+    tokens = _tokens(mask)
     sizes = tokens.sum((-2, -1), keepdims=True)
-    return _ratio(tokens, sizes * (sizes > 0).sum())
+    return _ratio(tokens, sizes * _some(sizes))
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:

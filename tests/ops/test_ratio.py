@@ -287,7 +287,7 @@ ROW_WISE = [
         ((X, X.astype(int), M), r"old_logp must be a floating-point array, got int32\[2, 3\]"),
         ((X, X[:, :2], M), r"(old_logp must have the shape of logp|mask must have the shape of old_logp) \["),
         ((X[:, :2], X, M), r"old_logp must have the shape of logp \[2, 2\], got \[2, 3\]"),
-        ((X, X, M[:, :2]), r"mask must have the shape of (behaviour_)?logp \[2, 3\], got \[2, 2\]"),
+        ((X, X, M[:, :2]), r"mask must have the shape of (old_)?logp \[2, 3\], got \[2, 2\]"),
         ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
         ((X[:, :0], X[:, :0], M[:, :0]), "at least (one|2)"),
     ],

@@ -6,7 +6,7 @@ Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid`
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number
+from rljax.ops.arrays import Lengths, Mask, Number, as_float
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -93,7 +93,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         baseline by length; against a bias by length there is `rljax.ops.weights.constant_length`.
     """
     check_lengths(lengths=lengths)
-    tokens = lengths.astype(jnp.result_type(lengths, float))
+    tokens = as_float(lengths)
     empty = tokens == 0
     return jnp.where(empty, 0.0, 1.0 / jnp.sqrt(jnp.where(empty, 1.0, tokens)))
 
@@ -221,7 +221,7 @@ def _centered_by_type(
     lowest = jnp.where(same, lowest[None, :], jnp.inf).min(-1, keepdims=True)
     offset = jnp.where(member, rewards - lowest, 0.0)
     size = jnp.where(same, member.sum(-1)[None, :], 0).sum(-1, keepdims=True)
-    mean = jnp.where(same, offset.sum(-1)[None, :], 0.0).sum(-1, keepdims=True) / jnp.maximum(size, 1)
+    mean = jnp.where(same, offset.sum(-1)[None, :], 0.0).sum(-1, keepdims=True) / jnp.maximum(size, 1).astype(rewards.dtype)
     return jnp.where(member & (size > 1), offset - mean, 0.0)
 
 

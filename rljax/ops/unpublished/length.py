@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number
+from rljax.ops.arrays import Lengths, Mask, Number, as_float
 from rljax.ops.checks import (
     check_ascending,
     check_at_least,
@@ -174,7 +174,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         unpublished: from a design document, in no paper; its Eq. 30, L_median. Published for the same job: the constant of
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
-    lengths = count_tokens(mask).reshape(-1).astype(jnp.result_type(float))
+    lengths = as_float(count_tokens(mask).reshape(-1))
     ordered = jnp.sort(jnp.where(lengths > 0, lengths, jnp.inf))
     count = (lengths > 0).sum()
     middle = (ordered[jnp.maximum(count - 1, 0) // 2] + ordered[count // 2]) / 2
@@ -297,7 +297,7 @@ def length_percentiles(
     check_between(0.0, 100.0, percentiles=percentiles)
     if lengths.size == 0:
         raise ValueError(f"lengths must hold at least one length, got shape {list(lengths.shape)}")
-    tokens = lengths.astype(jnp.result_type(lengths, float))
+    tokens = as_float(lengths)
     return jnp.percentile(tokens.reshape(-1), jnp.asarray(percentiles, tokens.dtype))
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, Step
+from rljax.ops.arrays import Mask, Number, Step, common_dtype
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -234,7 +234,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
     return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)
 
 
-def _check_weights(weights, **columns) -> None:
+def _check_weights(weights: Array, **columns: Array) -> None:
     """Refuse weights that are not one floating-point number for each entry of the last axis of `columns`."""
     check_floating(weights=weights, **columns)
     check_rank(1, **columns)
@@ -342,7 +342,8 @@ def neural_symbolic_mixture(
     check_floating(logp=logp, symbolic_logp=symbolic_logp)
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
     check_between(0, 1, alpha=alpha)
-    share = jnp.asarray(alpha, jnp.result_type(logp, symbolic_logp))
+    dtype = common_dtype(logp, symbolic_logp)
+    logp, symbolic_logp, share = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
     # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
     impossible = shift == -jnp.inf

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, is_concrete
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive, check_tokens
 from rljax.ops.masked import zero_outside
 
@@ -160,7 +160,7 @@ def complexity_weighted_gae(
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
     """Refuse a complexity beyond its bound, where it can be seen: 1 - β|c|/C_max must not turn negative."""
     check_positive(max_complexity=max_complexity)
-    if any(isinstance(x, jax.core.Tracer) for x in (complexity, mask, max_complexity)):
+    if not is_concrete(complexity, mask, max_complexity):
         return
     largest = np.abs(np.where(np.asarray(mask).astype(bool), np.asarray(complexity), 0.0)).max(initial=0.0)
     if not largest <= max_complexity:
@@ -176,7 +176,7 @@ def _chunked_offset_sum(
     positions = jnp.arange(length)[None, :]
 
     @jax.checkpoint  # or reverse mode would keep the weights of every chunk, O(T²)
-    def block(start):
+    def block(start: Array) -> Array:
         offset = positions - (start + jnp.arange(size))[:, None]
         ahead = offset >= 0
         offset = jnp.where(ahead, offset, 0).astype(x.dtype)

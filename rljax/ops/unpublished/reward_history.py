@@ -24,14 +24,19 @@ from rljax.ops.checks import (
     check_same_shape,
 )
 from rljax.ops.group import group_centered
+from rljax.records import documented
 
 
+@documented
 class RewardHistory(NamedTuple):
     """The last rewards of every prompt: N prompts by identity, the last H rewards of each."""
 
     rewards: Float[Array, "N H"]
+    """A ring of rewards for each prompt."""
     next_slot: Int[Array, "N"]
+    """Slot of the ring that the next reward enters."""
     size: Int[Array, "N"]
+    """How many slots of the ring hold a reward."""
 
 
 def empty_history(prompts: int, capacity: int) -> RewardHistory:
@@ -119,7 +124,7 @@ def push_history(
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     capacity = history.rewards.shape[1]
 
-    def enter(memory, entry):
+    def enter(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
         prompt, row, counted = entry
         order = jnp.cumsum(counted, dtype=jnp.int32) - 1
         total = counted.sum(dtype=jnp.int32)
@@ -171,7 +176,7 @@ def join_history(
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     size = history.size.at[ids].get(mode="fill", fill_value=0)
-    known = jnp.arange(history.rewards.shape[1])[None, :] < size[:, None]
+    known = jnp.arange(history.rewards.shape[1], dtype=jnp.int32)[None, :] < size[:, None]
     past = history.rewards.at[ids].get(mode="fill", fill_value=0.0)
     return jnp.concatenate([rewards, past], axis=-1), jnp.concatenate([counts, known], axis=-1)
 
