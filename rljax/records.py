@@ -1,7 +1,6 @@
 """Documentation of a record's fields: the text under each field, where `help()` shows it."""
 
 import ast
-import dataclasses
 import functools
 import inspect
 import linecache
@@ -33,10 +32,11 @@ def documented(record: Record) -> Record:
         >>> Rollout.mask.__doc__
         'Response tokens, end-of-sequence included.'
     """
-    if not (dataclasses.is_dataclass(record) or (issubclass(record, tuple) and hasattr(record, "_fields"))):
+    is_tuple = issubclass(record, tuple) and hasattr(record, "_fields")
+    if not (is_tuple or hasattr(record, "__dataclass_fields__")):
         raise TypeError(f"record must be a NamedTuple or a dataclass, got {record!r}")
     texts = _texts_in(record.__module__).get(record.__qualname__, {})
-    if not dataclasses.is_dataclass(record):
+    if is_tuple:
         for name, text in texts.items():
             getattr(record, name).__doc__ = text
     elif texts:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Policy, Rollout, Term
+from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term, TermInputs
 from rljax.algorithms.cispo import cispo
 from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dr_grpo import dr_grpo
@@ -12,7 +12,8 @@ from rljax.algorithms.gmpo import gmpo
 from rljax.algorithms.gpg import gpg
 from rljax.algorithms.grpo import grpo, grpo_process
 from rljax.algorithms.gspo import gspo, gspo_token
-from rljax.algorithms.losses import explained_variance_of, loss, value_loss
+from rljax.algorithms.losses import loss, value_loss
+from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_variance_of
 from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
 from rljax.algorithms.ppo import ppo
 from rljax.algorithms.preparation import prepare, response_rewards
@@ -53,10 +54,12 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Critic",
+    "LossMetrics",
     "Past",
-    "Policy",
     "Rollout",
     "Term",
+    "TermInputs",
+    "ValueMetrics",
     "dapo_ladder",
     "explained_variance_of",
     "loss",

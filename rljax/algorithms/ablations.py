@@ -3,27 +3,43 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.algorithm import Algorithm, Critic
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import overlong_filter, sequence_mean
 
 
-def _with_critic(**slots) -> Callable[[Algorithm], Algorithm]:
-    return lambda algorithm: algorithm._replace(critic=algorithm.critic._replace(**slots))
+def _critic_of(algorithm: Algorithm) -> Critic:
+    if algorithm.critic is None:
+        raise ValueError("algorithm must have a critic to lose one of its parts, got critic=None")
+    return algorithm.critic
 
 
-def _with(**slots) -> Callable[[Algorithm], Algorithm]:
+def _with_critic(**slots: Any) -> Callable[[Algorithm], Algorithm]:
+    return lambda algorithm: algorithm._replace(critic=_critic_of(algorithm)._replace(**slots))
+
+
+def _with(**slots: Any) -> Callable[[Algorithm], Algorithm]:
     return lambda algorithm: algorithm._replace(**slots)
 
 
 def _coupled(algorithm: Algorithm) -> Algorithm:
     """Give the policy the critic's λ, whatever the length."""
-    lambda_ = algorithm.critic.target.keywords["lambda_"]
-    same = algorithm.critic._replace(policy_lambda=lambda lengths: jnp.full(lengths.shape, lambda_, float))
-    return algorithm._replace(critic=same)
+    critic = _critic_of(algorithm)
+    if not isinstance(critic.target, partial):
+        raise ValueError(
+            f"critic.target must be a partial with lambda_, from which the policy takes it, got {critic.target}"
+        )
+    lambda_ = float(critic.target.keywords["lambda_"])
+
+    def policy_lambda(lengths: Array) -> Array:
+        return jnp.full(lengths.shape, lambda_, float)
+
+    return algorithm._replace(critic=critic._replace(policy_lambda=policy_lambda))
 
 
 ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = MappingProxyType(

@@ -13,15 +13,17 @@ from typing import NamedTuple
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.value_head import ValueHead, scalar
-from rljax.ops.group_history import RewardHistory
+from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.ops.weights import token_mean
+from rljax.records import documented
 
 
+@documented
 class Rollout(NamedTuple):
-    """What was sampled and how it was judged. Data: no gradient flows into it."""
+    """Sampled responses and their rewards. Data: no gradient flows into it."""
 
     mask: Bool[Array, "P G T"]
-    """Response tokens, EOS included."""
+    """Response tokens, end-of-sequence included."""
     behaviour_logp: Float[Array, "P G T"]
     """Log-probability under the distribution that was sampled from, nats."""
     rewards: Float[Array, "P G"]
@@ -31,7 +33,7 @@ class Rollout(NamedTuple):
     ref_logp: Float[Array, "P G T"] | None = None
     """Under the reference policy; for algorithms that need it."""
     truncated: Bool[Array, "P G"] | None = None
-    """The token budget ran out before EOS; for algorithms that need it."""
+    """The token budget ran out before end-of-sequence; for algorithms that need it."""
     valid: Bool[Array, "P G"] | None = None
     """False where the reward had no opinion: such a response takes no part."""
     values: Float[Array, "P G T"] | None = None
@@ -46,34 +48,47 @@ class Rollout(NamedTuple):
     """Entropy of the policy that sampled, at each token, nats; for algorithms with an exploration bonus."""
 
 
+@documented
 class Past(NamedTuple):
-    """What is remembered of the prompts of a rollout: temporal groups (MF Algorithm 5)."""
+    """Earlier rewards of the prompts of a rollout, which complete their groups."""
 
     memory: RewardHistory
+    """The last rewards of every prompt."""
     prompt_ids: Int[Array, "P"]
-    """Which of the memory's prompts each one is; below 0 for one without a past."""
+    """Index of each prompt of the rollout in the memory; below 0 for a prompt without a past."""
 
 
-class Policy(NamedTuple):
-    """What the policy says about one row's tokens; `logp` and `entropy` carry the gradient."""
+@documented
+class TermInputs(NamedTuple):
+    """Numbers that a term may read of each token, 0 outside the mask; `logp` and `entropy` carry the gradient."""
 
     logp: Float[Array, "B T"]
+    """Log-probability under the policy that is trained, nats."""
     entropy: Float[Array, "B T"] | None
+    """Entropy of the policy that is trained, nats; None where the loss was called without it."""
     ref_logp: Float[Array, "B T"] | None
+    """Log-probability under the reference policy, nats; None where the rollout has none."""
+    policy_logp: Float[Array, "B T"]
+    """Log-probability under the policy before the update, nats."""
 
 
+@documented
 class Term(NamedTuple):
     """A summand of the loss beside the surrogate: `coefficient * Σ weights * per_token`, to be minimised."""
 
     name: str
+    """Name of its metric."""
     coefficient: float
-    per_token: Callable[[Policy], Float[Array, "B T"]]
+    """Its factor in the loss, of either sign."""
+    per_token: Callable[[TermInputs], Float[Array, "B T"]]
+    """Inputs -> the term at each token."""
     weights: Callable[[Rollout], Float[Array, "P G T"]] | None = None
     """Rollout (its mask already that of the trained tokens) -> weights; None takes the surrogate's."""
     needs: str = "logp"
-    """What else it reads: "logp" (nothing), "ref_logp" or "entropy"."""
+    """The field of `TermInputs` that it reads beside `logp`; "logp" when there is none."""
 
 
+@documented
 class Critic(NamedTuple):
     """One slot for each idea about the value function.
 
@@ -82,15 +97,15 @@ class Critic(NamedTuple):
     """
 
     advantage: Callable[..., Float[Array, "P G T"]]
-    """What the policy learns from."""
+    """Rewards and values -> the policy's advantage of each token."""
     target: Callable[..., Float[Array, "P G T"]]
-    """What the critic learns. It takes `lambda_=` too: value pretraining asks for 1, the Monte-Carlo return."""
+    """Rewards and values -> the critic's target. It takes `lambda_=` too: value pretraining asks for 1, the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
     """(values, old values, target, mask) -> loss of each token, to be minimised."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean
-    """Mask -> how much each token counts for the critic."""
+    """Mask -> weight of each token in the critic's loss."""
     head: ValueHead = scalar()
-    """What the critic's last layer says; `values` are what the head reads from it."""
+    """Last layer of the critic: how many numbers it has for each token, and the value that they stand for."""
     blend: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(values of the critic as it was pretrained, values, share of the training that is done, explained variance) -> values
     that credit and targets are made of."""
@@ -104,6 +119,7 @@ class Critic(NamedTuple):
     """Rollouts of the fixed initial policy on which only the critic learns, before anything else."""
 
 
+@documented
 class Algorithm(NamedTuple):
     """One slot for each idea; a variant is `algorithm._replace(slot=...)`.
 
@@ -114,25 +130,25 @@ class Algorithm(NamedTuple):
     advantage: Callable[..., Float[Array, "P G"]] | None
     """Rewards of a prompt's responses (and `valid=`, when the rollout has it) -> their advantages."""
     log_ratio: Callable[[Array, Array, Array], Float[Array, "B T"]]
-    """(logp, denominator_logp, mask) -> log importance ratio of each token."""
+    """(logp, old_logp, mask) -> log importance ratio of each token; `old_logp` is the log of its denominator."""
     surrogate: Callable[[Array, Array], Float[Array, "B T"]]
     """(log_ratio, advantage) -> objective of each token, to be maximised."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]]
-    """Mask -> how much each token counts."""
+    """Mask -> weight of each token in the loss."""
     shape_reward: Callable[[Float[Array, "P G"]], Float[Array, "P G"]] | None = None
-    """Response lengths in tokens -> what is added to the reward."""
+    """Response lengths in tokens -> a summand of the reward."""
     reward_kl: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(token rewards, logp, ref_logp, mask) -> token rewards less a KL penalty."""
     keep_group: Callable[..., Bool[Array, "P"]] | None = None
-    """Unshaped rewards -> which groups are trained on (dynamic sampling refills the others)."""
+    """Unshaped rewards -> the groups to train on (dynamic sampling replaces the others)."""
     filter_tokens: Callable[[Array, Array], Bool[Array, "P G T"]] | None = None
-    """(mask, truncated) -> which tokens are trained on."""
+    """(mask, truncated) -> the tokens to train on."""
     denominator: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, mask) -> log of the ratio's denominator; None takes policy_logp itself."""
+    """(policy_logp, mask) -> `old_logp`, the log of the ratio's denominator; None takes policy_logp itself."""
     normalize: Callable[[Float[Array, "P G T"], Bool[Array, "P G T"]], Float[Array, "P G T"]] | None = None
     """(advantage, mask) -> advantage, over the whole rollout."""
     terms: tuple[Term, ...] = ()
-    """What is added to the loss beside the surrogate."""
+    """Summands of the loss beside the surrogate."""
     critic: Critic | None = None
     """Credit from a value function."""
     token_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
@@ -146,16 +162,16 @@ class Algorithm(NamedTuple):
     scale: Callable[..., Float[Array, ""]] | None = None
     """Unshaped rewards of an optimiser batch -> factor of its surrogate's weights."""
     correction: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, behaviour_logp, mask) -> factor of each weight, where the sampling engine's numbers are another's."""
+    """(policy_logp, behaviour_logp, mask) -> factor of each weight, where the sampling engine computes other log-probabilities."""
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None
-    """Responses a prompt in the paper; None where it states none. For whoever lays out the rollout: `prepare` takes any."""
+    """Responses a prompt in the paper; None where it states none. For whoever draws the responses: `prepare` takes any."""
 
     def needs(self, name: str) -> bool:
-        """Whether `name`, beyond what every algorithm reads, must be given.
+        """Whether the algorithm reads `name`, which not every algorithm does.
 
-        "entropy" is an argument of `loss` and "progress" one of `prepare`; the others are fields of `Rollout`.
+        "entropy" is an argument of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
 
         Raises:
             ValueError: `name` is none of these.
@@ -176,19 +192,29 @@ class Algorithm(NamedTuple):
         return reads[name] or any(term.needs == name for term in self.terms)
 
 
+@documented
 class Batch(NamedTuple):
-    """What the losses read beside the network's outputs: rows `[B, T]`, ready to be cut into micro-batches."""
+    """Inputs of the losses beside the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""
 
     mask: Bool[Array, "B T"]
+    """Trained tokens."""
     advantage: Float[Array, "B T"]
+    """Advantage of each trained token; 0 elsewhere."""
     weights: Float[Array, "B T"]
-    denominator_logp: Float[Array, "B T"]
+    """Weight of each token's surrogate, scaled and corrected."""
+    old_logp: Float[Array, "B T"]
+    """Log of the importance ratio's denominator, nats."""
     policy_logp: Float[Array, "B T"]
+    """Log-probability under the policy before the update, nats."""
     ref_logp: Float[Array, "B T"] | None
+    """Log-probability under the reference policy, nats; None where the rollout has none."""
     term_weights: tuple[Float[Array, "B T"], ...]
+    """Weights of each of the algorithm's terms."""
     token_share: Float[Array, "B T"]
-    """1 / tokens of the optimiser batch on its tokens: averages of a batch are sums with it."""
+    """1 / (trained tokens of the optimiser batch) on its trained tokens: averages over the batch are sums with it."""
     old_values: Float[Array, "B T"] | None = None
     """The critic's values at sampling; None without a critic, as the two below."""
     value_target: Float[Array, "B T"] | None = None
+    """The critic's targets, in the reward's unit."""
     value_weights: Float[Array, "B T"] | None = None
+    """Weight of each token in the critic's loss."""

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm
-from rljax.ops.value import mix_values, pretrained_value_weight, value_loss
+from rljax.ops.unpublished.mixture import mix_values, pretrained_value_weight
+from rljax.ops.value import value_loss
 
 
 def squared_error(
@@ -26,7 +27,8 @@ def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: 
         algorithm: one with a critic.
         initial: w_0 in [0, 1].
         decay: κ, not negative.
-        eta: η, not negative: how much the critic's explained variance EV takes from the weight. MF gives no number.
+        eta: η, not negative: how much the critic's explained variance EV takes from the weight. The design document
+            gives no number.
 
     Returns:
         The algorithm, different in `critic.blend`.
@@ -41,7 +43,8 @@ def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: 
         0.4000000059604645
 
     Source:
-        MF Eqs. 17-18 (`rljax.ops.value.mix_values`, `pretrained_value_weight`); in no paper.
+        unpublished: from a design document, in no paper; its Eqs. 17-18 (`mix_values` and `pretrained_value_weight` of
+        `rljax.ops.unpublished.mixture`).
     """
     if algorithm.critic is None:
         raise ValueError("algorithm must have a critic to blend a pretrained one into, got critic=None")

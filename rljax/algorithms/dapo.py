@@ -6,11 +6,11 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.ops.group import group_normalized
-from rljax.ops.group_mixture import entropy_bonus, with_exploration_bonus
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.selection import has_mixed_outcomes
 from rljax.ops.shaping import soft_overlong_penalty
 from rljax.ops.surrogate import clipped
+from rljax.ops.unpublished.mixture import entropy_bonus, with_exploration_bonus
 from rljax.ops.weights import sequence_mean, token_mean
 
 
@@ -63,7 +63,7 @@ def _explore(
 def dapo_grpo(
     *, clip_low: float = 0.2, clip_high: float = 0.28, beta: float = 0.01, eps: float = 1e-6, ddof: int = 1
 ) -> Algorithm:
-    """DAPO-GRPO hybrid (MF Algorithm 9; in no paper): GRPO with DAPO's clip, its sampling, and a bonus for exploring.
+    """DAPO-GRPO hybrid (unpublished: a design document, Algorithm 9): GRPO, DAPO's clip and sampling, an exploration bonus.
 
     ::
 
@@ -71,14 +71,14 @@ def dapo_grpo(
         A_it = (r_i - mean r) / std r + β (H_it - mean H)      H of the policy that sampled; its mean over the rollout
 
     Args:
-        clip_low: ε_low = 0.2, DAPO's paper (MF has 0.1).
-        clip_high: ε_high = 0.28, DAPO's paper (MF has 0.3).
-        beta: β = 0.01 a nat of entropy; MF gives no number.
+        clip_low: ε_low = 0.2, DAPO's paper (the document has 0.1).
+        clip_high: ε_high = 0.28, DAPO's paper (the document has 0.3).
+        beta: β = 0.01 a nat of entropy; the document gives no number.
         eps: added to the standard deviation.
         ddof: of the standard deviation.
 
-    Deviations: MF leaves the bonus undefined; `rljax.ops.group_mixture.entropy_bonus` is our reading. Of the rest it names
-    groups, asymmetric clip and dynamic sampling: the weights are GRPO's, there is no KL and no overlong punishment.
+    Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our reading. It names
+    groups, the asymmetric clip and dynamic sampling besides: the weights are GRPO's, there is no KL and no overlong punishment.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
         shape_reward=None, weights=sequence_mean, bonus=partial(_explore, beta=beta), group_size=None

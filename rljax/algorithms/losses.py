@@ -1,13 +1,11 @@
-"""What is descended: the policy's loss and the critic's, row by row and linear in the weights."""
-
-from collections.abc import Mapping
+"""Losses of the policy and of the critic: row by row, and linear in the weights."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.algorithms.algorithm import Algorithm, Batch, Policy
-from rljax.algorithms.value_head import ValueHead
+from rljax.algorithms.algorithm import Algorithm, Batch, Term, TermInputs
+from rljax.algorithms.metrics import LossMetrics, ValueMetrics
 from rljax.ops.categorical import categorical_cross_entropy
 from rljax.ops.divergence import k3
 from rljax.ops.masked import zero_outside
@@ -19,9 +17,29 @@ def _check_rows(batch: Batch, **arrays: Array | None) -> None:
             raise ValueError(f"{name} must have the batch's shape {list(batch.mask.shape)}, got {list(value.shape)}")
 
 
+def _check_terms(algorithm: Algorithm, batch: Batch) -> None:
+    """Refuse a batch that another algorithm prepared, and terms that one name cannot tell apart."""
+    if len(batch.term_weights) != len(algorithm.terms):
+        raise ValueError(
+            f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
+            "it was prepared by another algorithm"
+        )
+    names = [term.name for term in algorithm.terms]
+    for name in names:
+        if names.count(name) > 1 or name in LossMetrics._fields:
+            raise ValueError(f"every term of the algorithm must have a name of its own, got {name!r} for two numbers")
+
+
+def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Float[Array, ""]:
+    """Weighted sum of a term over the trained tokens."""
+    if inputs._asdict()[term.needs] is None:
+        raise ValueError(f"{term.needs} must be given: the algorithm's term {term.name!r} reads it; got None")
+    return (weights * zero_outside(term.per_token(inputs), mask)).sum()
+
+
 def loss(
     algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch, *, entropy: Float[Array, "B T"] | None = None
-) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+) -> tuple[Float[Array, ""], LossMetrics]:
     """Loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
 
     ::
@@ -35,12 +53,11 @@ def loss(
         entropy: entropy of the policy at each token, `[B, T]`, nats; for algorithms with an entropy term.
 
     Returns:
-        The loss and its metrics: `kl` (k3 estimate of KL(sampling policy ‖ policy), nats a token), `clip_fraction` (share
-        of tokens whose surrogate passes no gradient), `ratio` (mean importance ratio), one entry for every term, and
-        `entropy` when it is given.
+        The loss and its metrics.
 
     Raises:
-        ValueError: the shapes differ, a term needs what is not given, or another algorithm prepared the batch.
+        ValueError: the shapes differ, a term reads a value that is absent, two terms share a name, or another algorithm
+            prepared the batch.
 
     Example:
         >>> import jax.numpy as jnp
@@ -50,42 +67,39 @@ def loss(
         ... )
         >>> algorithm = BY_NAME["dapo"]()
         >>> value, metrics = loss(algorithm, jnp.zeros((2, 3)), prepare(algorithm, rollout))
-        >>> abs(round(float(value), 6)), float(metrics["ratio"])
+        >>> abs(round(float(value), 6)), metrics.numbers()["ratio"]
         (0.0, 1.0)
     """
     _check_rows(batch, logp=logp, entropy=entropy)
-    if len(batch.term_weights) != len(algorithm.terms):
-        raise ValueError(
-            f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
-            "it was prepared by another algorithm"
-        )
-    log_ratio = algorithm.log_ratio(logp, batch.denominator_logp, batch.mask)
+    _check_terms(algorithm, batch)
+    log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
     total = -(batch.weights * zero_outside(surrogate, batch.mask)).sum()
-    metrics = {}
-    policy = Policy(
+    inputs = TermInputs(
         logp=zero_outside(logp, batch.mask),
         entropy=None if entropy is None else zero_outside(entropy, batch.mask),
         ref_logp=batch.ref_logp,
+        policy_logp=zero_outside(batch.policy_logp, batch.mask),
     )
+    terms: dict[str, Float[Array, ""]] = {}
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):
-        if policy._asdict()[term.needs] is None:
-            raise ValueError(f"{term.needs} must be given: the algorithm's term {term.name!r} reads it; got None")
-        value = (weights * zero_outside(term.per_token(policy), batch.mask)).sum()
-        total = total + term.coefficient * value
-        metrics[term.name] = value
-    stopped = jax.lax.stop_gradient((slope == 0) & (batch.advantage != 0))
-    metrics["clip_fraction"] = (batch.token_share * stopped).sum()
-    metrics["kl"] = (batch.token_share * k3(zero_outside(batch.policy_logp, batch.mask), policy.logp)).sum()
-    metrics["ratio"] = (batch.token_share * jnp.exp(log_ratio)).sum()
-    if policy.entropy is not None:
-        metrics["entropy"] = (batch.token_share * policy.entropy).sum()
-    return total, {"loss": total, **metrics}
+        terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
+        total = total + term.coefficient * terms[term.name]
+    clipped = jax.lax.stop_gradient((slope == 0) & (batch.advantage != 0))
+    return total, LossMetrics(
+        loss=total,
+        share=batch.token_share.sum(),
+        clip_fraction=jnp.where(clipped, batch.token_share, 0.0).sum(),
+        kl=(batch.token_share * k3(inputs.policy_logp, inputs.logp)).sum(),
+        ratio=(batch.token_share * jnp.exp(log_ratio)).sum(),
+        entropy=None if inputs.entropy is None else (batch.token_share * inputs.entropy).sum(),
+        terms=terms,
+    )
 
 
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch, *, outputs: Float[Array, "B T N"] | None = None
-) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+) -> tuple[Float[Array, ""], ValueMetrics]:
     """Critic's loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
 
     ::
@@ -95,14 +109,12 @@ def value_loss(
 
     Args:
         algorithm: the record of functions that prepared the batch; it has a critic.
-        values: what the critic says before each token, carries the gradient, `[B, T]`, in the reward's unit.
+        values: the critic's estimate before each token, carries the gradient, `[B, T]`, in the reward's unit.
         batch: all rows of a critic's mini-batch, or some of them.
-        outputs: the numbers that a categorical head read the values from, carry the gradient, `[B, T, N]`; other heads do
-            not need them.
+        outputs: the logits of a categorical head, carry the gradient, `[B, T, N]`; other heads do not need them.
 
     Returns:
-        The loss and its metrics: `value_loss` itself, and five weighted sums of which `explained_variance_of` makes the
-        explained variance once they are added up.
+        The loss and its metrics, from which `explained_variance_of` computes the explained variance.
 
     Raises:
         ValueError: the shapes differ, the algorithm has no critic, one without a critic prepared the batch, or a categorical
@@ -115,70 +127,36 @@ def value_loss(
         >>> rollout = Rollout(mask=ones, behaviour_logp=-ones, rewards=jnp.array([[1.0, 0.0]]), values=0.5 * ones)
         >>> algorithm = BY_NAME["vapo"]()
         >>> value, metrics = value_loss(algorithm, jnp.full((2, 3), 0.5), prepare(algorithm, rollout))
-        >>> float(value), float(explained_variance_of(metrics))
+        >>> float(value), metrics.numbers()["value_explained_variance"]
         (0.125, 0.0)
     """
     if algorithm.critic is None:
         raise ValueError("algorithm must have a critic to have a value loss, got critic=None")
-    if batch.value_target is None:
+    old_values, target, weights = batch.old_values, batch.value_target, batch.value_weights
+    if old_values is None or target is None or weights is None:
         raise ValueError("batch must hold value targets, got None: it was prepared by an algorithm without a critic")
     _check_rows(batch, values=values)
-    if algorithm.critic.head.distribution is None:
-        per_token = algorithm.critic.loss(values, batch.old_values, batch.value_target, batch.mask)
+    head = algorithm.critic.head
+    if head.distribution is None:
+        per_token = algorithm.critic.loss(values, old_values, target, batch.mask)
     else:
-        per_token = _categorical_loss(algorithm.critic.head, outputs, batch)
-    total = (batch.value_weights * per_token).sum()
-    target = zero_outside(batch.value_target, batch.mask)
+        per_token = _categorical_loss(head.distribution(target), outputs, batch.mask)
+    total = (weights * per_token).sum()
+    target = zero_outside(target, batch.mask)
     error = jax.lax.stop_gradient(target - zero_outside(values, batch.mask))
-    sums = {
-        "value_weight": jnp.ones_like(target),
-        "value_target_sum": target,
-        "value_target_square": jnp.square(target),
-        "value_error_sum": error,
-        "value_error_square": jnp.square(error),
-    }
-    return total, {"value_loss": total} | {name: (batch.value_weights * x).sum() for name, x in sums.items()}
+    return total, ValueMetrics(
+        loss=total,
+        weight=weights.sum(),
+        target_sum=(weights * target).sum(),
+        target_square=(weights * jnp.square(target)).sum(),
+        error_sum=(weights * error).sum(),
+        error_square=(weights * jnp.square(error)).sum(),
+    )
 
 
-def _categorical_loss(head: ValueHead, outputs: Array | None, batch: Batch) -> Float[Array, "B T"]:
+def _categorical_loss(distribution: Float[Array, "B T N"], outputs: Array | None, mask: Array) -> Float[Array, "B T"]:
     """Cross-entropy of a categorical head with the distributions of its targets."""
-    shape = (*batch.mask.shape, head.size)
-    if outputs is None or outputs.shape != shape:
-        given = None if outputs is None else list(outputs.shape)
-        raise ValueError(f"outputs must be given for a categorical head, of shape {list(shape)}, got {given}")
-    return categorical_cross_entropy(outputs, head.distribution(batch.value_target), batch.mask)
-
-
-def explained_variance_of(metrics: Mapping[str, Float[Array, ""]]) -> Float[Array, ""]:
-    """Explained variance from the sums that `value_loss` reports, added up over micro-batches.
-
-    ::
-
-        EV = 1 - Var[R - V] / Var[R]        Var[x] = Σ w x² / Σ w - (Σ w x / Σ w)²
-
-    Args:
-        metrics: what `value_loss` returned, added up; further entries are not read.
-
-    Returns:
-        One number, without unit, at most 1. 0 where the targets vary by no more than rounding, or there is no token.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> names = ["value_weight", "value_target_sum", "value_target_square", "value_error_sum", "value_error_square"]
-        >>> explained_variance_of(dict(zip(names, jnp.array([1.0, 1.0, 2.0, 0.0, 0.25])))).item()
-        0.75
-
-    Source:
-        `rljax.ops.value.explained_variance`, in sums; a convergence criterion of VC-PPO, arXiv:2503.01491.
-    """
-    weight = metrics["value_weight"]
-    some = jnp.where(weight > 0, weight, 1.0)
-
-    def variance(name: str) -> Array:
-        return metrics[f"{name}_square"] / some - jnp.square(metrics[f"{name}_sum"] / some)
-
-    total = variance("value_target")
-    # A difference of two sums: what is left of a constant target is a few roundings of its square.
-    rounding = 8 * jnp.finfo(total.dtype).eps * metrics["value_target_square"] / some
-    constant = total <= rounding
-    return jnp.where(constant, 0.0, 1 - variance("value_error") / jnp.where(constant, 1.0, total))
+    if outputs is None or outputs.shape != distribution.shape:
+        shown = None if outputs is None else list(outputs.shape)
+        raise ValueError(f"outputs must be given for a categorical head, of shape {list(distribution.shape)}, got {shown}")
+    return categorical_cross_entropy(outputs, distribution, mask)

@@ -4,8 +4,8 @@ from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm, Critic
 from rljax.algorithms.critic import squared_error
+from rljax.ops.batch import batch_normalized
 from rljax.ops.gae import gae, lambda_returns
-from rljax.ops.group_mixture import batch_normalized
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import token_mean

@@ -1,4 +1,4 @@
-"""What is computed once for a rollout, before it is cut up: all that needs whole groups or the whole batch."""
+"""Preparation of a rollout, once, before it is cut up: all that needs whole groups or the whole batch."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
-from rljax.ops.group_history import temporal_advantage
 from rljax.ops.masked import count_tokens, zero_outside
+from rljax.ops.unpublished.reward_history import temporal_advantage
 from rljax.ops.weights import token_mean
 
 _PER_TOKEN = ("behaviour_logp", "policy_logp", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy")
@@ -26,18 +26,26 @@ _WHY = {
 }
 
 
+def _required(rollout: Rollout, name: str) -> Array:
+    """A field of the rollout that the algorithm reads."""
+    array = rollout._asdict()[name]
+    if array is None:
+        raise ValueError(f"rollout.{name} must be given: {_WHY[name]}; got None")
+    return array
+
+
 def _check_rollout(algorithm: Algorithm, rollout: Rollout) -> None:
     """Refuse shapes that disagree, and the absence of what the algorithm reads."""
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
-    given = rollout._asdict()
+    fields = rollout._asdict()
     for names, shape in ((_PER_TOKEN, rollout.mask.shape), (_PER_RESPONSE, rollout.mask.shape[:2])):
         for name in names:
-            if given[name] is not None and given[name].shape != shape:
-                raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(given[name].shape)}")
-    for name, why in _WHY.items():
-        if given[name] is None and algorithm.needs(name):
-            raise ValueError(f"rollout.{name} must be given: {why}; got None")
+            if fields[name] is not None and fields[name].shape != shape:
+                raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(fields[name].shape)}")
+    for name in _WHY:
+        if algorithm.needs(name):
+            _required(rollout, name)
 
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None) -> None:
@@ -67,8 +75,8 @@ def _taking_part(rollout: Rollout) -> Rollout:
     return rollout._replace(mask=mask if rollout.valid is None else mask & rollout.valid.astype(bool)[..., None])
 
 
-def _when_given(**arrays: Array | None) -> dict[str, Array]:
-    """Keyword arguments without the absent ones: a slot need not know of what the rollout does not have."""
+def _present(**arrays: Array | None) -> dict[str, Array]:
+    """Keyword arguments without the absent ones: a slot need not accept what the rollout does not have."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
@@ -76,9 +84,9 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout) -> Bool[Array, "P G 
     """The tokens of kept groups, less those of filtered responses."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
-        mask = mask & algorithm.keep_group(rollout.rewards, **_when_given(valid=rollout.valid))[:, None, None]
+        mask = mask & algorithm.keep_group(rollout.rewards, **_present(valid=rollout.valid))[:, None, None]
     if algorithm.filter_tokens is not None:
-        mask = algorithm.filter_tokens(mask, rollout.truncated)
+        mask = algorithm.filter_tokens(mask, _required(rollout, "truncated"))
     return mask
 
 
@@ -92,15 +100,15 @@ def _rewards(
     token_rewards = rewards_at_last_token(rewards, rollout.mask)
     if algorithm.reward_kl is None:
         return rewards, token_rewards
-    penalty = algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, rollout.ref_logp, rollout.mask)
+    penalty = algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, _required(rollout, "ref_logp"), rollout.mask)
     return rewards + penalty.sum(-1), token_rewards + penalty
 
 
 def response_rewards(algorithm: Algorithm, rollout: Rollout) -> Float[Array, "P G"]:
-    """What the responses of a rollout are compared by: their rewards, shaped by length, less the KL penalty.
+    """Rewards by which the responses of a rollout are compared: shaped by length, less the KL penalty.
 
     Args:
-        algorithm: says how rewards are shaped.
+        algorithm: the record of functions; it shapes the rewards.
         rollout: P prompts with G responses each.
 
     Returns:
@@ -129,12 +137,15 @@ def _policy_logp(rollout: Rollout) -> Float[Array, "P G T"]:
     return zero_outside(logp, rollout.mask)
 
 
-def _group_advantage(algorithm: Algorithm, rollout: Rollout, rewards: Array, past: Past | None) -> Float[Array, "P G"]:
-    """Credit of each response within its group, which what is remembered of the prompt may complete."""
-    given = _when_given(valid=rollout.valid)
+def _group_credit(algorithm: Algorithm, rollout: Rollout, rewards: Array, past: Past | None) -> Float[Array, "P G T"]:
+    """Credit of each response within its group, which earlier rewards of the prompt may complete."""
+    assert algorithm.advantage is not None  # `_check_credit` has seen to it
+    present = _present(valid=rollout.valid)
     if past is None:
-        return algorithm.advantage(rewards, **given)
-    return temporal_advantage(past.memory, past.prompt_ids, rewards, advantage=algorithm.advantage, **given)
+        credit = algorithm.advantage(rewards, **present)
+    else:
+        credit = temporal_advantage(past.memory, past.prompt_ids, rewards, advantage=algorithm.advantage, **present)
+    return jnp.broadcast_to(credit[..., None], rollout.mask.shape)
 
 
 def _credit(
@@ -150,31 +161,30 @@ def _credit(
     if algorithm.token_advantage is not None:
         return algorithm.token_advantage(token_rewards, rollout.mask)
     if algorithm.step_advantage is not None:
-        return algorithm.step_advantage(rollout.step_rewards, rollout.step_end.astype(bool) & rollout.mask)
-    group, critic = None, None
-    if algorithm.advantage is not None:
-        per_response = _group_advantage(algorithm, rollout, rewards, past)
-        group = jnp.broadcast_to(per_response[..., None], rollout.mask.shape)
-    if algorithm.critic is not None:
-        critic = _critic_credit(algorithm.critic, rollout, token_rewards)
-    if algorithm.mix is not None:
-        return algorithm.mix(critic, group, progress)
-    return group if critic is None else critic
+        step_end = _required(rollout, "step_end").astype(bool) & rollout.mask
+        return algorithm.step_advantage(_required(rollout, "step_rewards"), step_end)
+    if algorithm.critic is None:
+        return _group_credit(algorithm, rollout, rewards, past)
+    critic = _critic_credit(algorithm.critic, rollout, token_rewards)
+    if algorithm.mix is None:
+        return critic
+    assert progress is not None  # `_check_credit` has seen to it
+    return algorithm.mix(critic, _group_credit(algorithm, rollout, rewards, past), progress)
 
 
 def _critic_credit(critic: Critic, rollout: Rollout, token_rewards: Array) -> Float[Array, "P G T"]:
     """Advantages under the critic's values."""
-    given = _when_given(bootstrap=rollout.bootstrap)
+    present = _present(bootstrap=rollout.bootstrap)
     if critic.policy_lambda is not None:
-        given["lambda_"] = critic.policy_lambda(count_tokens(rollout.mask)).astype(token_rewards.dtype)
-    return critic.advantage(token_rewards, rollout.values, rollout.mask, **given)
+        present["lambda_"] = critic.policy_lambda(count_tokens(rollout.mask)).astype(token_rewards.dtype)
+    return critic.advantage(token_rewards, _required(rollout, "values"), rollout.mask, **present)
 
 
 def _advantage(algorithm: Algorithm, rollout: Rollout, trained: Rollout, credit: Array) -> Float[Array, "P G T"]:
     """Credit on the trained tokens, with its bonus, normalised."""
     advantage = zero_outside(credit, trained.mask)
     if algorithm.bonus is not None:
-        advantage = algorithm.bonus(advantage, rollout.behaviour_entropy, trained.mask)
+        advantage = algorithm.bonus(advantage, _required(rollout, "behaviour_entropy"), trained.mask)
     if algorithm.normalize is not None:
         advantage = algorithm.normalize(advantage, trained.mask)
     return advantage
@@ -194,7 +204,7 @@ def _weights(algorithm: Algorithm, rollout: Rollout, policy_logp: Array, minibat
         weights = algorithm.weights(part.mask)
         if algorithm.scale is None:
             return weights
-        return weights * algorithm.scale(part.rewards, **_when_given(valid=part.valid))
+        return weights * algorithm.scale(part.rewards, **_present(valid=part.valid))
 
     weights = _for_each_minibatch(rollout, minibatches, weigh)
     if algorithm.correction is None:
@@ -207,17 +217,17 @@ def _term_weights(algorithm: Algorithm, term: Term) -> Callable[[Rollout], Array
 
 
 def _critic_data(
-    algorithm: Algorithm, rollout: Rollout, trained: Rollout, token_rewards: Array, minibatches: int
+    critic: Critic | None, rollout: Rollout, trained: Rollout, token_rewards: Array, minibatches: int
 ) -> dict[str, Float[Array, "P G T"]]:
-    """What the critic learns from, and how much each token counts for it."""
-    if algorithm.critic is None:
+    """The critic's targets, and the weight of each token in its loss."""
+    if critic is None:
         return {}
-    after = _when_given(bootstrap=rollout.bootstrap)
-    target = algorithm.critic.target(token_rewards, rollout.values, rollout.mask, **after)
+    values, weights = _required(rollout, "values"), critic.weights
+    target = critic.target(token_rewards, values, rollout.mask, **_present(bootstrap=rollout.bootstrap))
     return {
-        "old_values": zero_outside(rollout.values, trained.mask),
+        "old_values": zero_outside(values, trained.mask),
         "value_target": zero_outside(target, trained.mask),
-        "value_weights": _for_each_minibatch(trained, minibatches, lambda part: algorithm.critic.weights(part.mask)),
+        "value_weights": _for_each_minibatch(trained, minibatches, lambda part: weights(part.mask)),
     }
 
 
@@ -239,8 +249,8 @@ def prepare(
             their order, with weights of its own.
         value_minibatches: the same for the critic's updates; None: as many as the policy's.
         progress: share of the training that is done, in [0, 1]; for algorithms that mix two advantages.
-        past: what is remembered of the prompts, from before this rollout; its rewards complete the groups in which responses
-            are compared, and G may then be 1. For algorithms that compare responses.
+        past: earlier rewards of the prompts, from before this rollout; they complete the groups in which responses are
+            compared, and G may then be 1. For algorithms that compare responses.
 
     Returns:
         A `Batch` of B = P G rows; rows of one mini-batch stand together.
@@ -279,11 +289,11 @@ def prepare(
         mask=trained.mask,
         advantage=_advantage(algorithm, rollout, trained, credit),
         weights=_weights(algorithm, trained, policy_logp, minibatches),
-        denominator_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
+        old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
         policy_logp=policy_logp,
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
         term_weights=tuple(weigh(_term_weights(algorithm, term)) for term in algorithm.terms),
         token_share=weigh(lambda part: token_mean(part.mask)),
-        **_critic_data(algorithm, rollout, trained, token_rewards, value_minibatches),
+        **_critic_data(algorithm.critic, rollout, trained, token_rewards, value_minibatches),
     )
     return jax.lax.stop_gradient(jax.tree.map(lambda x: x.reshape(prompts * group, length), batch))

@@ -4,10 +4,10 @@ from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.terms import kl_penalty, kl_to_reference
+from rljax.ops.batch import batch_normalized
 from rljax.ops.divergence import k2
 from rljax.ops.gae import monte_carlo_returns
 from rljax.ops.group import group_centered
-from rljax.ops.group_mixture import batch_normalized
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import token_mean
@@ -55,7 +55,7 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: the expectation over tokens is a token mean over the optimiser batch. Each response enters mean and std once
-    for every token, as in `reinforce_pp`; `rljax.ops.group_mixture.batch_normalized_rewards` counts it once.
+    for every token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """
     return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(
         advantage=group_centered, token_advantage=None, terms=kl_to_reference(beta, estimator=k2)

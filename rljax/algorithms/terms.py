@@ -1,14 +1,27 @@
-"""What several algorithms add to the loss or take from the reward; a coefficient of 0 leaves it out altogether."""
+"""Penalties and bonuses that several algorithms share; a coefficient of 0 leaves one out altogether."""
 
 from collections.abc import Callable
 from functools import partial
 
 from jaxtyping import Array
 
-from rljax.algorithms.algorithm import Term
+from rljax.algorithms.algorithm import Rollout, Term, TermInputs
 from rljax.ops.checks import check_nonnegative
 from rljax.ops.divergence import k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
+
+
+def _entropy(inputs: TermInputs) -> Array:
+    assert inputs.entropy is not None  # `needs` asks for it
+    return inputs.entropy
+
+
+def _negative_logp(inputs: TermInputs) -> Array:
+    return -inputs.logp
+
+
+def _on_correct_tokens(rollout: Rollout) -> Array:
+    return positive_example_weights(rollout.rewards > 0, rollout.mask)
 
 
 def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] = k3) -> tuple[Term, ...]:
@@ -16,7 +29,12 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
     check_nonnegative(beta=beta)
     if beta == 0:
         return ()
-    return (Term("reference_kl", beta, lambda policy: estimator(policy.logp, policy.ref_logp), needs="ref_logp"),)
+
+    def per_token(inputs: TermInputs) -> Array:
+        assert inputs.ref_logp is not None  # `needs` asks for it
+        return estimator(inputs.logp, inputs.ref_logp)
+
+    return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 
 
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
@@ -30,21 +48,15 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:
         return ()
-    return (Term("entropy_bonus", -coefficient, lambda policy: policy.entropy, needs="entropy"),)
+    return (Term("entropy_bonus", -coefficient, _entropy, needs="entropy"),)
 
 
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
     """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, every token of theirs counting the same.
 
-    Correct is what has an unshaped reward above 0. No term at all when the coefficient is 0.
+    A response is correct when its unshaped reward is above 0. No term at all when the coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:
         return ()
-    term = Term(
-        "positive_examples",
-        coefficient,
-        lambda policy: -policy.logp,
-        weights=lambda part: positive_example_weights(part.rewards > 0, part.mask),
-    )
-    return (term,)
+    return (Term("positive_examples", coefficient, _negative_logp, weights=_on_correct_tokens),)

@@ -1,4 +1,4 @@
-"""What a critic's last layer says, and how it is read: one number, a mixture of heads, or a distribution over values."""
+"""Last layers of a critic: one number, a mixture of heads, or a distribution over values."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,18 +9,20 @@ from jaxtyping import Array, Float
 
 from rljax.ops.categorical import categorical_mean_of_logits, hl_gauss, two_hot, uniform_support
 from rljax.ops.checks import check_at_least
-from rljax.ops.value import multi_head_value
+from rljax.ops.unpublished.mixture import multi_head_value
+from rljax.records import documented
 
 
+@documented
 class ValueHead(NamedTuple):
-    """How many numbers a critic gives for each token, and what they mean."""
+    """Size of a critic's last layer, and how its numbers become a value."""
 
     size: int
-    """Numbers a token."""
+    """How many numbers the layer has for each token."""
     value: Callable[[Float[Array, "B T N"]], Float[Array, "B T"]]
     """Numbers of each token -> its value, in the reward's unit."""
     distribution: Callable[[Float[Array, "B T"]], Float[Array, "B T N"]] | None = None
-    """Returns -> the distributions that the numbers, as logits, are fitted to by cross-entropy in place of `Critic.loss`."""
+    """Returns -> distributions. The numbers are logits, fitted to them by cross-entropy in place of `Critic.loss`."""
     support: tuple[float, float] | None = None
     """Lowest and highest return that the head can express; None: any."""
 
@@ -54,7 +56,7 @@ def mixture(*, heads: int = 4) -> ValueHead:
         [[2.0]]
 
     Source:
-        MF Eq. 21 (`rljax.ops.value.multi_head_value`).
+        unpublished: from a design document, in no paper; its Eq. 21 (`rljax.ops.unpublished.mixture.multi_head_value`).
     """
     check_at_least(2, heads=heads)
     return ValueHead(2 * heads, lambda outputs: multi_head_value(outputs[..., :heads], outputs[..., heads:]))
@@ -77,7 +79,7 @@ def categorical_two_hot(*, low: float = -0.5, high: float = 1.5, bins: int = 21)
         [[0.5]]
 
     Source:
-        arXiv:2403.03950, Section 3.1; MF Eq. 22 (`rljax.ops.categorical.two_hot`).
+        arXiv:2403.03950, Section 3.1; Eq. 22 of the design document (`rljax.ops.categorical.two_hot`).
     """
     support = uniform_support(low, high, bins)
     value = partial(categorical_mean_of_logits, support=support)
@@ -102,7 +104,7 @@ def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21
         (21, (-0.5, 1.5))
 
     Source:
-        arXiv:2403.03950, Section 3.1; MF Eq. 22 (`rljax.ops.categorical.hl_gauss`).
+        arXiv:2403.03950, Section 3.1; Eq. 22 of the design document (`rljax.ops.categorical.hl_gauss`).
     """
     support = uniform_support(low, high, bins)
     value = partial(categorical_mean_of_logits, support=support)

@@ -9,10 +9,10 @@ from rljax.algorithms.critic import squared_error
 from rljax.algorithms.terms import positive_examples
 from rljax.ops.gae import gae, lambda_returns, length_adaptive_lambda
 from rljax.ops.group import group_normalized
-from rljax.ops.group_mixture import mix_advantages
 from rljax.ops.ratio import token_log_ratio
-from rljax.ops.schedule import hybrid_weight
 from rljax.ops.surrogate import clipped
+from rljax.ops.unpublished.mixture import mix_advantages
+from rljax.ops.unpublished.schedule import hybrid_weight
 from rljax.ops.weights import token_mean
 
 
@@ -83,15 +83,16 @@ def vapo_grpo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """VAPO-GRPO hybrid (MF Eqs. 58-59; in no paper): the critic's credit first, the group's in the end.
+    """VAPO-GRPO hybrid (unpublished: a design document, Eqs. 58-59): the critic's credit first, the group's in the end.
 
     ::
 
         A_it = α(t) A_it^VAPO + (1 - α(t)) A_i^GRPO      α(t) = α_0 exp(-κ t/T_total)
 
     Args:
-        initial: α_0 = 1, so that training begins as VAPO; MF gives no number.
-        decay: κ = 3, so that 5 % of VAPO is left in the end; MF (where it is λ) gives no number.
+        initial: α_0 = 1, so that training begins as VAPO; the document gives no number.
+        decay: κ = 3, so that 5 % of VAPO is left in the end; the document (where it is λ) gives no
+            number.
         clip_low: as in `vapo`.
         clip_high: as in `vapo`.
         gamma: as in `vapo`.
@@ -102,7 +103,7 @@ def vapo_grpo(
         eps: added to the group's standard deviation.
         ddof: of the group's standard deviation.
 
-    Deviations: MF defines the advantage alone; everything else is VAPO's here. t/T_total is `progress` of `prepare`.
+    Deviations: the document defines the advantage alone; everything else is VAPO's here. t/T_total is `progress` of `prepare`.
     """
     base = vapo(
         clip_low=clip_low,

@@ -18,7 +18,7 @@ from rljax.algorithms import BY_NAME
 from rljax.errors import InputError
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
-WITHOUT_EQUATIONS = frozenset({"checks"})
+WITHOUT_EQUATIONS = frozenset({"arrays", "checks"})
 WIDTH_IN_A_PIPE = 160
 
 
@@ -27,7 +27,7 @@ class Equation:
     """One equation and where to find it.
 
     Args:
-        name: `module.function` of an op, the name on the command line of an algorithm.
+        name: `module.function` of an op (`unpublished.module.function`), the name on the command line of an algorithm.
         summary: what it is, one line.
         equation: the formula block, not indented.
         source: paper and equation number.
@@ -70,8 +70,9 @@ def read_op(function: Callable) -> Equation:
     Raises:
         ValueError: the docstring lacks a formula or a section; it names the function and what is missing.
     """
-    module = function.__module__.rpartition(".")[2]
+    module = function.__module__.removeprefix(f"{ops.__name__}.")
     name = f"{module}.{function.__name__}"
+    *folders, file = module.split(".")
     docstring = inspect.getdoc(function)
     if docstring is None:
         raise ValueError(f"{name} has no docstring")
@@ -86,7 +87,7 @@ def read_op(function: Callable) -> Equation:
         source=" ".join(found["Source"].split()),
         module=function.__module__,
         function=function.__name__,
-        test=f"tests/ops/test_{module}.py",
+        test="/".join(("tests/ops", *folders, f"test_{file}.py")),
     )
 
 
@@ -100,9 +101,11 @@ def read_algorithm(name: str, factory: Callable) -> Equation:
     if docstring is None:
         raise ValueError(f"{name} has no docstring")
     summary = docstring.splitlines()[0]
-    source = re.search(r"\(((?:arXiv:\d|MF )[^()]*)\)", summary)
+    source = re.search(r"\(((?:arXiv:\d|unpublished: )[^()]*)\)", summary)
     if source is None:
-        raise ValueError(f"the docstring of {name} has no section 'Source': no (arXiv:...) or (MF ...) in its first line")
+        raise ValueError(
+            f"the docstring of {name} has no section 'Source': no (arXiv:...) or (unpublished: ...) in its first line"
+        )
     return Equation(
         name=name,
         summary=summary,
@@ -122,13 +125,14 @@ def _formula_of(name: str, docstring: str) -> str:
 
 
 def public_ops() -> Iterator[Callable]:
-    """Every public function that is defined in a module of `rljax.ops`, in the order of the files."""
-    for found in pkgutil.iter_modules(ops.__path__):
-        if found.name in WITHOUT_EQUATIONS:
+    """Every public function that is defined in a module of `rljax.ops`, in the order of the files; published ones first."""
+    names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.") if not found.ispkg]
+    for name in sorted(names, key=lambda name: name.count(".")):
+        if name.rpartition(".")[2] in WITHOUT_EQUATIONS:
             continue
-        module = importlib.import_module(f"{ops.__name__}.{found.name}")
-        for name, value in vars(module).items():
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+        module = importlib.import_module(name)
+        for function, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not function.startswith("_"):
                 yield value
 
 

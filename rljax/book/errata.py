@@ -7,7 +7,7 @@ from typing import TextIO
 
 from rich.text import Text
 
-from rljax.book import errata_framework_critic, errata_framework_dapo, errata_framework_group, errata_others
+from rljax.book import errata_design_critic, errata_design_dapo, errata_design_group, errata_others
 from rljax.book.equations import console_on
 from rljax.book.erratum import Erratum, Evidence
 
@@ -16,7 +16,7 @@ __all__ = ["Erratum", "Evidence", "errata", "render", "run_all", "show"]
 
 def errata() -> tuple[Erratum, ...]:
     """All entries, in the order of their numbers."""
-    files = (errata_framework_critic, errata_framework_dapo, errata_framework_group, errata_others)
+    files = (errata_design_critic, errata_design_dapo, errata_design_group, errata_others)
     return tuple(sorted((entry for file in files for entry in file.ERRATA), key=_order))
 
 

@@ -1,7 +1,7 @@
 """Errata of the other documents: two introductions, a guide, a table of methods, and one result as it is quoted.
 
-A counterexample takes what it refutes as an argument, by default as the document has it, so that the right form can be put
-in its place and passes.
+A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
+is refuted, which the tests use.
 """
 
 from collections.abc import Callable
@@ -273,7 +273,7 @@ ERRATA = (
     Erratum(
         number="13c",
         document=ADVANCED,
-        where="Token-Level Loss Normalization (and MF Section 4.5)",
+        where="Token-Level Loss Normalization (and Section 4.5 of the design document)",
         claim="A mean over all tokens keeps long sequences from dominating",
         correction="It gives a long response more weight than a mean over responses does, in proportion to its length",
         source=f"{DAPO}, Section 3.3",

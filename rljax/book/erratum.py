@@ -1,10 +1,10 @@
-"""What an entry of the errata is."""
+"""Records of the errata, and the documents that they are about."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-MF = "Mathematical Framework (MF)"
+DESIGN = "The design document: the unpublished draft that this library was started from"
 UNDERSTANDING = "Understanding GRPO, DAPO, and VAPO"
 ADVANCED = "Advanced RL Algorithms for LLM Training"
 REVIEW = "DAPO: A Revolutionary RL Algorithm from ByteDance"

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from rljax.data.measure import PERCENTILES, bins_of
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.ops.selection import adaptive_group_size
+from rljax.ops.unpublished.length import adaptive_group_size
 
 BINS = len(PERCENTILES) + 1
 
@@ -42,7 +42,7 @@ class LengthStream(PromptStream):
         [4, 3, 3, 3, 4, 4, 4, 4]
 
     Source:
-        MF Algorithm 3, steps 2, 4 and 5, which leave p(ℓ) open.
+        Unpublished: Algorithm 3 of the design document, steps 2, 4 and 5, which leave p(ℓ) open.
     """
 
     def __init__(self, records: Sequence, lengths: Sequence[int], *, weights: Sequence[float], seed: int):
@@ -99,28 +99,28 @@ def group_sizes(lengths: Float[np.ndarray, "P"], *, budget: int, most: int, floo
 
         G(ℓ) = min(most, max(floor, ⌊B / (P ℓ)⌋))
 
-    which is MF Eq. 27 with G_base · L_ref = B / P. All responses together are expected to take at most B tokens, unless `floor`
-    of the longest take more than a share.
+    which is Eq. 27 of the design document with G_base · L_ref = B / P. All responses together are expected to take at most B
+    tokens, unless `floor` of the longest take more than a share.
 
     Args:
         lengths: ℓ, expected tokens of a response to each of the P prompts, at least 1 each.
         budget: B, response tokens of all P prompts.
-        most: the largest group. MF has no such limit, and would give 409 responses to a prompt of 10 tokens.
-        floor: the smallest group; MF's 1 has no advantage, hence 2.
+        most: the largest group. The document has no such limit, and would give 409 responses to a prompt of 10 tokens.
+        floor: the smallest group; the document's 1 has no advantage, hence 2.
 
     Returns:
         `[P]`, responses.
 
     Raises:
-        ValueError: whatever `rljax.ops.selection.adaptive_group_size` refuses, a `most` below `floor`, no prompts, or a budget that
-            is less than a token a prompt.
+        ValueError: whatever `rljax.ops.unpublished.length.adaptive_group_size` refuses, a `most` below `floor`, no prompts, or
+            a budget that is less than a token a prompt.
 
     Example:
         >>> group_sizes(np.array([10.0, 100.0, 900.0]), budget=1200, most=16).tolist()
         [16, 4, 2]
 
     Source:
-        MF Eq. 27, under the budget T_max of MF Algorithm 3.
+        Unpublished: Eq. 27 of the design document, under the budget T_max of its Algorithm 3.
     """
     if most < floor:
         raise ValueError(f"most must be at least floor={floor}, got {most}")

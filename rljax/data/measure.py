@@ -11,7 +11,7 @@ from jaxtyping import Float
 from rljax.data.cells import joined
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
-from rljax.ops.selection import length_bins, length_percentiles
+from rljax.ops.unpublished.length import length_bins, length_percentiles
 
 PERCENTILES = (25.0, 50.0, 75.0, 95.0)
 """Where the bins of length end, in percent of the problems."""
@@ -37,7 +37,7 @@ def bins_of(lengths: Sequence[int]) -> tuple[list[int], list[float]]:
         ([0, 0, 1, 2, 4], [20.0, 30.0, 40.0, 48.0])
 
     Source:
-        MF Algorithm 11, step 10, with the percentiles of MF Algorithm 3, step 2.
+        Unpublished: Algorithm 11 of the design document, step 10, with the percentiles of its Algorithm 3, step 2.
     """
     array = jnp.asarray(np.asarray(lengths, np.int32))
     edges = length_percentiles(array, percentiles=PERCENTILES)
@@ -84,7 +84,8 @@ def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> 
         [0.25, 0.8333, 0.4167]
 
     Source:
-        MF Algorithm 11, step 11 asks for a complexity and does not define it; the definition is this library's.
+        Unpublished: step 11 of Algorithm 11 of the design document asks for a complexity and does not define it; the
+        definition is this library's.
     """
     worked = [i for i, problem in enumerate(problems) if problem.demonstration is not None]
     total = _shares(prompt_tokens) + _shares([numbers_in(problem.prompt) for problem in problems])

@@ -130,7 +130,7 @@ def prepare_rows(
         (['1+1='], ['identical'])
 
     Source:
-        MF Algorithm 11; what concerns repetitions and leaks is an addition.
+        Unpublished: Algorithm 11 of the design document; what concerns repetitions and leaks is an addition.
     """
     dropped = [Dropped(fault.place, "bad row", str(fault)) for fault in loaded.faults if not fault.kept]
     examples = [Example(problem, place) for problem, place in zip(loaded.problems, loaded.places, strict=True)]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import Mask, Number, is_concrete
 from rljax.ops.checks import (
     check_at_least,
     check_between,
@@ -17,19 +18,13 @@ from rljax.ops.checks import (
     check_positive,
     check_same_shape,
 )
-from rljax.ops.masked import Mask
-from rljax.ops.schedule import Number
-
-
-def _concrete(*values) -> bool:
-    return not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
 def _check_support(support: Array) -> None:
     check_floating(support=support)
     if support.ndim != 1 or support.shape[0] < 2:
         raise ValueError(f"support must be one axis of at least 2 points, got shape {list(support.shape)}")
-    if _concrete(support) and not (np.diff(np.asarray(support)) > 0).all():
+    if is_concrete(support) and not (np.diff(np.asarray(support)) > 0).all():
         raise ValueError(f"support must increase strictly, got {np.asarray(support)}")
 
 
@@ -40,7 +35,7 @@ def _rounding(support: Array) -> float:
 
 def _check_covered(target: Array, support: Array) -> None:
     """Refuse a target beyond the ends of the support by more than rounding, where its value can be seen."""
-    if _concrete(target, support) and target.size:
+    if is_concrete(target, support) and target.size:
         values, slack = np.asarray(target), _rounding(support)
         low, high = float(support[0]), float(support[-1])
         if not ((values >= low - slack) & (values <= high + slack)).all():
@@ -86,7 +81,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
         [-1.0, -0.5, 0.0, 0.5, 1.0]
 
     Source:
-        C51, arXiv:1707.06887, Section 4; MF Eq. 22.
+        C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document.
     """
     check_at_least(2, bins=bins)
     if not -np.inf < low < high < np.inf:
@@ -182,7 +177,7 @@ def hl_gauss(
 
 
 def _check_even(support: Array) -> None:
-    if _concrete(support):
+    if is_concrete(support):
         widths = np.diff(np.asarray(support, np.float64))
         if widths.max() - widths.min() > _rounding(support):
             raise ValueError(f"support must be evenly spaced, got distances from {widths.min():g} to {widths.max():g}")
@@ -256,7 +251,7 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
         [1.5]
 
     Source:
-        C51, arXiv:1707.06887, Section 4; MF Eq. 22.
+        C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document.
     """
     _check_atoms(support, probs=probs)
     return (probs * _last(support, probs.ndim)).sum(-1)
@@ -285,7 +280,7 @@ def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[A
         [0.5]
 
     Source:
-        arXiv:2403.03950, Section 3; MF Eq. 22.
+        arXiv:2403.03950, Section 3; Eq. 22 of the design document.
     """
     _check_atoms(support, logits=logits)
     return categorical_mean(jax.nn.softmax(logits, -1), support)

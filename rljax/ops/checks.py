@@ -1,31 +1,30 @@
-"""What every public equation checks of its arguments before it computes.
+"""Checks that every public equation makes of its arguments before it computes.
 
 Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are only known outside
-a trace: a hyper-parameter given as a Python number is checked always, a traced one is trusted.
-Every refusal is a `ValueError` that names the argument, what it was, and what was expected.
+a trace: a hyper-parameter that is a Python number is always checked, a traced one is trusted.
+Every refusal is a `ValueError` that names the argument, its value, and the expected one.
 """
 
-import jax
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.ops.arrays import Mask, Number, is_concrete
 
-def _describe(value) -> str:
+
+def _describe(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
 
 
-def _concrete(value) -> bool:
-    return not isinstance(value, jax.core.Tracer)
-
-
-def check_floating(**arrays) -> None:
+def check_floating(**arrays: Any) -> None:
     """Refuse an array that is not floating point (integer rewards silently truncate every normaliser)."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"{name} must be a floating-point array, got {_describe(value)}")
 
 
-def check_mask(**masks) -> None:
+def check_mask(**masks: Any) -> None:
     """Refuse a mask that is neither boolean nor a 0/1 number array, or whose token axis is empty."""
     for name, value in masks.items():
         if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
@@ -33,11 +32,11 @@ def check_mask(**masks) -> None:
         if value.ndim == 0 or value.shape[-1] == 0:
             raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
         is_number = value.dtype != jnp.bool_
-        if is_number and _concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
+        if is_number and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
             raise ValueError(f"{name} must hold only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
 
 
-def check_same_shape(**arrays) -> None:
+def check_same_shape(**arrays: Any) -> None:
     """Refuse arrays that should share one shape and do not."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
@@ -47,7 +46,7 @@ def check_same_shape(**arrays) -> None:
             )
 
 
-def check_rank(minimum: int, /, **arrays) -> None:
+def check_rank(minimum: int, /, **arrays: Any) -> None:
     """Refuse an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
     for name, value in arrays.items():
         shape = np.shape(value)
@@ -55,7 +54,7 @@ def check_rank(minimum: int, /, **arrays) -> None:
             raise ValueError(f"{name} must have at least {minimum} non-empty axes, got shape {list(shape)}")
 
 
-def check_group(**arrays) -> None:
+def check_group(**arrays: Any) -> None:
     """Refuse a group (the last axis) of fewer than two responses: nothing to compare a response with."""
     for name, value in arrays.items():
         shape = np.shape(value)
@@ -63,58 +62,58 @@ def check_group(**arrays) -> None:
             raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
 
 
-def check_between(low, high, /, **numbers) -> None:
+def check_between(low: Number, high: Number, /, **numbers: Any) -> None:
     """Refuse a number outside the closed interval [low, high] (NaN is outside every interval)."""
     for name, value in numbers.items():
-        if all(map(_concrete, (low, high, value))):
+        if all(map(is_concrete, (low, high, value))):
             values = np.asarray(value)
             if not ((values >= low) & (values <= high)).all():
                 raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value}")
 
 
-def check_positive(**numbers) -> None:
+def check_positive(**numbers: Any) -> None:
     """Refuse a number that is not above zero."""
     for name, value in numbers.items():
-        if _concrete(value) and not (np.asarray(value) > 0).all():
+        if is_concrete(value) and not (np.asarray(value) > 0).all():
             raise ValueError(f"{name} must be positive, got {value}")
 
 
-def check_nonnegative(**numbers) -> None:
+def check_nonnegative(**numbers: Any) -> None:
     """Refuse a number below zero."""
     for name, value in numbers.items():
-        if _concrete(value) and not (np.asarray(value) >= 0).all():
+        if is_concrete(value) and not (np.asarray(value) >= 0).all():
             raise ValueError(f"{name} must not be negative, got {value}")
 
 
-def check_at_least(minimum: int, /, **numbers) -> None:
+def check_at_least(minimum: int, /, **numbers: Any) -> None:
     """Refuse a whole number below `minimum`."""
     for name, value in numbers.items():
-        if _concrete(value) and not (np.asarray(value) >= minimum).all():
+        if is_concrete(value) and not (np.asarray(value) >= minimum).all():
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
-def check_one_of(options: tuple, /, **numbers) -> None:
+def check_one_of(options: tuple[object, ...], /, **numbers: Any) -> None:
     """Refuse a value outside a short list of choices; it must be known while tracing, since it decides the equation."""
     for name, value in numbers.items():
         if value not in options:
             raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value}")
 
 
-def check_boolean(**arrays) -> None:
+def check_boolean(**arrays: Any) -> None:
     """Refuse an array that is not boolean: a verdict is yes or no, a score is not a verdict."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or value.dtype != jnp.bool_:
             raise ValueError(f"{name} must be a boolean array, got {_describe(value)}")
 
 
-def check_integer(**arrays) -> None:
+def check_integer(**arrays: Any) -> None:
     """Refuse an array that does not hold integers, such as identities stored as floating point."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.integer):
             raise ValueError(f"{name} must be an integer array, got {_describe(value)}")
 
 
-def check_lengths(**arrays) -> None:
+def check_lengths(**arrays: Any) -> None:
     """Refuse lengths in tokens that are not numbers, or are below zero."""
     for name, value in arrays.items():
         kinds = (jnp.integer, jnp.floating)
@@ -123,7 +122,7 @@ def check_lengths(**arrays) -> None:
         check_nonnegative(**{name: value})
 
 
-def check_one_a_row(**arrays) -> None:
+def check_one_a_row(**arrays: Any) -> None:
     """Refuse arrays that should hold one entry for each row of the first, whose last axis is the row."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
@@ -134,8 +133,16 @@ def check_one_a_row(**arrays) -> None:
             )
 
 
-def check_ascending(**arrays) -> None:
+def check_ascending(**arrays: Any) -> None:
     """Refuse an array that falls anywhere along its last axis."""
     for name, value in arrays.items():
-        if _concrete(value) and not (np.diff(np.asarray(value)) >= 0).all():
+        if is_concrete(value) and not bool((np.diff(np.asarray(value, float)) >= 0).all()):
             raise ValueError(f"{name} must be ascending, got {value}")
+
+
+def check_tokens(mask: Mask, gamma: Number, /, **arrays: Any) -> None:
+    """Refuse per-token arrays that are not floating point or not of the mask's shape, and a discount outside [0, 1]."""
+    check_floating(**arrays)
+    check_mask(mask=mask)
+    check_same_shape(**arrays, mask=mask)
+    check_between(0, 1, gamma=gamma)

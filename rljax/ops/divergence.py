@@ -5,12 +5,15 @@ The estimators know no mask: give both policies the same (say zero) log-probabil
 with `rljax.ops.weights`.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from rljax.ops.arrays import Mask, common_dtype
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
-from rljax.ops.masked import Mask, zero_outside
+from rljax.ops.masked import zero_outside
 
 
 def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
@@ -39,7 +42,7 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
         [0.5, -1.0]
 
     Source:
-        Schulman, "Approximating KL divergence" (2020); the summand of MF Eq. 4.
+        Schulman, "Approximating KL divergence" (2020); the summand of Eq. 4 of the design document.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp)
@@ -135,7 +138,8 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
         '0.1438'
 
     Source:
-        Kullback and Leibler (1951); MF Eq. 8 bounds it, with the old policy in the place of π and the new one in π_ref's.
+        Kullback and Leibler (1951); Eq. 8 of the design document bounds it, with the old policy in the place of π
+        and the new one in π_ref's.
     """
     check_floating(logits=logits, ref_logits=ref_logits)
     check_same_shape(logits=logits, ref_logits=ref_logits)
@@ -170,7 +174,7 @@ def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
         '0.6931'
 
     Source:
-        The token-entropy bonus of T1, arXiv:2501.11651; H[π_θ] in MF Eq. 10.
+        The token-entropy bonus of T1, arXiv:2501.11651; H[π_θ] in Eq. 10 of the design document.
     """
     check_floating(logits=logits)
     check_rank(1, logits=logits)
@@ -216,7 +220,7 @@ def kl_in_reward(
         [-0.5, 1.25, 0.0]
 
     Source:
-        Ziegler et al., arXiv:1909.08593, Eq. 2; MF Eq. 4.
+        Ziegler et al., arXiv:1909.08593, Eq. 2; Eq. 4 of the design document.
     """
     check_floating(rewards=rewards, logp=logp, ref_logp=ref_logp)
     check_same_shape(rewards=rewards, logp=logp, ref_logp=ref_logp, mask=mask)
@@ -298,10 +302,12 @@ def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
     if jax.tree.structure(params) != structure:
         raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
 
-    def step(path, old, new):
+    def step(path: Any, old: Array, new: Array) -> Array:
         old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
         check_floating(**{old_name: old, new_name: new})
         check_same_shape(**{old_name: old, new_name: new})
-        return ((1 - rate) * old + rate * new.astype(old.dtype)).astype(old.dtype)
+        dtype = common_dtype(old, rate)
+        kept, taken = jnp.asarray(1 - rate, dtype) * old.astype(dtype), jnp.asarray(rate, dtype) * new.astype(dtype)
+        return (kept + taken).astype(old.dtype)
 
     return jax.tree_util.tree_map_with_path(step, reference, params)

@@ -12,31 +12,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rljax.ops.arrays import Mask, Number, as_float, common_dtype
 from rljax.ops.checks import (
     check_between,
     check_floating,
     check_lengths,
     check_mask,
     check_positive,
-    check_same_shape,
+    check_tokens,
 )
-from rljax.ops.masked import Mask, zero_outside
+from rljax.ops.masked import zero_outside
+from rljax.records import documented
 
-Number = float | int | Num[Array, ""]
+Carry = tuple[Array, ...]
+Step = Callable[..., tuple[Carry, Array]]
 
 
+@documented
 class DecoupledGAE(NamedTuple):
-    """What the policy and what the critic learns from, each with a λ of its own."""
+    """Advantage of the policy and target of the critic, each with a λ of its own."""
 
     advantage: Float[Array, "*rows T"]
+    """Advantage of each token, in the reward's unit; 0 outside the mask."""
     value_target: Float[Array, "*rows T"]
-
-
-def _check_tokens(mask: Mask, gamma: Number, **arrays: Array) -> None:
-    check_floating(**arrays)
-    check_mask(mask=mask)
-    check_same_shape(**arrays, mask=mask)
-    check_between(0, 1, gamma=gamma)
+    """The critic's target at each token, in the reward's unit; 0 outside the mask."""
 
 
 def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
@@ -59,7 +58,7 @@ def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
 
 
-def _scan_back(step: Callable, start: tuple, mask: Mask, *arrays: Array) -> Float[Array, "*rows T"]:
+def _scan_back(step: Step, start: Carry, mask: Mask, *arrays: Array) -> Float[Array, "*rows T"]:
     """Run `step(carry, *tokens) -> (carry, out)` from the last token to the first, all rows at once.
 
     Time leads, so a step reads and writes contiguous rows. Outside the mask the carry passes on unchanged.
@@ -67,7 +66,7 @@ def _scan_back(step: Callable, start: tuple, mask: Mask, *arrays: Array) -> Floa
     keep = mask.astype(bool)
     inputs = tuple(jnp.moveaxis(zero_outside(x, mask), -1, 0) for x in arrays)
 
-    def body(carry, now):
+    def body(carry: Carry, now: Carry) -> tuple[Carry, Array]:
         keep_now, *tokens = now
         stepped, out = step(carry, *tokens)
         passed = tuple(jnp.where(keep_now, new, old) for new, old in zip(stepped, carry, strict=True))
@@ -111,13 +110,13 @@ def td_errors(
         [0.25, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Section 3; MF Eq. 13 (whose V_aug is `rljax.ops.value.mix_values`).
+        GAE, arXiv:1506.02438, Section 3; Eq. 13 of the design document (V_aug: `rljax.ops.unpublished.mixture`).
     """
-    _check_tokens(mask, gamma, rewards=rewards, values=values)
-    dtype = jnp.result_type(rewards, values)
+    check_tokens(mask, gamma, rewards=rewards, values=values)
+    dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
 
-    def step(carry, reward, value):
+    def step(carry: Carry, reward: Array, value: Array) -> tuple[Carry, Array]:
         (next_value,) = carry
         return (value,), reward + discount * next_value - value
 
@@ -161,15 +160,15 @@ def gae(
         [0.5, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; MF Eq. 7.
+        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; Eq. 7 of the design document.
     """
-    _check_tokens(mask, gamma, rewards=rewards, values=values)
+    check_tokens(mask, gamma, rewards=rewards, values=values)
     _check_lambda(mask, lambda_=lambda_)
-    dtype = jnp.result_type(rewards, values)
+    dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
 
-    def step(carry, reward, value):
+    def step(carry: Carry, reward: Array, value: Array) -> tuple[Carry, Array]:
         next_value, next_advantage = carry
         advantage = reward + discount * next_value - value + decay * next_advantage
         return (value, advantage), advantage
@@ -209,12 +208,12 @@ def monte_carlo_returns(
         [0.25, 0.5, 1.0]
 
     Source:
-        VC-PPO's value pretraining, arXiv:2503.01491; MF Algorithm 1, line 4.
+        VC-PPO's value pretraining, arXiv:2503.01491; Algorithm 1, line 4 of the design document.
     """
-    _check_tokens(mask, gamma, rewards=rewards)
+    check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
 
-    def step(carry, reward):
+    def step(carry: Carry, reward: Array) -> tuple[Carry, Array]:
         total = reward + discount * carry[0]
         return (total,), total
 
@@ -299,7 +298,7 @@ def decoupled_gae(
         [1.0, 1.0]
 
     Source:
-        VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; MF Eqs. 19-20.
+        VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; Eqs. 19-20 of the design document.
     """
     # Checked here, where they have names of their own, so that a refusal says which of the two is wrong.
     check_mask(mask=mask)
@@ -339,10 +338,9 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
     """
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
-    dtype = lengths.dtype if jnp.issubdtype(lengths.dtype, jnp.floating) else jnp.result_type(float)
-    tokens = lengths.astype(dtype)
+    tokens = as_float(lengths)
     empty = tokens == 0
-    spread = jnp.asarray(alpha, dtype) * jnp.where(empty, 1.0, tokens)
+    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(empty, 1.0, tokens)
     return jnp.where(empty, 0.0, jnp.clip(1 - 1 / spread, 0.0, 1.0))
 
 

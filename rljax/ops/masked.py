@@ -5,13 +5,10 @@ the value nor the gradient sees it.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int
 
+from rljax.ops.arrays import Mask, Number
 from rljax.ops.checks import check_floating, check_group, check_mask, check_nonnegative, check_one_of, check_same_shape
-
-Mask = Bool[Array, "..."] | Num[Array, "..."]
-Lengths = Int[Array, "..."] | Float[Array, "..."]
-Number = float | int | Num[Array, ""]
 
 
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -156,7 +153,7 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
         [-1.0, 1.0, 0.0]
 
     Source:
-        Convention: the numerator of every normalised advantage, MF Eq. 56.
+        Convention: the numerator of every normalised advantage, such as GRPO's, arXiv:2402.03300, Section 4.1.2.
     """
     clean = zero_outside(x, mask)
     counts = mask.astype(bool)
@@ -192,7 +189,7 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
         [-1.0, 1.0, 0.0]
 
     Source:
-        Convention: MF Eq. 56, with every normaliser explicit.
+        Convention: the normalised advantage of GRPO, arXiv:2402.03300, Section 4.1.2, with every normaliser explicit.
     """
     check_nonnegative(eps=eps)
     check_one_of((0, 1), ddof=ddof)

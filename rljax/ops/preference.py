@@ -1,4 +1,4 @@
-"""What a judge learns from pairs of responses of which one was preferred."""
+"""Loss of a reward model on pairs of responses, of which a judge preferred one."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """Importance ratios, in log space.
 
-`logp` carries the gradient, `behaviour_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
+`logp` carries the gradient, `old_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
 every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` and `bounded_ratio` do, if asked.
 """
 
@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.checks import check_at_least, check_floating, check_positive, check_rank, check_same_shape
-from rljax.ops.masked import Mask, masked_mean, masked_sum, zero_outside
+from rljax.ops.arrays import Mask
+from rljax.ops.checks import check_floating, check_positive, check_rank, check_same_shape
+from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 
 
 def token_log_ratio(
-    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
     """Log-ratio of each token.
 
@@ -23,7 +24,7 @@ def token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        behaviour_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: under the policy that sampled, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -40,9 +41,9 @@ def token_log_ratio(
     Source:
         PPO, arXiv:1707.06347, Eq. 6; GRPO, arXiv:2402.03300, Eq. 3.
     """
-    check_floating(logp=logp, behaviour_logp=behaviour_logp)
-    check_same_shape(logp=logp, behaviour_logp=behaviour_logp, mask=mask)
-    return zero_outside(logp, mask) - zero_outside(behaviour_logp, mask)
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
+    return zero_outside(logp, mask) - zero_outside(old_logp, mask)
 
 
 def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -51,7 +52,7 @@ def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*r
 
 
 def sequence_log_ratio(
-    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
     """Log-ratio of a whole response, normalised by its length.
 
@@ -63,7 +64,7 @@ def sequence_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        behaviour_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: under the policy that sampled, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -80,11 +81,11 @@ def sequence_log_ratio(
     Source:
         GSPO, arXiv:2507.18071, Eq. 7.
     """
-    return _over_tokens(masked_mean(token_log_ratio(logp, behaviour_logp, mask), mask), mask)
+    return _over_tokens(masked_mean(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
 def sequence_token_log_ratio(
-    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
     """Log-ratio with the value of the response's and the gradient of the token's.
 
@@ -97,7 +98,7 @@ def sequence_token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        behaviour_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: under the policy that sampled, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -114,7 +115,7 @@ def sequence_token_log_ratio(
     Source:
         GSPO-token, arXiv:2507.18071, Section 4.3.
     """
-    sequence = jax.lax.stop_gradient(sequence_log_ratio(logp, behaviour_logp, mask))
+    sequence = jax.lax.stop_gradient(sequence_log_ratio(logp, old_logp, mask))
     token = zero_outside(logp, mask)
     return sequence + (token - jax.lax.stop_gradient(token))
 
@@ -130,16 +131,16 @@ def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*
     return _over_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
 
 
-def _check_groups(behaviour_logp: Float[Array, "*P G T"], mask: Mask) -> None:
-    check_floating(behaviour_logp=behaviour_logp)
-    check_same_shape(behaviour_logp=behaviour_logp, mask=mask)
-    check_rank(2, behaviour_logp=behaviour_logp)
-    if behaviour_logp.shape[-2] < 2:
-        shape = list(behaviour_logp.shape)
-        raise ValueError(f"behaviour_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
+def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
+    check_floating(old_logp=old_logp)
+    check_same_shape(old_logp=old_logp, mask=mask)
+    check_rank(2, old_logp=old_logp)
+    if old_logp.shape[-2] < 2:
+        shape = list(old_logp.shape)
+        raise ValueError(f"old_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
 
 
-def group_expectation_log_denominator(behaviour_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
+def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator: the sampler's expected probability within a group, lengths normalised away.
 
     A response without tokens is left out of both sums. Computed in log space, so it survives probabilities that underflow.
@@ -151,7 +152,7 @@ def group_expectation_log_denominator(behaviour_logp: Float[Array, "*P G T"], ma
     so that mean(q) <= E <= max(q). It carries no gradient into training: it is data, and can be computed once a rollout.
 
     Args:
-        behaviour_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
@@ -170,16 +171,16 @@ def group_expectation_log_denominator(behaviour_logp: Float[Array, "*P G T"], ma
     Source:
         GEPO, arXiv:2508.17850, Section 3, which writes q(y|x); the length-normalised q is that of its authors' code.
     """
-    _check_groups(behaviour_logp, mask)
-    return _log_denominator(masked_mean(behaviour_logp, mask), mask)
+    _check_groups(old_logp, mask)
+    return _log_denominator(masked_mean(old_logp, mask), mask)
 
 
 def group_expectation_log_ratio(
-    logp: Float[Array, "*P G T"], behaviour_logp: Float[Array, "*P G T"], mask: Mask
+    logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
     """GEPO's log-weight: the learner's probability of a response over the sampler's expected probability in its group.
 
-    Equal to `sequence_log_ratio(logp, group_expectation_log_denominator(behaviour_logp, mask), mask)`: once the
+    Equal to `sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)`: once the
     denominators are known, the rest needs one row at a time. On-policy it is *not* 0; instead Σ_i q̂_i w_i = 1 with
     q̂ = q / Σ q.
 
@@ -191,7 +192,7 @@ def group_expectation_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
-        behaviour_logp: under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: under the policy that sampled, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
@@ -210,12 +211,10 @@ def group_expectation_log_ratio(
     Source:
         GEPO, arXiv:2508.17850, Section 3, with its authors' length-normalised probabilities.
     """
-    return sequence_log_ratio(logp, group_expectation_log_denominator(behaviour_logp, mask), mask)
+    return sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)
 
 
-def group_expectation_log_denominator_unnormalized(
-    behaviour_logp: Float[Array, "*P G T"], mask: Mask
-) -> Float[Array, "*P G T"]:
+def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator as the paper writes it, of whole-response probabilities.
 
     Over responses of more than a few tokens the likeliest one all but decides E, and every other weight is about 0; see
@@ -226,7 +225,7 @@ def group_expectation_log_denominator_unnormalized(
         log E = log( Σ_j q_j² / Σ_j q_j )        q_j = exp(Σ_t log π_old(o_jt))
 
     Args:
-        behaviour_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: log-probabilities under the policy that sampled, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is left out of both sums.
 
     Returns:
@@ -245,12 +244,12 @@ def group_expectation_log_denominator_unnormalized(
     Source:
         GEPO, arXiv:2508.17850, Section 3.
     """
-    _check_groups(behaviour_logp, mask)
-    return _log_denominator(masked_sum(behaviour_logp, mask), mask)
+    _check_groups(old_logp, mask)
+    return _log_denominator(masked_sum(old_logp, mask), mask)
 
 
 def group_expectation_log_ratio_unnormalized(
-    logp: Float[Array, "*P G T"], behaviour_logp: Float[Array, "*P G T"], mask: Mask
+    logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
     """GEPO's log-weight as the paper writes it, of whole-response probabilities.
 
@@ -260,7 +259,7 @@ def group_expectation_log_ratio_unnormalized(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
-        behaviour_logp: under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: under the policy that sampled, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
@@ -279,9 +278,9 @@ def group_expectation_log_ratio_unnormalized(
     Source:
         GEPO, arXiv:2508.17850, Section 3.
     """
-    check_floating(logp=logp, behaviour_logp=behaviour_logp)
-    check_same_shape(logp=logp, behaviour_logp=behaviour_logp, mask=mask)
-    log_e = group_expectation_log_denominator_unnormalized(behaviour_logp, mask)
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
+    log_e = group_expectation_log_denominator_unnormalized(old_logp, mask)
     return _over_tokens(masked_sum(logp, mask), mask) - log_e
 
 
@@ -315,39 +314,6 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
     check_floating(log_ratio=log_ratio)
     check_positive(bound=bound)
     return jnp.clip(log_ratio, -bound, bound)
-
-
-def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
-    """Log-ratio whose ratio is kept within a factor of 1.
-
-    A clamped token has no gradient, so this changes the objective. No other function of the library does it unasked.
-
-    ::
-
-        log clip(ρ, 1/C, C)  =  clip(log ρ, -log C, log C)
-
-    Args:
-        log_ratio: log ρ, `[..., T]`, nats.
-        bound: C, a ratio, at least 1. The document below takes 10.
-
-    Returns:
-        `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count what was clamped.
-
-    Raises:
-        ValueError: `log_ratio` is not floating point, or `bound` is below 1.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> [f"{r:.2f}" for r in jnp.exp(bounded_ratio(jnp.log(jnp.array([0.01, 2.0, 99.0])), bound=10.0))]
-        ['0.10', '2.00', '10.00']
-
-    Source:
-        MF Eq. 55.
-    """
-    check_floating(log_ratio=log_ratio)
-    check_at_least(1, bound=bound)
-    limit = jnp.log(bound)
-    return jnp.clip(log_ratio, -limit, limit)
 
 
 def truncated_importance_weight(

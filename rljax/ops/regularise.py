@@ -2,13 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
-from rljax.ops.checks import check_between, check_floating, check_mask, check_nonnegative, check_same_shape
-from rljax.ops.masked import Mask, zero_outside
+from rljax.ops.arrays import Mask, Number, common_dtype
+from rljax.ops.checks import check_floating, check_mask, check_nonnegative, check_same_shape
+from rljax.ops.masked import zero_outside
 from rljax.ops.weights import token_mean
-
-Number = float | int | Num[Array, ""]
 
 
 def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -126,18 +125,20 @@ def fisher_anchor(
         2.0
 
     Source:
-        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω of MF Algorithm 10, which leaves it open.
+        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω that Algorithm 10 of the design document leaves open.
     """
     _check_same_tree(params=params, anchor_params=anchor_params, fisher=fisher)
     check_nonnegative(coefficient=coefficient)
     for path, leaf in jax.tree_util.tree_leaves_with_path(fisher):
         check_nonnegative(**{f"fisher{jax.tree_util.keystr(path)}": leaf})
 
-    def pull(theta, anchor, stiffness):
-        dtype = jnp.promote_types(jnp.result_type(theta, anchor, stiffness), jnp.float32)
-        return (stiffness * jnp.square(theta.astype(dtype) - anchor)).sum()
+    dtype = common_dtype(jnp.zeros((), jnp.float32), *jax.tree.leaves((params, anchor_params, fisher)))
 
-    return 0.5 * coefficient * sum(jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher)))
+    def pull(theta: Array, anchor: Array, stiffness: Array) -> Array:
+        return (stiffness.astype(dtype) * jnp.square(theta.astype(dtype) - anchor.astype(dtype))).sum()
+
+    pulls = jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher))
+    return 0.5 * coefficient * jnp.stack(pulls).sum()
 
 
 def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
@@ -172,48 +173,3 @@ def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTre
     if len(sizes) != 1 or sizes & {(), (0,)}:
         raise ValueError(f"per_example_gradients must have one number of examples first, at least 1, got {sorted(sizes)}")
     return jax.tree.map(lambda gradient: jnp.square(gradient).mean(0), per_example_gradients)
-
-
-def neural_symbolic_mixture(
-    logp: Float[Array, "*shape"], symbolic_logp: Float[Array, "*shape"], *, alpha: Number
-) -> Float[Array, "*shape"]:
-    """Log-probability under a mixture of a network and a set of rules.
-
-    ::
-
-        log π = log(α π_neural + (1 - α) π_symbolic)
-
-    Args:
-        logp: log π_neural, of tokens or of a whole vocabulary, nats; may be -inf.
-        symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid.
-        alpha: α in [0, 1]; may carry a gradient. 0 and 1 return the one or the other log-probability exactly.
-
-    Returns:
-        log π, nats, of the same shape; -inf (with gradient 0) where nothing gives it probability.
-
-    Raises:
-        ValueError: not floating point, shapes that differ, `alpha` outside [0, 1].
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> mixed = neural_symbolic_mixture(jnp.log(jnp.array([0.5, 0.5])), jnp.array([0.0, -jnp.inf]), alpha=0.5)
-        >>> jnp.exp(mixed).tolist()
-        [0.75, 0.25]
-
-    Source:
-        MF Eq. 64; in no paper.
-    """
-    check_floating(logp=logp, symbolic_logp=symbolic_logp)
-    check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
-    check_between(0, 1, alpha=alpha)
-    share = jnp.asarray(alpha, jnp.result_type(logp, symbolic_logp))
-    # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
-    shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
-    impossible = shift == -jnp.inf
-    shift = jnp.where(impossible, 0.0, shift)
-    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
-    # small that its term could reach the bound.
-    bound = jnp.log(jnp.finfo(share.dtype).max) - 1
-    neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
-    total = share * neural + (1 - share) * symbolic
-    return jnp.where(impossible, -jnp.inf, shift + jnp.log(jnp.where(impossible, 1.0, total)))

@@ -4,18 +4,15 @@ Rewards are `[..., P, G]`; a function of a group returns one value a prompt, `[.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
+from rljax.ops.arrays import Mask, Number
 from rljax.ops.checks import (
-    check_ascending,
-    check_at_least,
     check_between,
     check_floating,
-    check_lengths,
     check_positive,
-    check_rank,
 )
-from rljax.ops.masked import Lengths, Mask, Number, group_members
+from rljax.ops.masked import group_members
 
 
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
@@ -165,109 +162,3 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
     near = jnp.log1p(p * jnp.expm1(jnp.minimum(gain, 32.0)))
     far = jnp.logaddexp(jnp.log1p(-p), jnp.log(p) + gain)
     return jnp.where(certain, 0.0, jnp.where(gain < 32.0, near, far) - p * gain)
-
-
-def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
-    """Number of responses for a prompt, fewer where they are long, so that a group costs about the same tokens.
-
-    The document puts the floor at 1, which makes every prompt of more than `base · reference / 2` tokens a group of one,
-    whose group-relative advantage is identically 0.
-
-    ::
-
-        G(ℓ) = max(floor, ⌊G_base L_ref / ℓ⌋)
-
-    Args:
-        lengths: ℓ, the length expected of a response, in tokens, integer or floating point, any shape.
-        base: G_base, responses at the reference length, at least 1.
-        reference: L_ref in tokens, at least 1.
-        floor: the smallest group, at least 2.
-
-    Returns:
-        the shape of `lengths`, responses, int32.
-
-    Raises:
-        ValueError: boolean lengths or lengths that are not positive, `base` or `reference` below 1, `floor` below 2.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> adaptive_group_size(jnp.array([256, 512, 600, 4096])).tolist()
-        [16, 8, 6, 2]
-
-    Source:
-        MF Eq. 27 with a floor of 2; it is not in the DAPO paper, whose dynamic sampling is `has_mixed_outcomes`.
-    """
-    check_lengths(lengths=lengths)
-    check_positive(lengths=lengths)
-    check_at_least(1, base=base, reference=reference)
-    check_at_least(2, floor=floor)
-    return jnp.maximum(floor, base * reference // lengths).astype(jnp.int32)
-
-
-def length_percentiles(
-    lengths: Lengths, *, percentiles: tuple[float | int, ...] = (25.0, 50.0, 75.0, 95.0)
-) -> Float[Array, "K"]:
-    """Percentiles of the lengths of a data set or batch, linear between neighbours.
-
-    ::
-
-        L_q = sorted(ℓ)[(n - 1) q / 100]
-
-    Args:
-        lengths: ℓ in tokens, integer or floating point, any shape; all entries count.
-        percentiles: q in percent, in [0, 100].
-
-    Returns:
-        `[K]`, tokens, one for each q.
-
-    Raises:
-        ValueError: no length, boolean or negative lengths, or a percentile outside [0, 100].
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> length_percentiles(jnp.array([10, 20, 30, 40, 50])).tolist()
-        [20.0, 30.0, 40.0, 48.0]
-
-    Source:
-        MF Algorithm 3, step 2; it is not in the DAPO paper.
-    """
-    check_lengths(lengths=lengths)
-    check_between(0.0, 100.0, percentiles=percentiles)
-    if lengths.size == 0:
-        raise ValueError(f"lengths must hold at least one length, got shape {list(lengths.shape)}")
-    tokens = lengths.astype(jnp.result_type(lengths, float))
-    return jnp.percentile(tokens.reshape(-1), jnp.asarray(percentiles, tokens.dtype))
-
-
-def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]:
-    """Bin of each length, counted from 0; a length that equals an edge lies in the bin below it.
-
-    ::
-
-        bin(ℓ) = |{k : edge_k < ℓ}|
-
-    Args:
-        lengths: ℓ in tokens, integer or floating point, any shape.
-        edges: in tokens, ascending, `[K]`; `length_percentiles` gives them.
-
-    Returns:
-        the shape of `lengths`, int32, in [0, K].
-
-    Raises:
-        ValueError: boolean or negative lengths, integer edges, or edges that are not ascending on one axis.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> length_bins(jnp.array([5, 20, 21, 99]), jnp.array([20.0, 30.0])).tolist()
-        [0, 0, 1, 2]
-
-    Source:
-        MF Algorithm 3, steps 4 and 6, which leave the ends of a bin open; it is not in the DAPO paper.
-    """
-    check_lengths(lengths=lengths)
-    check_floating(edges=edges)
-    check_rank(1, edges=edges)
-    if edges.ndim > 1:
-        raise ValueError(f"edges must have one axis, got shape {list(edges.shape)}")
-    check_ascending(edges=edges)
-    return jnp.searchsorted(edges, lengths.astype(edges.dtype), side="left").astype(jnp.int32)

@@ -8,25 +8,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import Mask, Number, is_concrete
 from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
-from rljax.ops.masked import Mask, masked_mean, zero_outside
+from rljax.ops.masked import masked_mean, zero_outside
 
 
-def _check_clip(log_ratio, advantage, *, low, high) -> None:
+def _check_clip(log_ratio: Array, advantage: Array, *, low: Number, high: Number) -> None:
     check_floating(log_ratio=log_ratio, advantage=advantage)
     check_same_shape(log_ratio=log_ratio, advantage=advantage)
     check_nonnegative(low=low, high=high)
-    if not isinstance(low, jax.core.Tracer) and low > 1:
+    if is_concrete(low) and low > 1:
         raise ValueError(f"low must lie in [0, 1], got {low}")
 
 
-def _check_above_one(**numbers) -> None:
+def _check_above_one(**numbers: Number) -> None:
     for name, value in numbers.items():
-        if not isinstance(value, jax.core.Tracer) and not value > 1:
+        if is_concrete(value) and not value > 1:
             raise ValueError(f"{name} must be above 1, got {value}")
 
 
-def _pessimistic(log_ratio, advantage, *, low, high, cap) -> Float[Array, "*rows T"]:
+def _pessimistic(
+    log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: Number, high: Number, cap: Number
+) -> Float[Array, "*rows T"]:
     """The ratio times the advantage, the ratio held at `1 + high` when A >= 0, within [1 - low, cap] when A < 0.
 
     Held *before* `exp`: a ratio beyond the float range that is clipped anyway then has gradient 0, not 0 × ∞. At the very
@@ -66,8 +69,8 @@ def clipped(
         [ 1.5  -0.75]
 
     Source:
-        PPO, arXiv:1707.06347, Eq. 7; the two sides apart: DAPO, arXiv:2503.14476, Eq. 8; MF Eqs. 9 and 24. MF Eq. 26 has
-        another form for A <= 0 under which, with its Eq. 29, the low side never clips; this is PPO's.
+        PPO, arXiv:1707.06347, Eq. 7; the two sides apart: DAPO, arXiv:2503.14476, Eq. 8; Eqs. 9 and 24 of the design
+        document. The document's Eq. 26 has another form for A <= 0, under which, with its Eq. 29, the low side never clips.
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
     return _pessimistic(log_ratio, advantage, low=low, high=high, cap=jnp.inf)
@@ -143,7 +146,7 @@ def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"])
         [-0.5, 2.0]
 
     Source:
-        Williams (1992); GPG, arXiv:2504.02546, whose factor for uniform groups is not here; MF Eq. 5.
+        Williams (1992); GPG, arXiv:2504.02546, whose factor for uniform groups is not here; Eq. 5 of the design document.
     """
     check_floating(logp=logp, advantage=advantage)
     check_same_shape(logp=logp, advantage=advantage)

@@ -3,19 +3,16 @@
 Losses come back per token, to be **minimised** as `sum(weights * loss)`. Values held as distributions: `rljax.ops.categorical`.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import Mask, Number
 from rljax.ops.checks import (
-    check_between,
     check_floating,
-    check_nonnegative,
     check_positive,
     check_same_shape,
 )
-from rljax.ops.masked import Mask, zero_outside
-from rljax.ops.schedule import Number, Step, exponential_decay
+from rljax.ops.masked import zero_outside
 
 
 def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -42,7 +39,8 @@ def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"]
         [2.0, 0.0]
 
     Source:
-        PPO, arXiv:1707.06347, Eq. 9 (L^VF, there without the half); the loss of MF Algorithm 1, line 5.
+        PPO, arXiv:1707.06347, Eq. 9 (L^VF, there without the half); line 5 of Algorithm 1 of
+        the design document.
     """
     check_floating(values=values, returns=returns)
     check_same_shape(values=values, returns=returns, mask=mask)
@@ -123,7 +121,7 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
         0.75
 
     Source:
-        MF Algorithm 1, line 6; a convergence criterion of VC-PPO, arXiv:2503.01491.
+        A convergence criterion of VC-PPO, arXiv:2503.01491; line 6 of Algorithm 1 of the design document.
     """
     check_floating(values=values, returns=returns)
     check_same_shape(values=values, returns=returns, mask=mask)
@@ -141,114 +139,3 @@ def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]
     lowest = jnp.where(keep.any(), jnp.min(jnp.where(keep, x, jnp.inf)), 0.0)
     distance = jnp.where(keep, x - lowest, 0.0)
     return jnp.where(keep, jnp.square(distance - distance.sum() / count), 0.0).sum() / count
-
-
-def mix_values(
-    pretrained: Float[Array, "*rows T"], critic: Float[Array, "*rows T"], weight: Number
-) -> Float[Array, "*rows T"]:
-    """Blend of a frozen, pretrained value model and the critic in training.
-
-    ::
-
-        V_aug = w V_pretrained + (1 - w) V_critic
-
-    Args:
-        pretrained: values of the pretrained model, `[..., T]`.
-        critic: values of the critic in training, `[..., T]`, in the same unit.
-        weight: w in [0, 1], see `pretrained_value_weight`.
-
-    Returns:
-        `[..., T]`, in the values' unit.
-
-    Raises:
-        ValueError: not floating point, shapes that differ, `weight` outside [0, 1].
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> mix_values(jnp.array([1.0]), jnp.array([3.0]), 0.25).tolist()
-        [2.5]
-
-    Source:
-        MF Eq. 17; not in VAPO.
-    """
-    check_floating(pretrained=pretrained, critic=critic)
-    check_same_shape(pretrained=pretrained, critic=critic)
-    check_between(0, 1, weight=weight)
-    return weight * pretrained + (1 - weight) * critic
-
-
-def pretrained_value_weight(
-    step: Step,
-    *,
-    total_steps: Number,
-    initial: Number = 0.8,
-    decay: Number = 2.0,
-    reliability: Number,
-    eta: Number,
-) -> Float[Array, "..."]:
-    """Weight of the pretrained value model: it falls as training goes on and as the critic proves itself.
-
-    ::
-
-        w(t) = w_0 exp(-κ t / T_total) / (1 + η reliability)
-
-    Args:
-        step: t, training step, not negative, a number or an array of any shape.
-        total_steps: T_total, at least 1.
-        initial: w_0 in [0, 1].
-        decay: κ, not negative.
-        reliability: how well the critic predicts, not negative (an explained variance is to be cut at 0 first, or the weight
-            could leave [0, 1]).
-        eta: η, not negative; the source gives no value.
-
-    Returns:
-        w in [0, w_0], in the shape of `step`.
-
-    Raises:
-        ValueError: a number outside its range.
-
-    Example:
-        >>> pretrained_value_weight(0, total_steps=100, reliability=0.5, eta=2.0).round(6).item()
-        0.4000000059604645
-
-    Source:
-        MF Eq. 18; not in VAPO.
-    """
-    check_between(0, 1, initial=initial)
-    check_nonnegative(reliability=reliability, eta=eta)
-    return exponential_decay(step, initial=initial, decay=decay, total_steps=total_steps) / (1 + eta * reliability)
-
-
-def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array, "*rows H"]) -> Float[Array, "*rows"]:
-    """Value as a mixture of heads, weighed anew in each state.
-
-    ::
-
-        V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax(weight_logits(s))
-
-    The softmax is ours (the source leaves w free): it keeps V between the lowest and the highest head. For weights of
-    one's own, pass their logarithms.
-
-    Args:
-        values: V_h, `[..., H]`.
-        weight_logits: `[..., H]`, nats; -inf switches a head off.
-
-    Returns:
-        `[...]`, in the values' unit.
-
-    Raises:
-        ValueError: not floating point, shapes that differ, or no head.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> multi_head_value(jnp.array([1.0, 3.0]), jnp.zeros(2)).item()
-        2.0
-
-    Source:
-        MF Eq. 21; not in VAPO.
-    """
-    check_floating(values=values, weight_logits=weight_logits)
-    check_same_shape(values=values, weight_logits=weight_logits)
-    if values.ndim == 0 or values.shape[-1] == 0:
-        raise ValueError(f"values must have at least one head on its last axis, got shape {list(values.shape)}")
-    return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)

@@ -30,8 +30,8 @@ def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float]
         [1.5, 0.5]
 
     Source:
-        Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format); MF Eq. 63. The equation is
-        `rljax.ops.shaping.multi_objective`; here a part without an opinion on a completion adds nothing to it.
+        Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format); Eq. 63 of the design document,
+        `rljax.ops.unpublished.mixture.multi_objective`. Here a part without an opinion on a completion adds nothing to it.
     """
     return Weighted({name: resolve(reward) for name, reward in rewards.items()}, dict(weights))
 
@@ -109,7 +109,7 @@ def constitutional(
         [1.5, 1.0]
 
     Source:
-        MF Eq. 62; no primary paper. The equation is `rljax.ops.shaping.constitutional_sum`.
+        Unpublished: Eq. 62 of the design document, `rljax.ops.unpublished.mixture.constitutional_sum`.
     """
     if not principles or "base" in principles:
         raise InputError(f"the principles are {sorted(principles)}; give at least one, and call none 'base'.")

@@ -9,7 +9,7 @@ import numpy as np
 from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, loss, prepare, without
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.errors import InputError
-from rljax.ops.group_history import empty_history
+from rljax.ops.unpublished.reward_history import empty_history
 from rljax.training.config import TrainConfig
 from rljax.training.critic import check_critic, make_head
 

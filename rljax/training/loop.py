@@ -18,7 +18,7 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.ops.group_history import empty_history
+from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import agree, is_first, of_first, on_first, together
 from rljax.records import documented
 from rljax.rollout import Engine, Environment

@@ -12,7 +12,7 @@ from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare, response_
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
-from rljax.ops.group_history import RewardHistory, push_history
+from rljax.ops.unpublished.reward_history import RewardHistory, push_history
 from rljax.parallel import put
 from rljax.rollout import Collected, Groups, RolloutWorker, collect
 from rljax.training.config import TrainConfig

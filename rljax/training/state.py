@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models import Params
-from rljax.ops.group_history import RewardHistory
+from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.parallel import Partition, policy_shardings, put
 from rljax.records import documented
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, Rollout, explained_variance_of, loss, value_loss
+from rljax.algorithms import BY_NAME, Rollout, Term, explained_variance_of, loss, value_loss
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.algorithms.terms import entropy_bonus, kl_penalty, kl_to_reference, positive_examples
 from rljax.ops.value import explained_variance
@@ -73,25 +73,71 @@ def test_metrics(rollout):
     flat, a = rows(np.asarray(MASK)), np.asarray(batch.advantage)
     ratio = np.broadcast_to([2.0, 0.5, 1.0], flat.shape)
     assert np.sign(a[flat]).min() == -np.sign(a[flat]).max() == -1
-    np.testing.assert_allclose(metrics["loss"], total)
-    np.testing.assert_allclose(metrics["ratio"], ratio[flat].mean())
-    np.testing.assert_allclose(metrics["kl"], (ratio - 1 - np.log(ratio))[flat].mean(), rtol=1e-9)
+    np.testing.assert_allclose(metrics.loss, total)
+    np.testing.assert_allclose(metrics.share, 1.0)
+    np.testing.assert_allclose(metrics.ratio, ratio[flat].mean())
+    np.testing.assert_allclose(metrics.kl, (ratio - 1 - np.log(ratio))[flat].mean(), rtol=1e-9)
     clipped = ((ratio > 1.28) & (a > 0)) | ((ratio < 0.8) & (a < 0))
     assert clipped[flat].mean() not in (0.0, 0.5, 1.0), "so that neither none, all nor the opposite would do"
-    np.testing.assert_allclose(metrics["clip_fraction"], clipped[flat].mean())
-    np.testing.assert_allclose(metrics["entropy"], entropy[flat].mean())
-    np.testing.assert_allclose(metrics["entropy_bonus"], entropy[flat].mean())
+    np.testing.assert_allclose(metrics.clip_fraction, clipped[flat].mean())
+    np.testing.assert_allclose(metrics.entropy, entropy[flat].mean())
+    np.testing.assert_allclose(metrics.terms["entropy_bonus"], entropy[flat].mean())
     right = flat & np.array([1, 0, 0, 1], bool)[:, None]
-    np.testing.assert_allclose(metrics["positive_examples"], -logp[right].mean())
-    assert set(metrics) == {"loss", "clip_fraction", "kl", "ratio", "entropy", "entropy_bonus", "positive_examples"}
-    assert "entropy" not in loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))[1]
+    np.testing.assert_allclose(metrics.terms["positive_examples"], -logp[right].mean())
+    assert metrics.numbers() == {
+        **{name: float(getattr(metrics, name)) for name in ("loss", "clip_fraction", "kl", "ratio", "entropy")},
+        **{name: float(metrics.terms[name]) for name in ("entropy_bonus", "positive_examples")},
+    }
+    assert all(type(number) is float for number in metrics.numbers().values())
+    without = loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))[1]
+    assert without.entropy is None
+    assert set(without.numbers()) == {"loss", "clip_fraction", "kl", "ratio"}
+
+
+def test_metrics_of_micro_batches_add_up(rollout):
+    algorithm = BY_NAME["vapo"]()._replace(terms=positive_examples(0.1) + entropy_bonus(0.5))
+    batch = prepare(algorithm, rollout)
+    arguments = rows(draw()), batch, jnp.abs(rows(draw(5)))
+    whole = loss(algorithm, arguments[0], batch, entropy=arguments[2])[1]
+    parts = [jax.tree.map(lambda x, part=part: x[part], arguments) for part in (slice(1), slice(1, None))]
+    summed = jax.tree.map(jnp.add, *[loss(algorithm, logp, part, entropy=entropy)[1] for logp, part, entropy in parts])
+    assert jax.tree.structure(summed) == jax.tree.structure(whole)
+    assert summed.numbers() == pytest.approx(whole.numbers(), rel=1e-9)
+    assert float(summed.share) == pytest.approx(1.0)
+
+
+def test_a_batch_without_trained_tokens_has_no_numbers(rollout):
+    uniform = rollout._replace(rewards=jnp.ones((P, G)))
+    algorithm = BY_NAME["dapo"]()
+    metrics = loss(algorithm, rows(draw()), prepare(algorithm, uniform))[1]
+    assert metrics.share == 0
+    assert metrics.numbers() == {}
+    algorithm = BY_NAME["vapo"]()._replace(keep_group=BY_NAME["dapo"]().keep_group)
+    metrics = value_loss(algorithm, rows(draw()), prepare(algorithm, uniform))[1]
+    assert metrics.weight == 0
+    assert metrics.numbers() == {}
+
+
+def test_a_term_may_read_the_policy_before_the_update(rollout):
+    term = Term("drift", 1.0, lambda inputs: inputs.logp - inputs.policy_logp)
+    algorithm = BY_NAME["rloo"]()._replace(terms=(term,))
+    logp = rows(rollout.behaviour_logp) + 0.25
+    metrics = loss(algorithm, logp, prepare(algorithm, rollout))[1]
+    np.testing.assert_allclose(metrics.terms["drift"], 0.25 * MASK.sum() / (P * G))
+
+
+@pytest.mark.parametrize("names", [("kl",), ("loss",), ("twice", "twice")])
+def test_a_name_stands_for_one_number(rollout, names):
+    algorithm = BY_NAME["rloo"]()._replace(terms=tuple(Term(name, 1.0, lambda inputs: inputs.logp) for name in names))
+    with pytest.raises(ValueError, match=f"every term of the algorithm must have a name of its own, got '{names[0]}'"):
+        loss(algorithm, rows(draw()), prepare(algorithm, rollout))
 
 
 def test_a_response_of_advantage_zero_is_not_counted_as_clipped(rollout):
     uniform = rollout._replace(rewards=jnp.ones((P, G)))
     algorithm = BY_NAME["grpo"](beta=0.0)
     batch = prepare(algorithm, uniform)
-    assert loss(algorithm, rows(rollout.behaviour_logp) + 1.0, batch)[1]["clip_fraction"] == 0
+    assert loss(algorithm, rows(rollout.behaviour_logp) + 1.0, batch)[1].clip_fraction == 0
 
 
 def test_what_a_slot_says_outside_the_mask_is_not_heard(rollout):
@@ -102,10 +148,9 @@ def test_what_a_slot_says_outside_the_mask_is_not_heard(rollout):
     batch, logp = prepare(plain, rollout), rows(draw())
     loud = plain._replace(
         surrogate=lambda log_ratio, advantage: where_masked(plain.surrogate(log_ratio, advantage), batch),
-        terms=(plain.terms[0]._replace(per_token=lambda policy: where_masked(-policy.logp, batch)),),
+        terms=(plain.terms[0]._replace(per_token=lambda inputs: where_masked(-inputs.logp, batch)),),
     )
-    for ours, theirs in zip(loss(loud, logp, batch)[1].items(), loss(plain, logp, batch)[1].items(), strict=True):
-        assert ours == theirs
+    assert loss(loud, logp, batch)[1] == loss(plain, logp, batch)[1]
 
 
 def test_terms_keep_their_weights_and_their_sign(rollout):
@@ -120,8 +165,8 @@ def test_value_metrics_add_up_to_the_explained_variance(rollout, name):
     algorithm = BY_NAME[name]()
     batch, values = prepare(algorithm, rollout), rows(draw())
     total, metrics = value_loss(algorithm, values, batch)
-    np.testing.assert_allclose(metrics["value_loss"], total)
-    np.testing.assert_allclose(metrics["value_weight"], 1.0)
+    np.testing.assert_allclose(metrics.loss, total)
+    np.testing.assert_allclose(metrics.weight, 1.0)
     parts = [
         value_loss(algorithm, *jax.tree.map(lambda x, part=part: x[part], (values, batch)))[1]
         for part in (slice(1), slice(1, None))
@@ -130,6 +175,7 @@ def test_value_metrics_add_up_to_the_explained_variance(rollout, name):
     expected = explained_variance(values, batch.value_target, batch.mask)
     for sums in (metrics, summed):
         np.testing.assert_allclose(explained_variance_of(sums), expected, rtol=1e-9)
+    assert metrics.numbers() == {"value_loss": float(total), "value_explained_variance": float(explained_variance_of(metrics))}
     assert abs(expected) > 0.01
 
 
@@ -147,7 +193,7 @@ def test_the_explained_variance_does_not_depend_on_the_scale_of_the_weights(roll
 @pytest.mark.usefixtures("x64")
 def test_targets_that_are_all_the_same_leave_nothing_to_explain(reward, factor):
     algorithm = BY_NAME["vapo"]()
-    rollout = Rollout(mask=MASK, behaviour_logp=-jnp.ones((P, G, T)), rewards=jnp.full((P, G), reward), values=0.1 * MASK)
+    rollout = Rollout(mask=MASK, behaviour_logp=-jnp.ones((P, G, T)), rewards=jnp.full((P, G), reward), values=jnp.where(MASK, 0.1, 0.0))
     batch = prepare(algorithm, rollout)
     batch = batch._replace(value_weights=factor * batch.value_weights)
     assert explained_variance_of(value_loss(algorithm, rows(jnp.arange(12.0)), batch)[1]) == 0

@@ -11,9 +11,9 @@ from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, response_rewards
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.ops.gae import gae, lambda_returns
 from rljax.ops.group import group_centered
-from rljax.ops.group_history import empty_history, push_history
 from rljax.ops.ratio import token_log_ratio, truncated_importance_weight
 from rljax.ops.surrogate import reinforce
+from rljax.ops.unpublished.reward_history import empty_history, push_history
 from rljax.ops.weights import overlong_filter, token_mean
 
 P, G, T = 2, 4, 3
@@ -226,10 +226,10 @@ def test_truncated_responses_are_compared_with_and_not_trained_on():
 def test_the_ratio_starts_from_the_policy_not_from_the_sampler():
     assert not jnp.array_equal(EVERYTHING.policy_logp, EVERYTHING.behaviour_logp)
     batch = prepare(PLAIN, ROLLOUT._replace(policy_logp=EVERYTHING.policy_logp))
-    np.testing.assert_array_equal(grouped(batch.denominator_logp), np.where(MASK, EVERYTHING.policy_logp, 0))
-    np.testing.assert_array_equal(batch.denominator_logp, batch.policy_logp)
+    np.testing.assert_array_equal(grouped(batch.old_logp), np.where(MASK, EVERYTHING.policy_logp, 0))
+    np.testing.assert_array_equal(batch.old_logp, batch.policy_logp)
     batch = prepare(PLAIN, ROLLOUT)
-    np.testing.assert_array_equal(grouped(batch.denominator_logp), np.where(MASK, ROLLOUT.behaviour_logp, 0))
+    np.testing.assert_array_equal(grouped(batch.old_logp), np.where(MASK, ROLLOUT.behaviour_logp, 0))
 
 
 def test_the_correction_weighs_the_policy_against_the_sampler():

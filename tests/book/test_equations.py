@@ -14,8 +14,8 @@ from rljax.book import equations as book
 from rljax.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-OPS = {f"{function.__module__.rpartition('.')[2]}.{function.__name__}": function for function in book.public_ops()}
-TEXT = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in ROOT.glob("tests/*/test_*.py")}
+OPS = {book.read_op(function).name: function for function in book.public_ops()}
+TEXT = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in ROOT.glob("tests/**/test_*.py")}
 
 
 def complete(values):
@@ -65,9 +65,9 @@ def takes_arrays(function) -> bool:
 
 def test_every_public_function_is_in_the_index():
     defined = {
-        f"{file.stem}.{node.name}"
-        for file in (ROOT / "rljax" / "ops").glob("*.py")
-        if file.stem != "checks"
+        ".".join((*file.relative_to(ROOT / "rljax" / "ops").with_suffix("").parts, node.name))
+        for file in (ROOT / "rljax" / "ops").rglob("*.py")
+        if file.stem not in ("checks", "arrays")
         for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     }
@@ -81,9 +81,20 @@ def test_op_docstring_is_whole(name):
     assert list(found) == list(book.SECTIONS)
     assert book.formula(inspect.getdoc(OPS[name]))
     assert ">>> " in found["Example"]
-    assert re.search(r"arXiv:\d{4}\.\d{4,5}|\bMF (Eqs?\.|Algorithm|Section|Table)|^Convention: ", found["Source"])
+    assert re.search(
+        r"arXiv:\d{4}\.\d{4,5}|^unpublished: from a design document, in no paper; |^Convention: ", found["Source"]
+    )
     if takes_arrays(OPS[name]):
         assert re.search(r"`\[[^`]*\]`|\bshapes?\b|\bpytree\b", found["Args"]), "no shape"
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_unpublished_equations_stand_apart_and_name_a_published_one(name):
+    source = book.read_op(OPS[name]).source
+    assert source.startswith("unpublished: ") == name.startswith("unpublished.")
+    if name.startswith("unpublished."):
+        assert re.search(r"\b(Eqs?\. |Algorithm )\d", source), "no equation of the document"
+        assert re.search("[Ff]or the same job: |does the same job|dynamic sampling is|No published estimator", source)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -153,7 +164,7 @@ def test_algorithm_names_its_paper():
     assert (entry.source, entry.module, entry.function) == ("arXiv:2503.14476, Eqs. 8-13", "rljax.algorithms.dapo", "dapo")
     assert entry.equation.startswith("J = (1/Σ|o_i|)")
     assert "R_i = r_i + overlong" in entry.equation
-    assert book.read_algorithm("vapo_grpo", BY_NAME["vapo_grpo"]).source == "MF Eqs. 58-59; in no paper"
+    assert book.read_algorithm("vapo_grpo", BY_NAME["vapo_grpo"]).source == "unpublished: a design document, Eqs. 58-59"
 
 
 def test_find_by_name_word_and_source():

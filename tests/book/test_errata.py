@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.book import errata_framework_critic as critic
-from rljax.book import errata_framework_dapo as dapo
-from rljax.book import errata_framework_group as group
+from rljax.book import errata_design_critic as critic
+from rljax.book import errata_design_dapo as dapo
+from rljax.book import errata_design_group as group
 from rljax.book import errata_others as others
 from rljax.book.errata import Erratum, Evidence, errata, render, run_all, show
 from rljax.ops.divergence import exact_kl, k3
 from rljax.ops.gae import gae, length_adaptive_lambda
 from rljax.ops.group import group_centered, group_normalized
-from rljax.ops.selection import adaptive_group_size, has_mixed_outcomes
+from rljax.ops.selection import has_mixed_outcomes
 from rljax.ops.surrogate import clipped
+from rljax.ops.unpublished.length import adaptive_group_size
 from rljax.ops.weights import sequence_mean, token_mean
 
 ENTRIES = {entry.number: entry for entry in errata()}

@@ -49,7 +49,7 @@ def copy_checkout(work: Path) -> str:
     shutil.copy(ROOT / "pyproject.toml", target)
     with (target / "tests" / "conftest.py").open("a", encoding="utf-8") as file:
         file.write(IN_CONFTEST)
-    files = sorted((target / "rljax" / "ops").glob("*.py"))
+    files = sorted((target / "rljax" / "ops").rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -130,20 +130,21 @@ def execute(database, config, *, survivors: bool) -> None:
 
     mutating.run_tests = run_forked
 
-    def command(module: str) -> str:
-        tests = [f"tests/ops/test_{name}.py" for name in (module, *ALSO.get(module, ()))] + [f"rljax/ops/{module}.py"]
-        return config.test_command.format(tests=" ".join(tests))
+    def command(module: Path) -> str:
+        folder = Path("tests") / module.parent.relative_to("rljax")
+        tests = [folder / f"test_{name}.py" for name in (module.stem, *ALSO.get(module.stem, ()))]
+        return config.test_command.format(tests=" ".join(map(str, [*tests, module])))
 
     again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
     items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
-    for module in sorted({item.mutations[0].module_path.stem for item in items}):
+    for module in sorted({item.mutations[0].module_path for item in items}):
         outcome, output = run_forked(command(module), config.timeout)
         if outcome != TestOutcome.SURVIVED:
             raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
     for number, item in enumerate(items, 1):
         (mutation,) = item.mutations
         os.environ["FAULTY"] = f".{mutation.definition_name}"
-        result = mutating.mutate_and_test(item.mutations, command(mutation.module_path.stem), config.timeout)
+        result = mutating.mutate_and_test(item.mutations, command(mutation.module_path), config.timeout)
         database.set_result(item.job_id, result)
         place = f"{mutation.module_path.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
         print(f"{number}/{len(items)} {place} {result.test_outcome.value}", flush=True)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from rljax.book.equations import public_ops
-from rljax.ops.group_history import empty_history
+from rljax.ops.unpublished.reward_history import empty_history
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
-OPS = {f"{op.__module__.rpartition('.')[2]}.{op.__name__}": op for op in public_ops()}
+OPS = {f"{op.__module__.removeprefix('rljax.ops.')}.{op.__name__}": op for op in public_ops()}
 FAST = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiling is what this costs
-NO_ARRAYS = {"categorical.uniform_support", "group_history.empty_history"}
+NO_ARRAYS = {"categorical.uniform_support", "unpublished.reward_history.empty_history"}
 
 RNG = np.random.default_rng(0)
 X, Y, Z = RNG.uniform(-2.0, -0.5, (3, 2, 2, 3)).astype(np.float32)  # [P, G, T]
@@ -62,22 +62,37 @@ CALLS = {
     "group.group_centered": {"rewards": REWARDS, "valid": VERDICTS},
     "group.group_normalized": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
     "group.leave_one_out": {"rewards": REWARDS, "valid": VERDICTS},
-    "group.weighted_centered": {"rewards": REWARDS, "weights": RATES, "valid": VERDICTS},
-    "group.length_quality": {"lengths": LENGTHS},
-    "group.confidence_quality": {"logp": X, "mask": MASK},
-    "group.reliability_quality": {"scores": X, "floor": 0.5},
-    "group.rank_based": {"rewards": REWARDS, "valid": VERDICTS},
+    "unpublished.group_baseline.weighted_centered": {"rewards": REWARDS, "weights": RATES, "valid": VERDICTS},
+    "unpublished.group_baseline.length_quality": {"lengths": LENGTHS},
+    "unpublished.group_baseline.confidence_quality": {"logp": X, "mask": MASK},
+    "unpublished.group_baseline.reliability_quality": {"scores": X, "floor": 0.5},
+    "unpublished.group_baseline.rank_based": {"rewards": REWARDS, "valid": VERDICTS},
     "group.process_normalized": {"step_rewards": X, "step_end": MASK, "eps": 1e-6, "ddof": 1},
-    "group_history.push_history": {"history": HISTORY, "prompt_ids": IDS, "rewards": REWARDS, "valid": VERDICTS},
-    "group_history.join_history": {"history": HISTORY, "prompt_ids": IDS, "rewards": REWARDS, "valid": VERDICTS},
-    "group_history.temporal_advantage": {"history": HISTORY, "prompt_ids": IDS, "rewards": REWARDS, "valid": VERDICTS},
-    "group_mixture.hierarchical": {"rewards": REWARDS, "types": IDS, "local_weight": 0.7, "valid": VERDICTS},
-    "group_mixture.batch_normalized": {"advantage": X, "mask": MASK, "eps": 1e-8, "ddof": 0},
-    "group_mixture.batch_normalized_rewards": {"rewards": REWARDS, "eps": 1e-8, "ddof": 0, "valid": VERDICTS},
-    "group_mixture.gpg_scale": {"rewards": REWARDS, "valid": VERDICTS},
-    "group_mixture.mix_advantages": {"first": X, "second": Y, "weight": 0.5},
-    "group_mixture.with_exploration_bonus": {"advantage": X, "bonus": Y, "beta": 0.1},
-    "group_mixture.entropy_bonus": {"entropy": X, "mask": MASK},
+    "unpublished.reward_history.push_history": {
+        "history": HISTORY,
+        "prompt_ids": IDS,
+        "rewards": REWARDS,
+        "valid": VERDICTS,
+    },
+    "unpublished.reward_history.join_history": {
+        "history": HISTORY,
+        "prompt_ids": IDS,
+        "rewards": REWARDS,
+        "valid": VERDICTS,
+    },
+    "unpublished.reward_history.temporal_advantage": {
+        "history": HISTORY,
+        "prompt_ids": IDS,
+        "rewards": REWARDS,
+        "valid": VERDICTS,
+    },
+    "unpublished.group_baseline.hierarchical": {"rewards": REWARDS, "types": IDS, "local_weight": 0.7, "valid": VERDICTS},
+    "batch.batch_normalized": {"advantage": X, "mask": MASK, "eps": 1e-8, "ddof": 0},
+    "batch.batch_normalized_rewards": {"rewards": REWARDS, "eps": 1e-8, "ddof": 0, "valid": VERDICTS},
+    "batch.gpg_scale": {"rewards": REWARDS, "valid": VERDICTS},
+    "unpublished.mixture.mix_advantages": {"first": X, "second": Y, "weight": 0.5},
+    "unpublished.mixture.with_exploration_bonus": {"advantage": X, "bonus": Y, "beta": 0.1},
+    "unpublished.mixture.entropy_bonus": {"entropy": X, "mask": MASK},
     "masked.zero_outside": {"x": X, "mask": MASK},
     "masked.masked_sum": {"x": X, "mask": MASK},
     "masked.masked_mean": {"x": X, "mask": MASK},
@@ -85,45 +100,51 @@ CALLS = {
     "masked.masked_centered": {"x": X, "mask": MASK},
     "masked.masked_normalized": {"x": X, "mask": MASK, "eps": 0.0, "ddof": 0},
     "masked.group_members": {"rewards": REWARDS, "valid": VERDICTS},
-    "offset_gae.offset_decayed_gae": {"td": X, "mask": MASK, **OFFSET},
-    "offset_gae.complexity_weighted_gae": {
+    "unpublished.offset_gae.offset_decayed_gae": {"td": X, "mask": MASK, **OFFSET},
+    "unpublished.offset_gae.complexity_weighted_gae": {
         **{"td": X, "complexity": Y, "mask": MASK, **OFFSET},
         **{"beta": 0.1, "max_complexity": 2.0, "chunk": 2},
     },
     "preference.bradley_terry_loss": {"chosen": X, "rejected": Y, "margin": 0.1},
-    "ratio.token_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
-    "ratio.sequence_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
-    "ratio.sequence_token_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
-    "ratio.group_expectation_log_denominator": {"behaviour_logp": Y, "mask": MASK},
-    "ratio.group_expectation_log_ratio": {"logp": X, "behaviour_logp": Y, "mask": MASK},
-    "ratio.group_expectation_log_denominator_unnormalized": {"behaviour_logp": Y, "mask": MASK},
-    "ratio.group_expectation_log_ratio_unnormalized": {"logp": X, "behaviour_logp": Y, "mask": MASK},
+    "ratio.token_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
+    "ratio.sequence_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
+    "ratio.sequence_token_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_denominator": {"old_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_denominator_unnormalized": {"old_logp": Y, "mask": MASK},
+    "ratio.group_expectation_log_ratio_unnormalized": {"logp": X, "old_logp": Y, "mask": MASK},
     "ratio.clamp_log_ratio": {"log_ratio": X, "bound": 20.0},
-    "ratio.bounded_ratio": {"log_ratio": X, "bound": 10.0},
+    "unpublished.ratio_bound.bounded_ratio": {"log_ratio": X, "bound": 10.0},
     "ratio.truncated_importance_weight": {"learner_logp": X, "sampler_logp": Y, "mask": MASK, "cap": 2.0},
     "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
     "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
     "regularise.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
     "regularise.diagonal_fisher": {"per_example_gradients": X},
-    "regularise.neural_symbolic_mixture": {"logp": X, "symbolic_logp": Y, "alpha": 0.5},
-    "schedule.warmup_cosine": {"step": np.array([0, 4]), "peak": 1.0, "warmup_steps": 2, "total_steps": 8},
-    "schedule.exponential_decay": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
-    "schedule.hybrid_weight": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
+    "unpublished.mixture.neural_symbolic_mixture": {"logp": X, "symbolic_logp": Y, "alpha": 0.5},
+    "unpublished.schedule.warmup_cosine": {"step": np.array([0, 4]), "peak": 1.0, "warmup_steps": 2, "total_steps": 8},
+    "unpublished.schedule.exponential_decay": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
+    "unpublished.schedule.hybrid_weight": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
     "selection.has_mixed_outcomes": {"rewards": REWARDS, "valid": VERDICTS},
     "selection.pass_rate": {"rewards": REWARDS, "threshold": 0.0, "valid": VERDICTS},
     "selection.in_difficulty_window": {"rewards": REWARDS, "low": 0.2, "high": 0.8, "threshold": 0.0, "valid": VERDICTS},
     "selection.rl_kl_from_pass_rate": {"pass_rate": RATES, "beta": 0.5},
-    "selection.adaptive_group_size": {"lengths": LENGTHS, "base": 8, "reference": 512, "floor": 2},
-    "selection.length_percentiles": {"lengths": LENGTHS, "percentiles": (50.0,)},
-    "selection.length_bins": {"lengths": LENGTHS, "edges": LENGTHS + 1},
+    "unpublished.length.adaptive_group_size": {"lengths": LENGTHS, "base": 8, "reference": 512, "floor": 2},
+    "unpublished.length.length_percentiles": {"lengths": LENGTHS, "percentiles": (50.0,)},
+    "unpublished.length.length_bins": {"lengths": LENGTHS, "edges": LENGTHS + 1},
     "shaping.rule_reward": {"correct": VERDICTS},
     "shaping.soft_overlong_penalty": {"lengths": LENGTHS, "max_length": 8, "cache": 4},
-    "shaping.adaptive_length_penalty": {"lengths": LENGTHS, "rewards": SUPPORT + 1.2, **LENGTH},
-    "shaping.quality_aware_length_weight": {"rewards": REWARDS, "threshold": 0.5, "base": 0.05, "gamma": 2.0},
-    "shaping.length_shaped_reward": {"rewards": SUPPORT + 1.2, "lengths": LENGTHS, **LENGTH, "base": 0.05, "gamma": 2.0},
+    "unpublished.length.adaptive_length_penalty": {"lengths": LENGTHS, "rewards": SUPPORT + 1.2, **LENGTH},
+    "unpublished.length.quality_aware_length_weight": {"rewards": REWARDS, "threshold": 0.5, "base": 0.05, "gamma": 2.0},
+    "unpublished.length.length_shaped_reward": {
+        "rewards": SUPPORT + 1.2,
+        "lengths": LENGTHS,
+        **LENGTH,
+        "base": 0.05,
+        "gamma": 2.0,
+    },
     "shaping.weighted_composite": {"parts": {"a": REWARDS}, "weights": {"a": 0.5}},
-    "shaping.constitutional_sum": {"base": REWARDS, "scores": X, "weights": LENGTHS},
-    "shaping.multi_objective": {"objectives": X, "weights": LENGTHS},
+    "unpublished.mixture.constitutional_sum": {"base": REWARDS, "scores": X, "weights": LENGTHS},
+    "unpublished.mixture.multi_objective": {"objectives": X, "weights": LENGTHS},
     "surrogate.clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
     "surrogate.dual_clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2, "cap": 3.0},
     "surrogate.reinforce": {"logp": X, "advantage": Y},
@@ -133,19 +154,19 @@ CALLS = {
     "value.value_loss": {"values": X, "returns": Y, "mask": MASK},
     "value.clipped_value_loss": {"values": X, "old_values": Z, "returns": Y, "mask": MASK, "clip": 0.2},
     "value.explained_variance": {"values": X, "returns": Y, "mask": MASK},
-    "value.mix_values": {"pretrained": X, "critic": Y, "weight": 0.5},
-    "value.pretrained_value_weight": {
+    "unpublished.mixture.mix_values": {"pretrained": X, "critic": Y, "weight": 0.5},
+    "unpublished.mixture.pretrained_value_weight": {
         **{"step": np.array([0, 4]), "total_steps": 8, "initial": 0.8},
         **{"decay": 2.0, "reliability": 0.5, "eta": 1.0},
     },
-    "value.multi_head_value": {"values": X, "weight_logits": Y},
+    "unpublished.mixture.multi_head_value": {"values": X, "weight_logits": Y},
     "weights.token_mean": {"mask": MASK},
     "weights.sequence_mean": {"mask": MASK},
     "weights.constant_length": {"mask": MASK, "max_length": 8},
     "weights.sequence_sum": {"mask": MASK},
     "weights.token_mean_per_group": {"mask": MASK},
-    "weights.median_length": {"mask": MASK},
-    "weights.length_reweighted": {"weights": X, "mask": MASK, "alpha": 0.1, "reference": 2.0},
+    "unpublished.length.median_length": {"mask": MASK},
+    "unpublished.length.length_reweighted": {"weights": X, "mask": MASK, "alpha": 0.1, "reference": 2.0},
     "weights.overlong_filter": {"mask": MASK, "truncated": VERDICTS},
 }
 MASKS = {"mask", "valid", "step_end"}
@@ -153,20 +174,20 @@ MASKS = {"mask", "valid", "step_end"}
 ANY_SHAPE = {
     ("categorical.two_hot", "target"),
     ("categorical.hl_gauss", "target"),
-    ("selection.length_bins", "lengths"),
+    ("unpublished.length.length_bins", "lengths"),
 }
 ANY_LAST_AXIS = {
     ("categorical.two_hot", "support"),
     ("categorical.hl_gauss", "support"),
     ("gae.rewards_at_last_token", "mask"),
     ("regularise.positive_example_weights", "mask"),
-    ("selection.length_bins", "edges"),
+    ("unpublished.length.length_bins", "edges"),
     ("weights.overlong_filter", "mask"),
 }
 ANY_LEADING_AXES = {
     ("categorical.categorical_mean", "probs"),
     ("categorical.categorical_mean_of_logits", "logits"),
-    ("shaping.multi_objective", "objectives"),
+    ("unpublished.mixture.multi_objective", "objectives"),
 }
 
 
@@ -191,7 +212,7 @@ def test_the_table_is_whole():
 
 
 # Numbers that are as much an operand of the equation as its arrays.
-OPERANDS = {("categorical.c51_projection", "discount"), ("value.mix_values", "weight")}
+OPERANDS = {("categorical.c51_projection", "discount"), ("unpublished.mixture.mix_values", "weight")}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -207,7 +228,7 @@ def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
 
 # Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py` and `test_surrogate.py` say what it is.
 STOPPED = {
-    "ratio.sequence_token_log_ratio": {"logp", "behaviour_logp"},
+    "ratio.sequence_token_log_ratio": {"logp", "old_logp"},
     "surrogate.cispo": {"log_ratio"},
 }
 
@@ -301,7 +322,7 @@ def test_a_group_of_one_is_refused(name):
     alone = {
         argument: CALLS[name][argument][:, :1] for argument in ("rewards", "weights", "valid") if argument in CALLS[name]
     }
-    if name.startswith("group_history.") or name.endswith("batch_normalized_rewards"):
+    if name.startswith("unpublished.reward_history.") or name.endswith("batch_normalized_rewards"):
         jax.eval_shape(partial(call, name, **alone))  # compared with the past, or with the whole batch
     else:
         with pytest.raises(ValueError, match=r"rewards must hold groups of at least 2 responses .* got \[2, 1\]"):
@@ -323,7 +344,7 @@ def of_role(*roles):
     [
         key
         for key in of_role("gamma", "lambda_", "lambda_base", "policy_lambda", "value_lambda", "discount", "rate", "weight")
-        if not key[0].startswith("shaping.")  # whose gamma is the steepness of an exponential
+        if not key[0].startswith("unpublished.length.")  # whose gamma is the steepness of an exponential
     ],
 )
 @pytest.mark.parametrize("wrong", [-0.01, 1.01])

@@ -15,7 +15,6 @@ from rljax.ops import group
 P, G, T = 3, 4, 5
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
 reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
-weight_arrays = hnp.arrays(np.float64, (P, G), elements=st.integers(0, 8).map(lambda k: k / 4))
 valid_arrays = hnp.arrays(bool, (P, G))
 
 
@@ -41,18 +40,6 @@ def slow_leave_one_out(r):
     return [x - mean(r[:i] + r[i + 1 :]) for i, x in enumerate(r)]
 
 
-def slow_rank(r):
-    places = sorted(r)
-    rank = [mean([place for place, y in enumerate(places, start=1) if y == x]) for x in r]
-    return [(k - (len(r) + 1) / 2) / (len(r) / 2) for k in rank]
-
-
-def slow_weighted(r, w):
-    if sum(w) == 0:
-        return [0.0] * len(r)
-    return [x - sum(a * b for a, b in zip(w, r, strict=True)) / sum(w) for x in r]
-
-
 def ragged(slow, valid, *columns):
     """`slow` of the valid members of each row; 0 for the others, and for a row with fewer than 2."""
     result = np.zeros(valid.shape)
@@ -70,11 +57,8 @@ CASES = {
         lambda r: slow_normalized(r, eps=0.5, ddof=0),
     ),
     "leave one out": (jax.jit(group.leave_one_out), slow_leave_one_out),
-    "rank": (jax.jit(group.rank_based), slow_rank),
 }
 each_case = pytest.mark.parametrize("case", CASES)
-weighted = jax.jit(group.weighted_centered)
-confidence_quality = jax.jit(group.confidence_quality)
 z_score = jax.jit(lambda r: group.group_normalized(r, eps=0.0))
 
 
@@ -111,9 +95,6 @@ def test_ragged_group_is_the_group_of_its_valid_members(case, rewards, valid):
 
 ROW_WISE = {
     **{case: fast for case, (fast, _) in CASES.items()},
-    "weighted": lambda r, valid: weighted(r, jnp.abs(r) + 0.5, valid=valid),
-    "confidence": lambda r, valid: confidence_quality(-jnp.abs(r), valid),
-    "reliability": lambda r, valid: group.reliability_quality(jnp.stack([r, -r, 2 * r], -1), floor=0.5),
     "process": lambda r, valid: group.process_normalized(r[..., None], valid[..., None]),
 }
 
@@ -128,36 +109,16 @@ def test_leading_axes_are_free(case, x64):
     assert np.abs(whole).max() > 0.1
 
 
-@given(reward_arrays, weight_arrays, valid_arrays)
-def test_weighted_matches_formula_and_never_sees_what_is_not_valid(rewards, weights, valid):
-    expected = ragged(slow_weighted, valid, rewards, weights)
-    dirty_rewards, dirty_weights = np.where(valid, rewards, np.inf), np.where(valid, weights, np.nan)
-    with jax.enable_x64(True):
-        actual = weighted(jnp.array(dirty_rewards), jnp.array(dirty_weights), valid=jnp.array(valid))
-        np.testing.assert_allclose(actual, expected, atol=1e-12)
-        everyone = np.ones(valid.shape, bool)
-        actual = weighted(jnp.array(rewards), jnp.array(weights))
-        np.testing.assert_allclose(actual, ragged(slow_weighted, everyone, rewards, weights), atol=1e-12)
-
-
-@given(reward_arrays)
-def test_weighted_with_equal_weights_is_centered(rewards):
-    with jax.enable_x64(True):
-        equal = weighted(jnp.array(rewards), jnp.full(rewards.shape, 0.3))
-        np.testing.assert_allclose(equal, CASES["centered"][0](jnp.array(rewards)), atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_identical_rewards_get_exactly_zero(dtype, x64):
     rewards = jnp.full((1, 8), 0.1, dtype)
-    weights = jnp.arange(8.0, dtype=dtype)[None]
-    advantages = [fast(rewards) for fast, _ in CASES.values()] + [weighted(rewards, weights)]
-    for advantage in advantages:
+    for fast, _ in CASES.values():
+        advantage = fast(rewards)
         assert advantage.dtype == dtype
         assert not advantage.any()
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "rank"])
+@each_case
 def test_gradient_is_that_of_the_formula_and_stops_at_invalid_rewards(case, x64):
     fast, _ = CASES[case]
     rng = np.random.default_rng(1)
@@ -171,22 +132,6 @@ def test_gradient_is_that_of_the_formula_and_stops_at_invalid_rewards(case, x64)
     np.testing.assert_allclose(gradient, numeric_gradient(total, rewards), atol=1e-7)
     assert np.abs(gradient[:2][valid[:2]]).min() > 1e-4
     assert not gradient[~valid].any()
-
-
-def test_weighted_gradient_in_rewards_and_weights(x64):
-    rng = np.random.default_rng(2)
-    rewards, cotangent = rng.normal(size=(2, P, G))
-    weights = rng.uniform(0.5, 2.0, size=(P, G))
-    weights[2] = 0.0
-
-    def total(r, w):
-        return (cotangent * weighted(r, w)).sum()
-
-    by_reward, by_weight = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.array(rewards), jnp.array(weights))
-    np.testing.assert_allclose(by_reward, numeric_gradient(lambda r: total(r, jnp.array(weights)), rewards), atol=1e-7)
-    numeric = numeric_gradient(lambda w: total(jnp.array(rewards), w), weights)
-    np.testing.assert_allclose(by_weight[:2], numeric[:2], atol=1e-7)
-    assert not by_weight[2].any(), "a group without weight has no baseline to move"
 
 
 STEP_ENDS = hnp.arrays(bool, (2, 2, T))
@@ -241,33 +186,6 @@ def test_process_gradient_is_that_of_the_formula(x64):
     np.testing.assert_allclose(gradient, numeric_gradient(total, rewards), atol=1e-7)
 
 
-def test_quality_weights_match_their_formulas(x64):
-    rng = np.random.default_rng(4)
-    lengths = jnp.array([[1, 4, 9], [0, 16, 2]])
-    expected = [[1 / n**0.5 if n else 0.0 for n in row] for row in lengths.tolist()]
-    for kind in (jnp.int32, jnp.float64):
-        np.testing.assert_allclose(jax.jit(group.length_quality)(lengths.astype(kind)), expected)
-
-    logp, mask = rng.normal(size=(3, T)), np.array([[1, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
-    product = [np.prod([np.exp(x) for x, m in zip(*row, strict=True) if m]) for row in zip(logp, mask, strict=True)]
-    expected = [product[0] ** (1 / 3), product[1], 0.0]
-    dirty = jnp.array(np.where(mask, logp, np.inf))
-    np.testing.assert_allclose(confidence_quality(dirty, jnp.array(mask)), expected)
-    gradient = jax.jit(jax.grad(lambda x: (confidence_quality(x, jnp.array(mask)) * jnp.array([1.0, 2.0, 3.0])).sum()))
-    expected = [[c * q / n * m for m in row] for c, q, n, row in zip([1, 2, 3], expected, [3, 1, 1], mask, strict=True)]
-    np.testing.assert_allclose(gradient(dirty), expected)
-
-    scores = rng.normal(size=(P, G, 3))
-    expected = [[1 / (0.5 + slow_std([float(x) for x in raters], 1) ** 2) for raters in row] for row in scores]
-    np.testing.assert_allclose(jax.jit(group.reliability_quality)(jnp.array(scores), floor=0.5), expected)
-
-
-def test_raw_sequence_probability_underflows_where_confidence_does_not():
-    logp = jnp.log(jnp.array([0.9, 0.8]))[:, None] * jnp.ones((2, 1000))
-    assert not jnp.exp(logp.sum(-1)).all()
-    np.testing.assert_allclose(confidence_quality(logp, jnp.ones((2, 1000))), [0.9, 0.8], rtol=1e-4)
-
-
 @given(reward_arrays, st.integers(1, 40).map(lambda k: k / 8), tenths)
 def test_theorem_5_1_is_shift_invariance_and_scale_equivariance(rewards, scale, shift):
     fast = CASES["centered"][0]
@@ -288,8 +206,6 @@ def test_scale_invariance_is_what_the_standard_deviation_buys(rewards, scale, sh
     assume(all(np.ptp(row) > 0.05 for row in rewards))
     with jax.enable_x64(True):
         np.testing.assert_allclose(z_score(jnp.array(scale * rewards + shift)), z_score(jnp.array(rewards)), atol=1e-9)
-        rank = CASES["rank"][0]
-        np.testing.assert_array_equal(rank(jnp.array(np.exp(rewards))), rank(jnp.array(rewards)))
 
 
 def centered_variance_of_coins(p):
@@ -348,7 +264,7 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
     [
         *[
             (lambda op=op, bad=bad: op(bad), message)
-            for op in (group.group_centered, group.group_normalized, group.leave_one_out, group.rank_based)
+            for op in (group.group_centered, group.group_normalized, group.leave_one_out)
             for bad, message in [
                 (SINGLE, r"rewards must hold groups of at least 2 responses on its last axis, got \[2, 1\]"),
                 (jnp.ones((2, 2), int), r"rewards must be a floating-point array, got int32\[2, 2\]"),
@@ -357,18 +273,6 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         (lambda: group.group_centered(PAIR, valid=jnp.ones(2)), "valid must have the shape of rewards"),
         (lambda: group.group_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
         (lambda: group.group_normalized(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
-        (lambda: group.weighted_centered(SINGLE, SINGLE), "rewards must hold groups of at least 2"),
-        (lambda: group.weighted_centered(PAIR, PAIR.astype(int)), "weights must be a floating-point array"),
-        (lambda: group.weighted_centered(PAIR, PAIR[0]), r"weights must have the shape of rewards \[2, 2\], got \[2\]"),
-        (lambda: group.weighted_centered(PAIR, -PAIR), "weights must not be negative"),
-        (lambda: group.length_quality(jnp.array([-1])), "lengths must not be negative"),
-        (lambda: group.length_quality(PAIR > 0), "lengths must be an integer or floating-point array, got bool"),
-        (lambda: group.confidence_quality(PAIR.astype(int), PAIR), "logp must be a floating-point array"),
-        (lambda: group.confidence_quality(PAIR, PAIR[0]), "mask must have the shape of logp"),
-        (lambda: group.reliability_quality(SINGLE, floor=1.0), r"scores must hold at least 2 scorings .* got \[2, 1\]"),
-        (lambda: group.reliability_quality(PAIR[0], floor=1.0), "scores must have at least 2 non-empty axes"),
-        (lambda: group.reliability_quality(PAIR.astype(int), floor=1.0), "scores must be a floating-point array"),
-        (lambda: group.reliability_quality(PAIR, floor=0.0), "floor must be positive, got 0.0"),
         (lambda: group.process_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second last axis, got \[1, 2\]"),
         (lambda: group.process_normalized(PAIR[0], PAIR[0]), "step_rewards must have at least 2 non-empty axes"),
         (lambda: group.process_normalized(PAIR.astype(int), PAIR), "step_rewards must be a floating-point array"),

@@ -99,7 +99,7 @@ def test_reinforce_is_the_policy_gradient():
 
 @pytest.mark.parametrize("gamma", [0.6, 1.0])
 def test_the_policy_gradient_theorem_needs_the_discount_of_each_step(gamma):
-    """MF Theorem 2.1 has no gamma^t: it is the gradient of the discounted return at gamma = 1 alone."""
+    """Theorem 2.1 of the design document has no gamma^t: it is the gradient of the discounted return at gamma = 1 alone."""
     of_state_and_token = np.random.default_rng(0).normal(size=THETA.shape)
     rewards, steps = jnp.array(np.where(MASK, of_state_and_token[STATE, TOKEN], 0.0)), gamma ** np.arange(LONGEST)
     to_go = monte_carlo_returns(rewards, jnp.array(MASK), gamma=gamma)
@@ -275,7 +275,7 @@ def test_k2_of_whole_responses_has_the_gradient_of_their_divergence():
 
 @pytest.mark.parametrize("total", [True, False])
 def test_kl_in_the_reward_is_the_regularised_policy_gradient(total):
-    """With the return of the whole response or from each token on: MF Eqs. 4 and 5."""
+    """With the return of the whole response or from each token on: Eqs. 4 and 5 of the design document."""
     beta, logp = 0.3, token_logp(jnp.array(THETA))
     last = np.arange(LONGEST) == MASK.sum(-1, keepdims=True) - 1
     rewards = divergence.kl_in_reward(

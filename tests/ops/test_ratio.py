@@ -219,9 +219,7 @@ def test_sequence_ratio_of_one_token_is_the_token_ratio(logp, behaviour, which):
 
 def clamps(log_ratio):
     clamped, pull = jax.vjp(lambda x: ratio.clamp_log_ratio(x, bound=1.5), log_ratio)
-    bounded, bounded_pull = jax.vjp(lambda x: ratio.bounded_ratio(x, bound=10.0), log_ratio)
-    ones = jnp.ones_like(log_ratio)
-    return clamped, pull(ones)[0], bounded, bounded_pull(ones)[0]
+    return clamped, pull(jnp.ones_like(log_ratio))[0]
 
 
 CLAMPS = jax.jit(clamps)
@@ -230,19 +228,16 @@ CLAMPS = jax.jit(clamps)
 @given(log_ratio=log_ratios)
 def test_clamps_match_formula(log_ratio):
     with jax.enable_x64(True):
-        clamped, slope, bounded, bounded_slope = (np.asarray(x) for x in CLAMPS(jnp.array(log_ratio)))
+        clamped, slope = (np.asarray(x) for x in CLAMPS(jnp.array(log_ratio)))
     for index in np.ndindex(*SHAPE):
         x = log_ratio[index]
         assert clamped[index] == max(-1.5, min(1.5, x))
         assert slope[index] == (abs(x) < 1.5)
-        assert np.exp(bounded[index]) == pytest.approx(max(1 / 10, min(10, np.exp(x))))
-        assert bounded_slope[index] == (abs(x) < np.log(10))
 
 
 def test_clamps_hold_infinities():
     extremes = jnp.array([jnp.inf, -jnp.inf])
     assert ratio.clamp_log_ratio(extremes, bound=20.0).tolist() == [20.0, -20.0]
-    np.testing.assert_allclose(jnp.exp(ratio.bounded_ratio(extremes, bound=10.0)), [10.0, 0.1], rtol=1e-6)
 
 
 @given(learner=log_probabilities, sampler=log_probabilities, mask=masks, poison=poisons)
@@ -270,7 +265,6 @@ def test_dtypes_are_kept(dtype, mask_dtype):
         for op in [op for op, _ in CASES.values()] + [ratio.sequence_token_log_ratio, ratio.truncated_importance_weight]:
             assert op(logp, behaviour, mask).dtype == dtype
         assert ratio.clamp_log_ratio(logp, bound=20.0).dtype == dtype
-        assert ratio.bounded_ratio(logp, bound=10.0).dtype == dtype
 
 
 X = jnp.zeros((2, 3))
@@ -290,10 +284,10 @@ ROW_WISE = [
     ("arguments", "message"),
     [
         ((X.astype(int), X, M), r"logp must be a floating-point array, got int32\[2, 3\]"),
-        ((X, X.astype(int), M), r"behaviour_logp must be a floating-point array, got int32\[2, 3\]"),
-        ((X, X[:, :2], M), r"(behaviour_logp must have the shape of logp|mask must have the shape of behaviour_logp) \["),
-        ((X[:, :2], X, M), r"behaviour_logp must have the shape of logp \[2, 2\], got \[2, 3\]"),
-        ((X, X, M[:, :2]), r"mask must have the shape of (behaviour_)?logp \[2, 3\], got \[2, 2\]"),
+        ((X, X.astype(int), M), r"old_logp must be a floating-point array, got int32\[2, 3\]"),
+        ((X, X[:, :2], M), r"(old_logp must have the shape of logp|mask must have the shape of old_logp) \["),
+        ((X[:, :2], X, M), r"old_logp must have the shape of logp \[2, 2\], got \[2, 3\]"),
+        ((X, X, M[:, :2]), r"mask must have the shape of (old_)?logp \[2, 3\], got \[2, 2\]"),
         ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
         ((X[:, :0], X[:, :0], M[:, :0]), "at least (one|2)"),
     ],
@@ -309,20 +303,18 @@ def test_refusals(op, arguments, message):
     [
         (
             lambda: ratio.group_expectation_log_denominator(X[:1], M[:1]),
-            r"behaviour_logp must hold groups of at least 2 responses on its last axis but one, got \[1, 3\]",
+            r"old_logp must hold groups of at least 2 responses on its last axis but one, got \[1, 3\]",
         ),
         (
             lambda: jax.jit(ratio.group_expectation_log_ratio)(X[:1], X[:1], M[:1]),
-            r"behaviour_logp must hold groups of at least 2 responses",
+            r"old_logp must hold groups of at least 2 responses",
         ),
         (
             lambda: ratio.group_expectation_log_denominator_unnormalized(X[0], M[0]),
-            r"behaviour_logp must have at least 2 non-empty axes, got shape \[3\]",
+            r"old_logp must have at least 2 non-empty axes, got shape \[3\]",
         ),
         (lambda: ratio.clamp_log_ratio(X, bound=0.0), "bound must be positive, got 0.0"),
         (lambda: ratio.clamp_log_ratio(X.astype(int), bound=1.0), "log_ratio must be a floating-point array"),
-        (lambda: ratio.bounded_ratio(X, bound=0.5), "bound must be at least 1, got 0.5"),
-        (lambda: ratio.bounded_ratio(X.astype(int), bound=2.0), "log_ratio must be a floating-point array"),
         (lambda: ratio.truncated_importance_weight(X, X, M, cap=0.0), "cap must be positive, got 0.0"),
         (
             lambda: ratio.truncated_importance_weight(X, X[:1], M),

@@ -14,8 +14,6 @@ from rljax.ops import regularise
 
 ROWS, TOKENS = 3, 4
 
-unit = st.floats(0, 1, allow_subnormal=False)  # XLA takes a subnormal number for 0
-jit_mixture = jax.jit(regularise.neural_symbolic_mixture)
 jit_weights = jax.jit(regularise.positive_example_weights)
 jit_likelihood = jax.jit(regularise.negative_log_likelihood)
 
@@ -24,7 +22,6 @@ def arrays(*shape, elements):
     return hnp.arrays(np.float64, shape, elements=elements)
 
 
-log_probabilities = arrays(ROWS, TOKENS, elements=st.floats(-400, 0) | st.just(-math.inf))
 masks = hnp.arrays(bool, (ROWS, TOKENS))
 
 
@@ -153,68 +150,6 @@ def test_diagonal_fisher_of_a_logistic_model_is_its_curvature():
 # Neural and symbolic
 
 
-@given(log_probabilities, log_probabilities, unit)
-def test_mixture_matches_formula(logp, symbolic, alpha):
-    with jax.enable_x64(True):
-        expected = np.logaddexp(
-            np.log(alpha) + logp if alpha > 0 else np.full_like(logp, -np.inf),
-            np.log1p(-alpha) + symbolic if alpha < 1 else np.full_like(logp, -np.inf),
-        )
-        actual = jit_mixture(jnp.array(logp), jnp.array(symbolic), alpha=jnp.array(alpha))
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_mixture_is_exact_at_both_ends(dtype, traced):
-    with jax.enable_x64(True):
-        logp = jnp.array([-0.3, -500.0, -jnp.inf, -0.1, -jnp.inf], dtype)
-        symbolic = jnp.array([-0.7, -1.0 / 3, -0.2, -jnp.inf, -jnp.inf], dtype)
-        for alpha, only in ((1, logp), (0, symbolic)):
-            share = jnp.array(alpha, dtype) if traced else alpha
-            mix = jit_mixture if traced else regularise.neural_symbolic_mixture
-            np.testing.assert_array_equal(mix(logp, symbolic, alpha=share), only)
-
-
-@jax.jit
-def mixture_slopes(logp, symbolic, alpha, counted):
-    def total(logp, symbolic, alpha):
-        return regularise.neural_symbolic_mixture(logp, symbolic, alpha=alpha).sum(where=counted)
-
-    return jax.grad(total, (0, 1, 2))(logp, symbolic, alpha)
-
-
-@jax.jit
-def mixture_probability_slopes(logp, symbolic, alpha):
-    def total(logp, symbolic, alpha):
-        return jnp.exp(regularise.neural_symbolic_mixture(logp, symbolic, alpha=alpha)).sum()
-
-    return jax.grad(total, (0, 1, 2))(logp, symbolic, alpha)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("alpha", [0.0, 1e-30, 0.3, 1.0])
-def test_mixture_gradients_match_the_formula(alpha):
-    # d log π / d log π_n = α π_n / π, the same for π_s with 1 - α, and d log π / dα = (π_n - π_s) / π.
-    logp, symbolic = np.array([-0.3, -2.0, -math.inf, -0.1]), np.array([-0.7, -0.2, -0.2, -3.0])
-    neural, rules = np.exp(logp), np.exp(symbolic)
-    mixed = alpha * neural + (1 - alpha) * rules
-    possible = mixed > 0
-    mixed = np.where(possible, mixed, 1)
-    slopes = mixture_slopes(jnp.array(logp), jnp.array(symbolic), jnp.array(alpha), jnp.array(possible))
-    np.testing.assert_allclose(slopes[0], np.where(possible, alpha * neural / mixed, 0), rtol=1e-9)
-    np.testing.assert_allclose(slopes[1], np.where(possible, (1 - alpha) * rules / mixed, 0), rtol=1e-9)
-    np.testing.assert_allclose(slopes[2], np.where(possible, (neural - rules) / mixed, 0).sum(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-30, 0.5, 1.0])
-def test_mixture_gradient_is_finite_where_probability_vanishes(alpha):
-    logp, symbolic = jnp.array([-jnp.inf, -jnp.inf, 0.0, -300.0, -300.0]), jnp.array([-jnp.inf, 0.0, -jnp.inf, 0.0, -800.0])
-    slopes = mixture_probability_slopes(logp, symbolic, jnp.array(alpha))
-    assert all(np.isfinite(slope).all() for slope in slopes)
-    assert slopes[0][0] == slopes[1][0] == 0
-
-
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
 W = {"w": X}
 
@@ -270,13 +205,6 @@ W = {"w": X}
         (lambda: regularise.diagonal_fisher([X[:0]]), "must have one number of examples first"),
         (lambda: regularise.diagonal_fisher([X[0, 0]]), "must have one number of examples first"),
         (lambda: regularise.diagonal_fisher([X.astype(int)]), r"per_example_gradients\[0\] must be a floating"),
-        (lambda: regularise.neural_symbolic_mixture(X.astype(int), X, alpha=0.5), "logp must be a floating-point array"),
-        (
-            lambda: regularise.neural_symbolic_mixture(X, X.astype(int), alpha=0.5),
-            "symbolic_logp must be a floating-point array",
-        ),
-        (lambda: regularise.neural_symbolic_mixture(X, X[:1], alpha=0.5), "symbolic_logp must have the shape of logp"),
-        (lambda: regularise.neural_symbolic_mixture(X, X, alpha=1.5), r"alpha must lie in \[0, 1\], got 1.5"),
     ],
 )
 def test_refusals(call, message):

@@ -14,12 +14,9 @@ P, G = 3, 4
 verdicts = hnp.arrays(np.float64, (P, G), elements=st.sampled_from([1.0, -1.0]))
 grades = hnp.arrays(np.float64, (P, G), elements=st.sampled_from([0.0, 0.1, 0.3]))
 valid_arrays = hnp.arrays(bool, (P, G))
-length_arrays = hnp.arrays(np.int32, (6,), elements=st.integers(1, 5000))
-
 has_mixed_outcomes = jax.jit(selection.has_mixed_outcomes)
 pass_rate = jax.jit(selection.pass_rate)
 in_difficulty_window = jax.jit(selection.in_difficulty_window)
-adaptive_group_size = jax.jit(selection.adaptive_group_size, static_argnames=("base", "reference", "floor"))
 rl_kl = jax.jit(selection.rl_kl_from_pass_rate)
 
 
@@ -139,53 +136,6 @@ def test_the_best_pass_rate_is_one_half_only_for_a_large_beta(x64):
     assert exact[0] > 0.1 * 0.9 / 2 > exact[1], "to second order it bounds the divergence from below only for p < 1/2"
 
 
-@given(length_arrays, st.integers(1, 9), st.integers(1, 600), st.integers(2, 5))
-def test_adaptive_group_size_matches_formula(lengths, base, reference, floor):
-    expected = [max(floor, int(np.floor(base * reference / int(n)))) for n in lengths]
-    for kind in (jnp.int32, jnp.float32):
-        size = selection.adaptive_group_size(jnp.array(lengths, kind), base=base, reference=reference, floor=floor)
-        assert size.tolist() == expected
-        assert size.dtype == jnp.int32
-
-
-def test_adaptive_group_size_uses_the_documents_values_by_default():
-    assert adaptive_group_size(jnp.array([100, 512, 2048, 2049, 9000])).tolist() == [40, 8, 2, 2, 2]
-
-
-def test_equation_27_as_printed_makes_groups_of_one_beyond_2048_tokens():
-    lengths = [512, 2048, 2049, 4096, 20480]
-    printed = [max(1, (8 * 512) // length) for length in lengths]
-    assert printed == [8, 2, 1, 1, 1]
-    alone = jnp.array([[0.7]])
-    assert (alone - alone.mean(-1, keepdims=True)).tolist() == [[0.0]], "and a group of one has no relative advantage"
-    assert adaptive_group_size(jnp.array(lengths)).tolist() == [8, 2, 2, 2, 2]
-
-
-@given(length_arrays)
-def test_length_percentiles_match_formula(lengths):
-    ordered = sorted(int(n) for n in lengths)
-    expected = []
-    for q in (25, 50, 75, 95):
-        place = (len(ordered) - 1) * q / 100
-        below, part = int(place), place - int(place)
-        above = ordered[min(below + 1, len(ordered) - 1)]
-        expected.append(ordered[below] + part * (above - ordered[below]))
-    np.testing.assert_allclose(selection.length_percentiles(jnp.array(lengths.reshape(2, 3))), expected, rtol=1e-6)
-
-
-def test_length_percentiles_can_be_chosen():
-    assert selection.length_percentiles(jnp.array([1.0, 2.0, 5.0]), percentiles=(0, 100)).tolist() == [1.0, 5.0]
-
-
-@given(length_arrays, hnp.arrays(np.float32, (3,), elements=st.integers(0, 5000)))
-def test_length_bins_match_formula(lengths, edges):
-    edges = np.sort(edges)
-    expected = [sum(1 for edge in edges if edge < n) for n in lengths]
-    bins = selection.length_bins(jnp.array(lengths), jnp.array(edges))
-    assert bins.tolist() == expected
-    assert bins.dtype == jnp.int32
-
-
 PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
 
 
@@ -203,19 +153,6 @@ PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
         (lambda: selection.rl_kl_from_pass_rate(LENGTHS, beta=1.0), "pass_rate must be a floating-point array"),
         (lambda: selection.rl_kl_from_pass_rate(2 * PAIR, beta=1.0), r"pass_rate must lie in \[0, 1\]"),
         (lambda: selection.rl_kl_from_pass_rate(PAIR, beta=0.0), "beta must be positive, got 0.0"),
-        (lambda: selection.adaptive_group_size(jnp.array([0, 4])), "lengths must be positive"),
-        (lambda: selection.adaptive_group_size(PAIR > 0), "lengths must be an integer or floating-point array"),
-        (lambda: selection.adaptive_group_size(LENGTHS, floor=1), "floor must be at least 2, got 1"),
-        (lambda: selection.adaptive_group_size(LENGTHS, base=0), "base must be at least 1, got 0"),
-        (lambda: selection.adaptive_group_size(LENGTHS, reference=0), "reference must be at least 1, got 0"),
-        (lambda: selection.length_percentiles(LENGTHS[:0]), r"lengths must hold at least one length, got shape \[0\]"),
-        (lambda: selection.length_percentiles(-LENGTHS), "lengths must not be negative"),
-        (lambda: selection.length_percentiles(LENGTHS, percentiles=(101,)), r"percentiles must lie in \[0, 100\]"),
-        (lambda: selection.length_bins(-LENGTHS, PAIR[0]), "lengths must not be negative"),
-        (lambda: selection.length_bins(LENGTHS, LENGTHS), "edges must be a floating-point array"),
-        (lambda: selection.length_bins(LENGTHS, PAIR[0, :0]), "edges must have at least 1 non-empty axes"),
-        (lambda: selection.length_bins(LENGTHS, jnp.array([2.0, 1.0])), "edges must be ascending"),
-        (lambda: selection.length_bins(LENGTHS, PAIR), r"edges must have one axis, got shape \[2, 2\]"),
     ],
 )
 def test_refusals(call, message):

@@ -1,7 +1,5 @@
 """Critic losses and blends against sums written from the formula."""
 
-import math
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,7 +16,6 @@ ROWS, TOKENS = 2, 4
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
 reals = st.floats(-3, 3)
-unit = st.floats(0, 1)
 
 
 def arrays(*shape, elements=reals):
@@ -32,7 +29,6 @@ jit_loss = jax.jit(ops.value_loss)
 jit_clipped = jax.jit(ops.clipped_value_loss)
 jit_explained = jax.jit(ops.explained_variance)
 jit_explained_slope = jax.jit(jax.grad(ops.explained_variance, (0, 1)))
-jit_heads = jax.jit(ops.multi_head_value)
 
 
 def poisoned(x, mask, poison=np.nan):
@@ -153,65 +149,11 @@ def test_explained_variance_ignores_a_constant_error_and_an_empty_batch():
 # Blends
 
 
-@given(tokens, tokens, unit)
-def test_mix_values_matches_formula(pretrained, critic, weight):
-    with jax.enable_x64(True):
-        expected = weight * pretrained + (1 - weight) * critic
-        np.testing.assert_allclose(ops.mix_values(jnp.array(pretrained), jnp.array(critic), weight), expected, **EXACT)
-
-
-@given(st.integers(0, 500), st.integers(1, 400), unit, st.floats(0, 5), st.floats(0, 1), st.floats(0, 4))
-def test_pretrained_value_weight_matches_formula(step, total, initial, decay, reliability, eta):
-    with jax.enable_x64(True):
-        settings = {"total_steps": total, "initial": initial, "decay": decay, "reliability": reliability, "eta": eta}
-        actual = ops.pretrained_value_weight(step, **settings)
-        assert actual == pytest.approx(initial * math.exp(-decay * step / total) / (1 + eta * reliability), rel=1e-12)
-        assert 0 <= actual <= initial
-
-
-@pytest.mark.usefixtures("x64")
-def test_pretrained_value_weight_defaults_are_the_documents():
-    weight = partial(ops.pretrained_value_weight, total_steps=100, reliability=jnp.array(0.5), eta=1.0)
-    expected = [0.8 / 1.5, 0.8 * math.exp(-1) / 1.5, 0.8 * math.exp(-2) / 1.5]
-    np.testing.assert_allclose(jax.jit(weight)(jnp.array([0, 50, 100])), expected, rtol=1e-12)
-
-
-@given(arrays(ROWS, 3), arrays(ROWS, 3))
-def test_multi_head_value_matches_formula(values, logits):
-    with jax.enable_x64(True):
-        weights = np.exp(logits)
-        expected = (weights * values).sum(-1) / weights.sum(-1)
-        np.testing.assert_allclose(jit_heads(jnp.array(values), jnp.array(logits)), expected, **EXACT)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("wrt", [0, 1])
-def test_multi_head_gradients_match_central_differences(wrt):
-    pair = np.random.default_rng(0).normal(size=(2, ROWS, 3))
-
-    def total(x):
-        return (
-            jnp.array([1.0, -2.0]) * ops.multi_head_value(*(x if at == wrt else jnp.array(pair[at]) for at in (0, 1)))
-        ).sum()
-
-    expected = central_differences(jax.jit(total), pair[wrt])
-    np.testing.assert_allclose(jax.jit(jax.grad(total))(jnp.array(pair[wrt])), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_multi_head_value_of_a_head_switched_off():
-    values, logits = jnp.array([1.0, 5.0, 3.0]), jnp.array([0.0, -jnp.inf, 0.0])
-    out, slope = jax.jit(jax.value_and_grad(ops.multi_head_value, argnums=1))(values, logits)
-    assert out == 2.0
-    assert np.isfinite(slope).all()
-
-
 def test_leading_axes_and_dtypes_are_free():
-    x, mask, heads = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4), bool), jnp.ones((2, 3, 4, 5), jnp.bfloat16)
+    x, mask = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4), bool)
     outs = {
         "loss": jax.eval_shape(ops.value_loss, x, x, mask),
         "clipped": jax.eval_shape(ops.clipped_value_loss, x, x, x, mask),
-        "mix": jax.eval_shape(partial(ops.mix_values, weight=0.5), x, x),
-        "heads": jax.eval_shape(ops.multi_head_value, heads, heads),
     }
     assert {name: (out.shape, out.dtype.name) for name, out in outs.items()} == dict.fromkeys(outs, ((2, 3, 4), "bfloat16"))
     assert jax.eval_shape(ops.explained_variance, x, x, mask).shape == ()
@@ -235,15 +177,6 @@ WEIGHT = {"total_steps": 10, "reliability": 0.5, "eta": 1.0}
         (lambda: ops.clipped_value_loss(X, X, X, M, clip=0.0), "clip must be positive, got 0.0"),
         (lambda: ops.explained_variance(X, N, M), "returns must be a floating-point array"),
         (lambda: ops.explained_variance(X, X, M[:1]), "mask must have the shape of values"),
-        (lambda: ops.mix_values(X, X, 1.5), r"weight must lie in \[0, 1\], got 1.5"),
-        (lambda: ops.mix_values(X, N, 0.5), "critic must be a floating-point array"),
-        (lambda: ops.mix_values(X, X[:1], 0.5), "critic must have the shape of pretrained"),
-        (lambda: ops.pretrained_value_weight(1, initial=1.5, **WEIGHT), r"initial must lie in \[0, 1\]"),
-        (lambda: ops.pretrained_value_weight(1, **{**WEIGHT, "reliability": -0.5}), "reliability must not be negative"),
-        (lambda: ops.pretrained_value_weight(1, **{**WEIGHT, "eta": -0.5}), "eta must not be negative, got -0.5"),
-        (lambda: ops.multi_head_value(N, X), "values must be a floating-point array"),
-        (lambda: ops.multi_head_value(X, X[:1]), "weight_logits must have the shape of values"),
-        (lambda: ops.multi_head_value(X[:, :0], X[:, :0]), r"values must have at least one head .* \[2, 0\]"),
     ],
 )
 def test_refusals(call, message):

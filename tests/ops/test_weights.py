@@ -17,8 +17,6 @@ sequence_mean = jax.jit(weights.sequence_mean)
 sequence_sum = jax.jit(weights.sequence_sum)
 constant_length = jax.jit(weights.constant_length)
 token_mean_per_group = jax.jit(weights.token_mean_per_group)
-median_length = jax.jit(weights.median_length)
-length_reweighted = jax.jit(weights.length_reweighted)
 
 
 def rows(mask):
@@ -78,41 +76,6 @@ def test_token_mean_per_group_takes_further_axes_as_more_groups():
     np.testing.assert_allclose(deep.reshape(4, G, T), token_mean_per_group(jnp.array(mask)))
 
 
-def length_list(mask):
-    return [sum(1 for m in row if m) for row in rows(mask)]
-
-
-@given(masks)
-def test_median_length_matches_formula(mask):
-    lengths = sorted(n for n in length_list(mask) if n)
-    expected = (lengths[(len(lengths) - 1) // 2] + lengths[len(lengths) // 2]) / 2 if lengths else 0.0
-    assert median_length(jnp.array(mask)) == expected
-
-
-@given(masks, st.sampled_from([0.0, 0.2, 0.5, 1.0]), hnp.arrays(np.float64, (P, G, T), elements=st.floats(0.5, 2)))
-def test_length_reweighted_matches_formula(mask, alpha, base):
-    lengths = [n for n in length_list(mask) if n]
-    median = float(np.median(lengths)) if lengths else 0.0
-    expected = np.zeros(mask.shape)
-    for index in zip(*np.nonzero(mask), strict=True):
-        expected[index] = base[index] * (sum(mask[index[:2]]) / median) ** -alpha
-    dirty = np.where(mask, base, np.nan)
-    with jax.enable_x64(True):
-        counts = jnp.array(mask)
-        actual = length_reweighted(jnp.array(dirty), counts, alpha=alpha, reference=median_length(counts))
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
-        gradient = jax.grad(lambda w: (length_reweighted(w, counts, alpha=alpha, reference=2.0) * base).sum())
-        expected *= (2.0 / median if median else 1.0) ** alpha
-        np.testing.assert_allclose(gradient(jnp.array(dirty)), expected, rtol=1e-12)
-
-
-def test_length_reweighted_keeps_no_sum_and_at_one_turns_token_mean_into_sequence_mean():
-    mask = jnp.array(np.arange(T) < np.array([[4, 1, 2], [4, 4, 3]])[..., None])
-    tilted = length_reweighted(token_mean(mask), mask, alpha=1.0, reference=1.0)
-    np.testing.assert_allclose(tilted.sum(), 6 / 18, rtol=1e-6)
-    np.testing.assert_allclose(tilted / tilted.sum(), sequence_mean(mask), rtol=1e-6)
-
-
 @given(masks, hnp.arrays(bool, (P, G)))
 def test_overlong_filter_matches_formula(mask, truncated):
     expected = [[m and not cut for m in row] for row, cut in zip(rows(mask), truncated.ravel(), strict=True)]
@@ -135,9 +98,6 @@ def test_overlong_filter_leaves_the_others_their_full_weight():
         weights.sequence_sum,
         weights.token_mean_per_group,
         lambda mask: weights.constant_length(mask, max_length=9),
-        lambda mask: weights.length_reweighted(
-            weights.token_mean(mask), mask, alpha=0.5, reference=weights.median_length(mask)
-        ),
     ],
 )
 def test_empty_batch_weighs_nothing(weighting):
@@ -169,11 +129,6 @@ ROW = jnp.ones((2, 2))
         (lambda: weights.constant_length(ROW, max_length=0), "max_length must be at least 1, got 0"),
         (lambda: weights.token_mean_per_group(ROW[0]), r"mask must have at least 2 non-empty axes, got shape \[2\]"),
         (lambda: weights.token_mean_per_group(2 * ROW), "mask must hold only 0 and 1"),
-        (lambda: weights.median_length(ROW / 2), "mask must hold only 0 and 1"),
-        (lambda: weights.length_reweighted(ROW, ROW, alpha=-0.1, reference=1.0), "alpha must not be negative, got -0.1"),
-        (lambda: weights.length_reweighted(ROW, ROW, alpha=0.1, reference=0.0), "reference must be positive, got 0.0"),
-        (lambda: weights.length_reweighted(ROW, ROW[0], alpha=0.1, reference=1.0), "mask must have the shape of weights"),
-        (lambda: weights.length_reweighted(ROW.astype(int), ROW, alpha=0.1, reference=1.0), "weights must be a floating"),
         (lambda: weights.overlong_filter(2 * ROW, ROW[0] > 0), "mask must hold only 0 and 1"),
         (lambda: weights.overlong_filter(ROW, ROW[0]), r"truncated must be a boolean array, got float32\[2\]"),
         (lambda: weights.overlong_filter(ROW, ROW > 0), r"truncated must have one entry for each row .* got \[2, 2\]"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.ops import shaping
+from rljax.ops.unpublished import mixture
 from rljax.rewards.composite import constitutional, reasoning, weighted
 from rljax.rewards.failure import Failed, Failures
 from rljax.rewards.protocol import Weighted, judge
@@ -43,7 +43,7 @@ def test_constitutional_is_the_equation():
     weights = {"short": -0.5, "kind": 2.0}
     scores = ask(constitutional("exact", rules, weights))
     s = np.stack([scores.parts["short"], scores.parts["kind"]], axis=-1)
-    equation = shaping.constitutional_sum(jnp.asarray(scores.parts["base"]), jnp.asarray(s), jnp.array([-0.5, 2.0]))
+    equation = mixture.constitutional_sum(jnp.asarray(scores.parts["base"]), jnp.asarray(s), jnp.array([-0.5, 2.0]))
     np.testing.assert_allclose(scores.total, equation, rtol=1e-6)
     np.testing.assert_allclose(scores.total, [1 - 0.05 + 2, 0 - 0.05, 1 - 0.425 - 2], rtol=1e-6)
 
@@ -51,7 +51,7 @@ def test_constitutional_is_the_equation():
 def test_multi_objective_is_the_equation():
     scores = ask(weighted({"right": "exact", "long": length, "form": "format"}, {"right": 1.0, "long": 0.5, "form": -0.25}))
     objectives = np.stack([scores.parts[name] for name in ("right", "long", "form")], axis=-1)
-    equation = shaping.multi_objective(jnp.asarray(objectives), jnp.array([1.0, 0.5, -0.25]))
+    equation = mixture.multi_objective(jnp.asarray(objectives), jnp.array([1.0, 0.5, -0.25]))
     np.testing.assert_allclose(scores.total, equation, rtol=1e-6)
     np.testing.assert_allclose(scores.total, [0.8, -0.2, 1.175], rtol=1e-6)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.ops import offset_gae as ops
 from rljax.ops.gae import length_adaptive_lambda
+from rljax.ops.unpublished import offset_gae as ops
 
 ROWS, TOKENS = 3, 6
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -208,7 +208,8 @@ def test_offset_decay_is_no_recursion_and_not_vapos():
     ("length", "true_ratio", "claimed_ratio"), [(1, 1.0, 1 / (1 + 1 / 8192)), (8192, 0.961, 0.5)], ids=["T=1", "T=L_max"]
 )
 def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claimed_ratio):
-    # MF Theorem 3.1 with α = 1, L_max = 8192, γ = 1, λ_base = 0.95 and independent TD errors of one variance, at t = 0.
+    # Theorem 3.1 of the design document with α = 1, L_max = 8192, γ = 1 and λ_base = 0.95, for independent TD errors of one
+    # variance, at t = 0.
     decaying = np.square(kernel_of_offset(length, alpha=1.0, max_length=8192)).sum()
     constant = np.square(kernel_of_offset(length, alpha=0.0, max_length=8192)).sum()
     assert decaying / constant == pytest.approx(true_ratio, abs=5e-4)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.ops import schedule
+from rljax.ops.unpublished import schedule
 
 
 def rate(step, peak, warmup_steps, total_steps):
@@ -20,7 +20,7 @@ def rate(step, peak, warmup_steps, total_steps):
 
 
 def rate_to_the_letter(step, peak, warmup_steps, total_steps):
-    """MF Eq. 57 as printed."""
+    """Eq. 57 of the design document as printed."""
     return peak * min(1.0, warmup_steps / step) * math.cos(math.pi * step / (2 * total_steps))
 
 

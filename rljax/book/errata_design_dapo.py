@@ -1,7 +1,7 @@
-"""Errata of the Mathematical Framework: DAPO (MF Section 4).
+"""Errata of the design document: DAPO (its Section 4).
 
-A counterexample takes what it refutes as an argument, by default as the document has it, so that the right form can be put
-in its place and passes.
+A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
+is refuted, which the tests use.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
-from rljax.book.erratum import MF, Erratum, Evidence
+from rljax.book.erratum import DESIGN, Erratum, Evidence
 from rljax.ops.group import group_centered, group_normalized
-from rljax.ops.selection import adaptive_group_size, has_mixed_outcomes
-from rljax.ops.shaping import adaptive_length_penalty
+from rljax.ops.selection import has_mixed_outcomes
 from rljax.ops.surrogate import clipped
+from rljax.ops.unpublished.length import adaptive_group_size, adaptive_length_penalty
 
 DAPO = "DAPO, arXiv:2503.14476"
 
 
-def framework_clip(log_ratio: jax.Array, advantage: jax.Array) -> jax.Array:
-    """MF Eq. 29 over its Eq. 26, with 0.2 on either side."""
+def document_clip(log_ratio: jax.Array, advantage: jax.Array) -> jax.Array:
+    """Eq. 29 of the document over its Eq. 26, with 0.2 on either side."""
     ratio = jnp.exp(log_ratio)
     positive = jnp.minimum(ratio * advantage, 1.2 * advantage)
     negative = jnp.maximum(ratio * advantage, 0.8 * advantage)
     return jnp.minimum(ratio * advantage, jnp.where(advantage > 0, positive, negative))
 
 
-def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = framework_clip) -> Evidence:
+def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = document_clip) -> Evidence:
     """A token of advantage -1 whose ratio has already fallen to 0.5."""
 
     def value(log_ratio: jax.Array) -> jax.Array:
@@ -41,7 +41,7 @@ def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = framewor
 
 
 def group_size_from_one(length: int) -> int:
-    """MF Eq. 27 with its values."""
+    """Eq. 27 of the document with its values."""
     return max(1, 8 * 512 // length)
 
 
@@ -56,14 +56,14 @@ def group_of_one(group_size: Callable[[int], int] = group_size_from_one) -> Evid
 
 
 def dapo_clip(low: float = 0.1, high: float = 0.3) -> Evidence:
-    """The clip range of MF Table 3 against DAPO's."""
+    """The clip range of Table 3 of the document against DAPO's."""
     paper = BY_NAME["dapo"]().surrogate.keywords
-    numbers = f"MF: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
+    numbers = f"the document: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
     return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
 
 
 def keep_everything(rewards: jax.Array) -> jax.Array:
-    """MF Algorithm 3: a prompt is kept whatever its outcomes."""
+    """Algorithm 3 of the document: a prompt is kept whatever its outcomes."""
     return jnp.ones(rewards.shape[:-1], bool)
 
 
@@ -98,14 +98,14 @@ def vector_above_zero(extra: Callable[[], jax.Array] = exploration_gradient) -> 
     return Evidence(f"ratio 1.25, A = 1: the extra gradient is {delta.tolist()}", holds=not bool((delta > 0).all()))
 
 
-def penalty_of_framework(length: float, complexity: float, reward: float) -> float:
-    """MF Eq. 32, with L_target = 100, r_threshold = 0, alpha = beta = 1."""
+def penalty_of_document(length: float, complexity: float, reward: float) -> float:
+    """Eq. 32 of the document, with L_target = 100, r_threshold = 0, alpha = beta = 1."""
     del complexity  # the document passes it and does not use it
     at = {"target": 100.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0}
     return float(adaptive_length_penalty(jnp.array(length), jnp.array(reward), **at))
 
 
-def unused_complexity(penalty: Callable[[float, float, float], float] = penalty_of_framework) -> Evidence:
+def unused_complexity(penalty: Callable[[float, float, float], float] = penalty_of_document) -> Evidence:
     """The penalty of 200 tokens at three complexities."""
     values = [[penalty(200.0, complexity, reward) for complexity in (0.0, 1.0, 100.0)] for reward in (1.0, -1.0)]
     shown = "; ".join(", ".join(f"{value:.3f}" for value in row) for row in values)
@@ -121,7 +121,7 @@ def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centere
 
 
 def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16) -> Evidence:
-    """The constant that MF Eq. 36 needs when the policy begins with this chance of success, after 1/(100 start) updates.
+    """The constant that Eq. 36 of the document needs for a policy with this chance of success, after 1/(100 start) updates.
 
     As long as no response has succeeded, every group is dropped and nothing is updated: after k updates that is so with
     probability (1 - p)^(group k), and J(π*) - J(π) is then 1 - p.
@@ -138,7 +138,7 @@ def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16)
 ERRATA = (
     Erratum(
         number="1",
-        document=MF,
+        document=DESIGN,
         where="Eqs. 26 and 29",
         claim="For A <= 0 the clip is max(r A, (1 - eps_low) A)",
         correction="min(r A, (1 - eps_low) A): the min of Eq. 29 over the max is always r A, which never clips",
@@ -147,7 +147,7 @@ ERRATA = (
     ),
     Erratum(
         number="6",
-        document=MF,
+        document=DESIGN,
         where="Eq. 27",
         claim="G(l) = max(1, floor(8 * 512 / l)) responses keep the variance of the gradient constant",
         correction="At least 2: past 2048 tokens the group is one response, whose group-relative advantage is 0",
@@ -156,7 +156,7 @@ ERRATA = (
     ),
     Erratum(
         number="10a",
-        document=MF,
+        document=DESIGN,
         where="Table 3, clip",
         claim="DAPO clips at 0.1 below and 0.3 above",
         correction="0.2 below, 0.28 above",
@@ -166,7 +166,7 @@ ERRATA = (
     ),
     Erratum(
         number="10b",
-        document=MF,
+        document=DESIGN,
         where="Table 3, learning rate",
         claim="DAPO learns at 3e-6",
         correction="1e-6",
@@ -176,7 +176,7 @@ ERRATA = (
     ),
     Erratum(
         number="10c",
-        document=MF,
+        document=DESIGN,
         where="Algorithm 3",
         claim="Dynamic sampling draws prompts by length bins and keeps all of them",
         correction="It drops groups that are right throughout or wrong throughout, whose advantage is 0, and refills the batch",
@@ -185,7 +185,7 @@ ERRATA = (
     ),
     Erratum(
         number="10d",
-        document=MF,
+        document=DESIGN,
         where="Eqs. 30-33",
         claim="DAPO reweights responses by length^-alpha and shapes rewards by log, square and quality",
         correction="None of it is in DAPO, whose length term is the soft overlong punishment",
@@ -194,7 +194,7 @@ ERRATA = (
     ),
     Erratum(
         number="10e",
-        document=MF,
+        document=DESIGN,
         where="Eq. 35",
         claim="R - mean(R) adapts to different reward scales",
         correction="It scales with the rewards; DAPO divides by their standard deviation",
@@ -203,7 +203,7 @@ ERRATA = (
     ),
     Erratum(
         number="10f",
-        document=MF,
+        document=DESIGN,
         where="Tables 8 and 10, AIME 2024",
         claim="DAPO scores 52.1",
         correction="50",
@@ -213,7 +213,7 @@ ERRATA = (
     ),
     Erratum(
         number="10g",
-        document=MF,
+        document=DESIGN,
         where="Tables 4, 8, 10, 11, 13 and 14",
         claim="DAPO and VAPO have scores on MATH, GSM8K, HumanEval, MBPP and CodeContests",
         correction="Neither paper reports any; both evaluate their method on AIME 2024",
@@ -222,7 +222,7 @@ ERRATA = (
     ),
     Erratum(
         number="11e",
-        document=MF,
+        document=DESIGN,
         where="Eq. 25",
         claim="The gradient that asymmetric clipping adds is > 0",
         correction="It is a vector; on the logits of a softmax its components sum to 0, so it has both signs",
@@ -231,7 +231,7 @@ ERRATA = (
     ),
     Erratum(
         number="16",
-        document=MF,
+        document=DESIGN,
         where="Eqs. 31-32",
         claim="The length penalty depends on the complexity of the response",
         correction="The argument is passed and never used",
@@ -240,7 +240,7 @@ ERRATA = (
     ),
     Erratum(
         number="20",
-        document=MF,
+        document=DESIGN,
         where="Theorem 4.1, Eq. 36",
         claim="E[J(pi*) - J(pi_k)] <= C / sqrt(k), C depending on the clip range and the variance of dynamic sampling alone",
         correction="C depends on where training begins without bound: what never succeeds is dropped, and teaches nothing",

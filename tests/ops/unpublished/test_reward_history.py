@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.ops import group, group_history
+from rljax.ops import group, reward_history
 
 N, H, P, G = 4, 3, 2, 4  # more responses a step than are remembered
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
@@ -23,8 +23,8 @@ steps = st.lists(
     min_size=1,
     max_size=5,
 )
-push = jax.jit(group_history.push_history)
-temporal = jax.jit(group_history.temporal_advantage, static_argnames="advantage")
+push = jax.jit(reward_history.push_history)
+temporal = jax.jit(reward_history.temporal_advantage, static_argnames="advantage")
 
 
 def slow_group(memory, prompt, rewards, valid):
@@ -44,7 +44,7 @@ def slow_advantage(memory, prompts, rewards, valid):
 def test_a_run_matches_a_dictionary_of_lists(run):
     memory = defaultdict(lambda: deque(maxlen=H))
     with jax.enable_x64(True):
-        history = group_history.empty_history(N, H)
+        history = reward_history.empty_history(N, H)
         for prompts, rewards, valid in run:
             ids, dirty, counts = jnp.array(prompts), jnp.array(np.where(valid, rewards, np.nan)), jnp.array(valid)
             advantage = temporal(history, ids, dirty, valid=counts)
@@ -58,23 +58,23 @@ def test_a_run_matches_a_dictionary_of_lists(run):
 
 
 def test_join_gives_this_steps_responses_first_then_the_past():
-    history = group_history.empty_history(2, 3)
+    history = reward_history.empty_history(2, 3)
     history = push(history, jnp.array([1]), jnp.array([[5.0, 6.0]]))
-    rewards, valid = group_history.join_history(history, jnp.array([1, 0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    rewards, valid = reward_history.join_history(history, jnp.array([1, 0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     assert rewards.tolist() == [[1.0, 2.0, 5.0, 6.0, 0.0], [3.0, 4.0, 0.0, 0.0, 0.0]]
     assert valid.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
 
 
 def test_without_a_past_it_is_the_plain_advantage_and_any_other_serves(x64):
     rewards = jnp.array([[1.0, 0.5, -1.0, 0.0]])
-    history = group_history.empty_history(1, 2)
+    history = reward_history.empty_history(1, 2)
     for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, group.rank_based):
         actual = temporal(history, jnp.array([0]), rewards, advantage=advantage)
         np.testing.assert_allclose(actual, jax.jit(advantage)(rewards), atol=1e-12)
 
 
 def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
-    history = push(group_history.empty_history(2, 2), jnp.array([0, 1]), jnp.array([[1.0], [2.0]]))
+    history = push(reward_history.empty_history(2, 2), jnp.array([0, 1]), jnp.array([[1.0], [2.0]]))
     after = push(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
     jax.tree.map(np.testing.assert_array_equal, after, history)
     alone = temporal(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
@@ -82,7 +82,7 @@ def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
 
 
 def test_of_more_responses_than_twice_the_memory_the_last_remain():
-    history = push(group_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
+    history = push(reward_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
     history = push(history, jnp.array([0]), jnp.arange(10.0, 18.0)[None])
     assert sorted(history.rewards[0].tolist()) == [15.0, 16.0, 17.0]
     assert history.next_slot.tolist() == [10 % 3]
@@ -90,7 +90,7 @@ def test_of_more_responses_than_twice_the_memory_the_last_remain():
 
 
 def test_memory_is_a_pytree_of_plain_arrays():
-    history = group_history.empty_history(5, 3)
+    history = reward_history.empty_history(5, 3)
     assert [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(history)] == [
         ((5, 3), "float32"),
         ((5,), "int32"),
@@ -98,13 +98,13 @@ def test_memory_is_a_pytree_of_plain_arrays():
     ]
 
 
-EMPTY = group_history.empty_history(2, 2)
+EMPTY = reward_history.empty_history(2, 2)
 IDS, REWARDS = jnp.array([0, 1]), jnp.ones((2, 2))
 
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
-    "function", [group_history.push_history, group_history.join_history, group_history.temporal_advantage]
+    "function", [reward_history.push_history, reward_history.join_history, reward_history.temporal_advantage]
 )
 @pytest.mark.parametrize(
     ("arguments", "valid", "message"),
@@ -128,10 +128,10 @@ def test_refusals(function, arguments, valid, message):
 def test_rewards_of_more_precision_than_the_history_are_refused(x64):
     wide = jnp.asarray(REWARDS, jnp.float64)
     with pytest.raises(ValueError, match="rewards must have the history's dtype float32, got float64"):
-        group_history.join_history(EMPTY, IDS, wide)
+        reward_history.join_history(EMPTY, IDS, wide)
 
 
 @pytest.mark.parametrize(("prompts", "capacity"), [(0, 1), (1, 0)])
 def test_memory_needs_room(prompts, capacity):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
-        group_history.empty_history(prompts, capacity)
+        reward_history.empty_history(prompts, capacity)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from rljax.ops.arrays import Mask
 from rljax.ops.checks import (
     check_at_least,
     check_between,
@@ -23,15 +24,19 @@ from rljax.ops.checks import (
     check_same_shape,
 )
 from rljax.ops.group import group_centered
-from rljax.ops.masked import Mask
+from rljax.records import documented
 
 
+@documented
 class RewardHistory(NamedTuple):
     """The last rewards of every prompt: N prompts by identity, the last H rewards of each."""
 
     rewards: Float[Array, "N H"]
+    """A ring of rewards for each prompt."""
     next_slot: Int[Array, "N"]
+    """Slot of the ring that the next reward enters."""
     size: Int[Array, "N"]
+    """How many slots of the ring hold a reward."""
 
 
 def empty_history(prompts: int, capacity: int) -> RewardHistory:
@@ -56,7 +61,8 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         [0, 0, 0]
 
     Source:
-        MF Algorithm 5, history buffer 𝓗; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, history buffer 𝓗. Published for the same job:
+        more responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
     return RewardHistory(jnp.zeros((prompts, capacity)), jnp.zeros(prompts, jnp.int32), jnp.zeros(prompts, jnp.int32))
@@ -112,12 +118,13 @@ def push_history(
         ([2.0, 3.0], [0, 2])
 
     Source:
-        MF Algorithm 5, line 6; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, line 6. Published for the same job: more
+        responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     capacity = history.rewards.shape[1]
 
-    def enter(memory, entry):
+    def enter(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
         prompt, row, counted = entry
         order = jnp.cumsum(counted, dtype=jnp.int32) - 1
         total = counted.sum(dtype=jnp.int32)
@@ -164,11 +171,12 @@ def join_history(
         ([1.0, 5.0, 0.0], [[True, True, False], [True, False, False]])
 
     Source:
-        MF Algorithm 5, lines 2 to 4; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, lines 2 to 4. Published for the same job: more
+        responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _entries(history, prompt_ids, rewards, valid)
     size = history.size.at[ids].get(mode="fill", fill_value=0)
-    known = jnp.arange(history.rewards.shape[1])[None, :] < size[:, None]
+    known = jnp.arange(history.rewards.shape[1], dtype=jnp.int32)[None, :] < size[:, None]
     past = history.rewards.at[ids].get(mode="fill", fill_value=0.0)
     return jnp.concatenate([rewards, past], axis=-1), jnp.concatenate([counts, known], axis=-1)
 
@@ -209,7 +217,8 @@ def temporal_advantage(
         [[0.5, 0.5]]
 
     Source:
-        MF Algorithm 5, line 5; no primary paper.
+        unpublished: from a design document, in no paper; its Algorithm 5, line 5. Published for the same job: more
+        responses a prompt, `rljax.ops.group.leave_one_out`.
     """
     combined, counts = join_history(history, prompt_ids, rewards, valid=valid)
     return advantage(combined, valid=counts)[:, : rewards.shape[-1]]

@@ -1,7 +1,7 @@
-"""Errata of the Mathematical Framework: foundations, schedules, VAPO and its critic (MF Sections 2, 3 and 7).
+"""Errata of the design document: foundations, schedules, VAPO and its critic (its Sections 2, 3 and 7).
 
-A counterexample takes what it refutes as an argument, by default as the document has it, so that the right form can be put
-in its place and passes.
+A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
+is refuted, which the tests use.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
-from rljax.book.erratum import MF, Erratum, Evidence
+from rljax.book.erratum import DESIGN, Erratum, Evidence
 from rljax.ops.gae import gae, length_adaptive_lambda, monte_carlo_returns
-from rljax.ops.offset_gae import offset_decayed_gae
+from rljax.ops.unpublished.offset_gae import offset_decayed_gae
 from rljax.ops.value import value_loss
 
 VAPO = "VAPO, arXiv:2504.05118"
@@ -22,7 +22,7 @@ MAX_LENGTH = 8192
 
 
 def undiscounted(gamma: float, step: int) -> float:
-    """What MF Eq. 5 has before the term of a step: nothing."""
+    """Factor before the term of a step in Eq. 5 of the document: none."""
     del gamma, step
     return 1.0
 
@@ -49,7 +49,7 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
 
 
 def inverted_warmup(step: int, warmup_steps: int) -> float:
-    """First factor of MF Eq. 57, as printed."""
+    """First factor of Eq. 57 of the document, as printed."""
     return min(1.0, warmup_steps / step)
 
 
@@ -65,12 +65,12 @@ def warmup(factor: Callable[[int, int], float] = inverted_warmup) -> Evidence:
 
 
 def length_adaptive_bound(length: int, alpha: float) -> float:
-    """Right side of MF Eq. 14 over the variance of plain GAE."""
+    """Right side of Eq. 14 of the document over the variance of plain GAE."""
     return 1 / (1 + alpha * length / MAX_LENGTH)
 
 
 def variance_ratio(length: int, alpha: float) -> float:
-    """Var of MF Eq. 12 over Var of GAE, at the first token, for independent TD errors of one variance."""
+    """Var of Eq. 12 of the document over Var of GAE, at the first token, for independent TD errors of one variance."""
 
     def weights(advantage: Callable) -> jax.Array:
         return jax.grad(lambda td: advantage(td)[0])(jnp.zeros(length))
@@ -101,7 +101,7 @@ def value_loss_sign(sign: float = 1.0) -> Evidence:
 
 
 def offset_weights(td: jax.Array) -> jax.Array:
-    """MF Eq. 12 with alpha = 1 and L_max = 4."""
+    """Eq. 12 of the document with alpha = 1 and L_max = 4."""
     return offset_decayed_gae(td, jnp.ones(td.shape, bool), lambda_base=LAMBDA_BASE, alpha=1.0, max_length=4)
 
 
@@ -114,7 +114,7 @@ def no_recursion(advantage: Callable[[jax.Array], jax.Array] = offset_weights) -
 
 
 def falling_lambda(length: int) -> float:
-    """MF Eq. 11 at beta = 0 with the values of its Table 1, at an offset as large as the response."""
+    """Eq. 11 of the document at beta = 0 with the values of its Table 1, at an offset as large as the response."""
     return float(LAMBDA_BASE * jnp.exp(-0.05 * length / MAX_LENGTH))
 
 
@@ -133,9 +133,9 @@ def alpha_range(recommended: float = 0.05, low: float = 0.1, high: float = 1.0) 
 
 
 def symmetric_clip(low: float = 0.2, high: float = 0.2) -> Evidence:
-    """The clip range of MF Table 1 against VAPO's."""
+    """The clip range of Table 1 of the document against VAPO's."""
     paper = BY_NAME["vapo"]().surrogate.keywords
-    numbers = f"MF: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
+    numbers = f"the document: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
     return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
 
 
@@ -149,12 +149,12 @@ LEFT_OUT = {
     "positive-example loss": 54,
     "group sampling": 55,
 }
-# MF Table 2: score after the part is put in.
+# Table 2 of the document: score after the part is put in.
 PUT_IN = {"value pretraining": 11, "decoupled GAE": 33, "length-adaptive GAE": 45, "value model integration": 57}
 
 
 def ladder(claimed: dict[str, int] | None = None) -> Evidence:
-    """Each score of MF's ladder is the paper's score without that very part, or belongs to no part of the paper."""
+    """Each score of the document's ladder is the paper's score without that very part, or belongs to no part of the paper."""
     rows = PUT_IN if claimed is None else claimed
     swapped = [part for part, score in rows.items() if LEFT_OUT.get(part) == score]
     unknown = [f"{part} ({score})" for part, score in rows.items() if part not in LEFT_OUT]
@@ -165,7 +165,7 @@ def ladder(claimed: dict[str, int] | None = None) -> Evidence:
 ERRATA = (
     Erratum(
         number="19",
-        document=MF,
+        document=DESIGN,
         where="Theorem 2.1, Eq. 5",
         claim="The gradient of the discounted J of Eq. 3 is E[sum_t grad log pi(a_t | s_t) Q(s_t, a_t)]",
         correction="gamma^t stands before the term of step t; without it the equation holds at gamma = 1 alone",
@@ -174,7 +174,7 @@ ERRATA = (
     ),
     Erratum(
         number="2",
-        document=MF,
+        document=DESIGN,
         where="Eq. 57",
         claim="min(1, t_warmup / t) is a linear warm-up",
         correction="min(1, t / t_warmup): 0 at t = 0, 1 from t_warmup on",
@@ -183,7 +183,7 @@ ERRATA = (
     ),
     Erratum(
         number="3a",
-        document=MF,
+        document=DESIGN,
         where="Theorem 3.1, a response of one token",
         claim="Var of the length-adaptive advantage <= Var of GAE / (1 + alpha T / L_max)",
         correction="At T = 1 both sums have the l = 0 term alone, whose weight is 1: the ratio is 1",
@@ -192,7 +192,7 @@ ERRATA = (
     ),
     Erratum(
         number="3b",
-        document=MF,
+        document=DESIGN,
         where="Theorem 3.1, a response as long as L_max",
         claim="Var of the length-adaptive advantage <= Var of GAE / (1 + alpha T / L_max)",
         correction="lambda_base^(2l) has faded long before exp(-2 alpha l^2 / L_max) acts: the ratio stays near 1",
@@ -201,7 +201,7 @@ ERRATA = (
     ),
     Erratum(
         number="7",
-        document=MF,
+        document=DESIGN,
         where="Eq. 10",
         claim="The objective to maximise is L_CLIP + c1 L_VF + ...",
         correction="- c1 L_VF: the error of the critic is to fall",
@@ -210,7 +210,7 @@ ERRATA = (
     ),
     Erratum(
         number="8a",
-        document=MF,
+        document=DESIGN,
         where="Eqs. 11-12",
         claim="The sum of (gamma lambda_l)^l TD errors is a generalised advantage estimate",
         correction="(gamma lambda_l)^l is no product of one-step factors: no backward recursion computes the sum",
@@ -219,7 +219,7 @@ ERRATA = (
     ),
     Erratum(
         number="8b",
-        document=MF,
+        document=DESIGN,
         where="Eq. 11",
         claim="VAPO's lambda decays with the offset",
         correction="lambda = 1 - 1/(alpha l) is one number a response and grows with the response's length",
@@ -228,7 +228,7 @@ ERRATA = (
     ),
     Erratum(
         number="8c",
-        document=MF,
+        document=DESIGN,
         where="Eq. 11 and Table 1",
         claim="alpha lies in [0.1, 1.0]",
         correction="The document's own table recommends 0.05 in [0.01, 0.1]; VAPO's alpha, of another formula, is 0.05",
@@ -237,7 +237,7 @@ ERRATA = (
     ),
     Erratum(
         number="9a",
-        document=MF,
+        document=DESIGN,
         where="Eqs. 11, 17, 18, 21 and Algorithm 1",
         claim="VAPO has an augmented value with a weight w(t), several value heads, a complexity term and stops at EV > 0.8",
         correction="None of these is in VAPO; its value model is pretrained for 50 steps on Monte-Carlo returns",
@@ -246,7 +246,7 @@ ERRATA = (
     ),
     Erratum(
         number="9b",
-        document=MF,
+        document=DESIGN,
         where="Table 1, clip",
         claim="VAPO clips at 0.2 on both sides",
         correction="0.2 below, 0.28 above",
@@ -256,7 +256,7 @@ ERRATA = (
     ),
     Erratum(
         number="9c",
-        document=MF,
+        document=DESIGN,
         where="Eq. 10 and Table 1, entropy",
         claim="VAPO has an entropy bonus of 0.01",
         correction="There is none; clip-higher is what keeps the entropy up",
@@ -265,7 +265,7 @@ ERRATA = (
     ),
     Erratum(
         number="9d",
-        document=MF,
+        document=DESIGN,
         where="Table 2",
         claim="Adding the parts one after another takes AIME 2024 from 5 to 11, 33, 45, 57 and 60",
         correction="These are leave-one-out scores (11 is VAPO without value pretraining), not a ladder; 57 is in no row",

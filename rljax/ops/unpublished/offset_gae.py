@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive
-from rljax.ops.gae import Number, _check_tokens
-from rljax.ops.masked import Mask, zero_outside
+from rljax.ops.arrays import Mask, Number, is_concrete
+from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive, check_tokens
+from rljax.ops.masked import zero_outside
 
 
 def _check_offset_decay(gamma: Number, lambda_base: Number, alpha: Number, max_length: Number) -> None:
@@ -79,9 +79,10 @@ def offset_decayed_gae(
         [0.5, 1.0]
 
     Source:
-        MF Eqs. 11-12 with β = 0; in no paper.
+        unpublished: from a design document, in no paper; its Eqs. 11-12 with β = 0. Published for the same job:
+        `rljax.ops.gae.gae` with `rljax.ops.gae.length_adaptive_lambda`.
     """
-    _check_tokens(mask, gamma, td=td)
+    check_tokens(mask, gamma, td=td)
     _check_offset_decay(gamma, lambda_base, alpha, max_length)
     length = td.shape[-1]
     dtype = jnp.promote_types(td.dtype, jnp.float32)  # no FFT computes in half precision
@@ -143,9 +144,10 @@ def complexity_weighted_gae(
         [0.5, 1.0]
 
     Source:
-        MF Eqs. 11-12; in no paper.
+        unpublished: from a design document, in no paper; its Eqs. 11-12. Published for the same job: `rljax.ops.gae.gae`
+        with `rljax.ops.gae.length_adaptive_lambda`.
     """
-    _check_tokens(mask, gamma, td=td, complexity=complexity)
+    check_tokens(mask, gamma, td=td, complexity=complexity)
     _check_offset_decay(gamma, lambda_base, alpha, max_length)
     check_between(0, 1, beta=beta)
     check_at_least(1, chunk=chunk)
@@ -158,7 +160,7 @@ def complexity_weighted_gae(
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
     """Refuse a complexity beyond its bound, where it can be seen: 1 - β|c|/C_max must not turn negative."""
     check_positive(max_complexity=max_complexity)
-    if any(isinstance(x, jax.core.Tracer) for x in (complexity, mask, max_complexity)):
+    if not is_concrete(complexity, mask, max_complexity):
         return
     largest = np.abs(np.where(np.asarray(mask).astype(bool), np.asarray(complexity), 0.0)).max(initial=0.0)
     if not largest <= max_complexity:
@@ -174,7 +176,7 @@ def _chunked_offset_sum(
     positions = jnp.arange(length)[None, :]
 
     @jax.checkpoint  # or reverse mode would keep the weights of every chunk, O(T²)
-    def block(start):
+    def block(start: Array) -> Array:
         offset = positions - (start + jnp.arange(size))[:, None]
         ahead = offset >= 0
         offset = jnp.where(ahead, offset, 0).astype(x.dtype)

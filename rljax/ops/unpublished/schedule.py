@@ -5,12 +5,10 @@ schedule of it.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float
 
+from rljax.ops.arrays import Number, Step
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive
-
-Number = float | int | Num[Array, ""]
-Step = float | int | Num[Array, "..."]
 
 
 def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: int) -> Float[Array, "..."]:
@@ -40,7 +38,8 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
         [0.0, 0.4619, 0.7071, 0.3827, 0.0]
 
     Source:
-        MF Eq. 57, as meant.
+        unpublished: from a design document, in no paper; its Eq. 57, as meant. Published for the same job: the half cosine
+        of SGDR, arXiv:1608.03983, Eq. 5 (`optax.warmup_cosine_decay_schedule`).
     """
     check_nonnegative(step=step)
     check_positive(peak=peak)
@@ -78,7 +77,8 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
         0.3679
 
     Source:
-        The common part of MF Eqs. 18 and 59.
+        unpublished: from a design document, in no paper; the common part of its Eqs. 18 and 59. For the same job:
+        `optax.exponential_decay`.
     """
     check_nonnegative(step=step, initial=initial, decay=decay)
     check_at_least(1, total_steps=total_steps)
@@ -109,7 +109,7 @@ def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Nu
         0.1839
 
     Source:
-        MF Eqs. 58-59; in no paper.
+        unpublished: from a design document, in no paper; its Eqs. 58-59. No published estimator has such a weight.
     """
     check_between(0, 1, initial=initial)
     return exponential_decay(step, initial=initial, decay=decay, total_steps=total_steps)

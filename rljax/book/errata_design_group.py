@@ -1,7 +1,7 @@
-"""Errata of the Mathematical Framework: GRPO and group-relative advantages (MF Section 5).
+"""Errata of the design document: GRPO and group-relative advantages (its Section 5).
 
-A counterexample takes what it refutes as an argument, by default as the document has it, so that the right form can be put
-in its place and passes.
+A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
+is refuted, which the tests use.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,10 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 
-from rljax.book.erratum import MF, Erratum, Evidence
+from rljax.book.erratum import DESIGN, Erratum, Evidence
 from rljax.ops.divergence import k3
-from rljax.ops.group import group_centered, group_normalized, weighted_centered
+from rljax.ops.group import group_centered, group_normalized
+from rljax.ops.unpublished.group_baseline import weighted_centered
 from rljax.ops.weights import sequence_mean, sequence_sum
 
 GRPO = "GRPO, arXiv:2402.03300"
@@ -29,7 +30,7 @@ def exact_variance(size: int) -> float:
 
 
 def dropped_covariance(size: int, variance: float) -> float:
-    """MF Eq. 50, left of its second equals sign."""
+    """Eq. 50 of the document, left of its second equals sign."""
     return variance + variance / size
 
 
@@ -78,18 +79,18 @@ def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evi
 
 
 def stationarity_bound(gap: float = 0.5 - 1.0) -> Evidence:
-    """First term of MF Eq. 53 for a policy that is right half the time (J = 0.5) when J* = 1, eta = 0.1, K = 4."""
+    """First term of Eq. 53 of the document for a policy that is right half the time (J = 0.5) when J* = 1, eta = 0.1, K = 4."""
     bound = 2 * gap / (0.1 * 4**0.5)
     return Evidence(f"J(theta_0) = 0.5, J* = 1: a squared norm would be at most {bound:g} + O(1/sqrt k)", holds=bound < 0)
 
 
 def quality_baseline(rewards: jax.Array, quality: jax.Array) -> jax.Array:
-    """MF Eq. 52, term by term."""
+    """Eq. 52 of the document, term by term."""
     return rewards - (quality * rewards).sum() / quality.sum()
 
 
 def same_equation(other: Callable[[jax.Array, jax.Array], jax.Array] = quality_baseline) -> Evidence:
-    """MF Eq. 39 and the other on the same rewards and weights."""
+    """Eq. 39 of the document and the other on the same rewards and weights."""
     rewards, weights = jnp.array([1.0, 0.0, 3.0]), jnp.array([0.5, 1.0, 2.0])
     away = float(jnp.abs(weighted_centered(rewards, weights) - other(rewards, weights)).max())
     return Evidence(f"rewards 1, 0, 3, weights 0.5, 1, 2: the two differ by {away:.1g}", holds=away < 1e-6)
@@ -104,7 +105,7 @@ def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) ->
 
 
 def no_penalty(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
-    """What MF Eq. 37 takes off for a distance from the reference."""
+    """Penalty of Eq. 37 of the document for a distance from the reference: none."""
     return jnp.zeros_like(logp - ref_logp)
 
 
@@ -119,7 +120,7 @@ def missing_kl(penalty: Callable[[jax.Array, jax.Array], jax.Array] = no_penalty
 ERRATA = (
     Erratum(
         number="4a",
-        document=MF,
+        document=DESIGN,
         where="Theorem 5.2, Eqs. 48-50",
         claim="Var = sigma^2 + sigma^2 / K = sigma^2 (1 - 1/K)",
         correction="The sides differ by 2 sigma^2 / K, the covariance of a reward with its own mean; the result is right",
@@ -128,7 +129,7 @@ ERRATA = (
     ),
     Erratum(
         number="4b",
-        document=MF,
+        document=DESIGN,
         where="Theorem 5.2, remark",
         claim="Larger groups lower the variance of the advantage",
         correction="sigma^2 (1 - 1/K) rises with K",
@@ -137,7 +138,7 @@ ERRATA = (
     ),
     Erratum(
         number="4c",
-        document=MF,
+        document=DESIGN,
         where="Table 15",
         claim="The column is a measured reduction of variance",
         correction="It is 1 - 1/K: the share of the variance that is left, not what is removed",
@@ -146,7 +147,7 @@ ERRATA = (
     ),
     Erratum(
         number="5",
-        document=MF,
+        document=DESIGN,
         where="Theorem 5.1",
         claim="R - mean(R) is invariant to the scale of the rewards",
         correction="It is invariant to a shift and equivariant to scale (its Eq. 41 says so); invariance needs the division by std",
@@ -155,7 +156,7 @@ ERRATA = (
     ),
     Erratum(
         number="11a",
-        document=MF,
+        document=DESIGN,
         where="Eq. 37, normalisation",
         claim="GRPO sums over tokens and divides by the number of responses",
         correction="Each response is divided by its length: (1/G) sum_i (1/|o_i|) sum_t",
@@ -164,7 +165,7 @@ ERRATA = (
     ),
     Erratum(
         number="11b",
-        document=MF,
+        document=DESIGN,
         where="Eq. 38",
         claim="The relative advantage is R - mean(R)",
         correction="(R - mean(R)) / std(R)",
@@ -173,7 +174,7 @@ ERRATA = (
     ),
     Erratum(
         number="11c",
-        document=MF,
+        document=DESIGN,
         where="Eq. 37, regularisation",
         claim="The objective has no KL term",
         correction="- beta k3 to the reference policy, beta 0.04, inside the token sum",
@@ -182,7 +183,7 @@ ERRATA = (
     ),
     Erratum(
         number="11d",
-        document=MF,
+        document=DESIGN,
         where="Eq. 53",
         claim="The squared gradient norm is at most 2 (J(theta_0) - J*) / (eta sqrt K) + ...",
         correction="J* - J(theta_0): when J is maximised the stated bound is negative",
@@ -191,7 +192,7 @@ ERRATA = (
     ),
     Erratum(
         number="17",
-        document=MF,
+        document=DESIGN,
         where="Eqs. 39 and 52",
         claim="The quality-weighted baseline (52) is a further variant",
         correction="It is the weighted advantage (39) with q written for w",

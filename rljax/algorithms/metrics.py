@@ -1,0 +1,111 @@
+"""Metrics of the losses: sums over tokens, which add up over rows and micro-batches."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.records import documented
+
+
+@documented
+class LossMetrics(NamedTuple):
+    """Metrics of the policy's loss. Each is a sum, so those of the micro-batches of a batch add up: `jax.tree.map(add)`."""
+
+    loss: Float[Array, ""]
+    """The loss itself."""
+    share: Float[Array, ""]
+    """Share of the optimiser batch's trained tokens: 1 once all its rows are added up, 0 for a batch without such a token."""
+    clip_fraction: Float[Array, ""]
+    """Share of tokens whose surrogate passes no gradient."""
+    kl: Float[Array, ""]
+    """k3 estimate of KL(policy before the update ‖ policy), nats a token."""
+    ratio: Float[Array, ""]
+    """Mean importance ratio."""
+    entropy: Float[Array, ""] | None
+    """Mean entropy, nats a token; None where the loss was called without entropies."""
+    terms: dict[str, Float[Array, ""]]
+    """Weighted sum of each further term of the loss, before its coefficient, by the term's name."""
+
+    def numbers(self) -> dict[str, float]:
+        """Python floats by name, the terms beside the others; empty for a batch without a trained token.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> one, nothing = jnp.ones(()), jnp.zeros(())
+            >>> LossMetrics(one, one, nothing, nothing, one, None, {"reference_kl": nothing}).numbers()
+            {'loss': 1.0, 'clip_fraction': 0.0, 'kl': 0.0, 'ratio': 1.0, 'reference_kl': 0.0}
+            >>> LossMetrics(nothing, nothing, nothing, nothing, nothing, None, {}).numbers()
+            {}
+        """
+        if float(self.share) == 0:
+            return {}
+        names = ("loss", "clip_fraction", "kl", "ratio", "entropy")
+        values = {name: value for name, value in self._asdict().items() if name in names and value is not None}
+        return {name: float(value) for name, value in (values | self.terms).items()}
+
+
+@documented
+class ValueMetrics(NamedTuple):
+    """Metrics of the critic's loss. Each is a sum, so those of the micro-batches of a batch add up: `jax.tree.map(add)`."""
+
+    loss: Float[Array, ""]
+    """The loss itself."""
+    weight: Float[Array, ""]
+    """Σ w, the critic's weights; 0 for a batch without a trained token."""
+    target_sum: Float[Array, ""]
+    """Σ w R, the value targets."""
+    target_square: Float[Array, ""]
+    """Σ w R²."""
+    error_sum: Float[Array, ""]
+    """Σ w (R - V), the errors of the critic."""
+    error_square: Float[Array, ""]
+    """Σ w (R - V)²."""
+
+    def numbers(self) -> dict[str, float]:
+        """`value_loss` and `value_explained_variance` as Python floats; empty for a batch without a trained token.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> ValueMetrics(*jnp.array([0.5, 1.0, 1.0, 2.0, 0.0, 0.25])).numbers()
+            {'value_loss': 0.5, 'value_explained_variance': 0.75}
+            >>> ValueMetrics(*jnp.zeros(6)).numbers()
+            {}
+        """
+        if float(self.weight) == 0:
+            return {}
+        return {"value_loss": float(self.loss), "value_explained_variance": float(explained_variance_of(self))}
+
+
+def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
+    """Explained variance from the sums that `value_loss` returns, added up over micro-batches.
+
+    ::
+
+        EV = 1 - Var[R - V] / Var[R]        Var[x] = Σ w x² / Σ w - (Σ w x / Σ w)²
+
+    Args:
+        metrics: the sums, of one batch or of all its micro-batches added up.
+
+    Returns:
+        One number, without unit, at most 1. 0 where the targets vary by no more than rounding, or there is no token.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> explained_variance_of(ValueMetrics(*jnp.array([0.5, 1.0, 1.0, 2.0, 0.0, 0.25]))).item()
+        0.75
+
+    Source:
+        `rljax.ops.value.explained_variance`, in sums; a convergence criterion of VC-PPO, arXiv:2503.01491.
+    """
+    weight = jnp.where(metrics.weight > 0, metrics.weight, 1.0)
+
+    def variance(total: Array, square: Array) -> Array:
+        return square / weight - jnp.square(total / weight)
+
+    target = variance(metrics.target_sum, metrics.target_square)
+    # A difference of two sums: what is left of a constant target is a few roundings of its square.
+    rounding = 8 * jnp.finfo(target.dtype).eps * metrics.target_square / weight
+    constant = target <= rounding
+    residual = variance(metrics.error_sum, metrics.error_square)
+    return jnp.where(constant, 0.0, 1 - residual / jnp.where(constant, 1.0, target))

@@ -1,0 +1,275 @@
+"""Baselines of a group other than its mean: weighted by a quality, by rank, by problem type.
+
+Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is that of `rljax.ops.group`.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.ops.arrays import Lengths, Mask, Number, as_float
+from rljax.ops.checks import (
+    check_between,
+    check_floating,
+    check_integer,
+    check_lengths,
+    check_mask,
+    check_nonnegative,
+    check_one_a_row,
+    check_positive,
+    check_rank,
+    check_same_shape,
+)
+from rljax.ops.masked import group_members, masked_centered, masked_mean
+
+
+def weighted_centered(
+    rewards: Float[Array, "*P G"], weights: Float[Array, "*P G"], *, valid: Mask | None = None
+) -> Float[Array, "*P G"]:
+    """Reward less a weighted mean of its group; with a quality for weight, the quality-weighted baseline.
+
+    ::
+
+        A_i = r_i - Σ_j w_j r_j / Σ_j w_j
+
+    A group of identical rewards gets exactly 0. Here Σ_i w_i A_i = 0, while Σ_i A_i is not 0 in general.
+
+    Args:
+        rewards: one number a response, `[..., G]`.
+        weights: w, not negative, `[..., G]`; only their proportions within a group matter. `length_quality`,
+            `confidence_quality` and `reliability_quality` make such weights.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, in the rewards' unit; 0 for a group whose valid weights sum to 0, which has no baseline.
+
+    Raises:
+        ValueError: integer or boolean rewards or weights, groups of fewer than 2, a negative weight of a valid response,
+            or `weights` or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> weighted_centered(jnp.array([3.0, 0.0, 0.0]), jnp.array([2.0, 1.0, 1.0])).tolist()
+        [1.5, -1.5, -1.5]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are one equation. Published for the same
+        job: `leave_one_out` and `group_normalized` of `rljax.ops.group`.
+    """
+    member = group_members(rewards, valid)
+    check_floating(weights=weights)
+    check_same_shape(rewards=rewards, weights=weights)
+    used = jnp.where(member, weights, 0.0)
+    check_nonnegative(weights=used)
+    centered = masked_centered(rewards, member)
+    total = used.sum(-1, keepdims=True)
+    has_baseline = total > 0
+    drift = (used * centered).sum(-1, keepdims=True) / jnp.where(has_baseline, total, 1.0)
+    return jnp.where(member & has_baseline, centered - drift, 0.0)
+
+
+def length_quality(lengths: Lengths) -> Float[Array, "..."]:
+    """Quality weight that falls with the length of a response.
+
+    ::
+
+        q_j = 1 / √|y_j|
+
+    Args:
+        lengths: |y_j| in tokens, integer or floating point, any shape.
+
+    Returns:
+        the shape of `lengths`, in tokens^(-1/2); 0 for a response without tokens.
+
+    Raises:
+        ValueError: boolean or negative lengths.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> length_quality(jnp.array([4, 100, 0])).tolist()
+        [0.5, 0.10000000149011612, 0.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. No published estimator weighs a
+        baseline by length; against a bias by length there is `rljax.ops.weights.constant_length`.
+    """
+    check_lengths(lengths=lengths)
+    tokens = as_float(lengths)
+    empty = tokens == 0
+    return jnp.where(empty, 0.0, 1.0 / jnp.sqrt(jnp.where(empty, 1.0, tokens)))
+
+
+def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
+    """Quality weight that is the policy's own confidence in a response, a token.
+
+    The document writes π(y_j|x). A product over a thousand tokens underflows to 0 in every precision, which leaves a
+    group without a baseline, and even in exact arithmetic the shortest response would take all the weight. The geometric
+    mean over tokens keeps the order by confidence and is free of the length.
+
+    ::
+
+        q_j = π(y_j | x)^{1/|y_j|} = exp( (1/|y_j|) Σ_t log π(y_jt | x, y_j,<t) )
+
+    Args:
+        logp: log-probabilities of the policy that sampled, `[..., T]`, nats. They are data: no gradient is stopped here.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[...]`, in (0, 1]; 0 for a response without tokens.
+
+    Raises:
+        ValueError: `logp` is not floating point, or the shapes differ.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> confidence_quality(jnp.log(jnp.array([[0.25, 1.0], [0.5, 0.9]])), jnp.array([[1, 1], [1, 0]])).tolist()
+        [0.5, 0.5]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 52, confidence scores, length-normalised as GEPO's authors
+        do (arXiv:2508.17850), whose denominator `rljax.ops.ratio.group_expectation_log_denominator` weighs by the same
+        probability.
+    """
+    check_floating(logp=logp)
+    check_mask(mask=mask)
+    check_same_shape(logp=logp, mask=mask)
+    mean = masked_mean(logp, mask)
+    return jnp.where(mask.astype(bool).any(-1), jnp.exp(mean), 0.0)
+
+
+def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Float[Array, "*P G"]:
+    """Quality weight that trusts a reward as far as repeated scorings of it agree.
+
+    The document asks for confidence(R) and does not define it; this is our reading. Averages of quantities with unequal
+    noise have the least variance when each is weighted by its inverse variance.
+
+    ::
+
+        q_j = 1 / (s² + Var_k(R_k(x, y_j)))        Var over K raters, with K - 1 in the denominator
+
+    Args:
+        scores: K rewards of the same response, by several raters or several draws of one, `[..., G, K]`, K ≥ 2.
+        floor: s², the variance that is left when all K agree, in the rewards' unit squared; positive. A large one makes
+            all weights equal, a small one lets a response on which raters agree by chance take the baseline.
+
+    Returns:
+        `[..., G]`, in the inverse of the rewards' unit squared, in (0, 1/s²].
+
+    Raises:
+        ValueError: integer scores, fewer than 2 a response, or a `floor` that is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> reliability_quality(jnp.array([[1.0, 1.0], [0.0, 2.0]]), floor=0.5).tolist()
+        [2.0, 0.4000000059604645]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 52, reward reliability, left undefined there; the weights
+        are those of an inverse-variance mean. No published estimator does this job here.
+    """
+    check_floating(scores=scores)
+    check_rank(2, scores=scores)
+    if scores.shape[-1] < 2:
+        raise ValueError(f"scores must hold at least 2 scorings of a response on its last axis, got {list(scores.shape)}")
+    check_positive(floor=floor)
+    centered = masked_centered(scores, jnp.ones_like(scores, bool))
+    return 1.0 / (floor + jnp.square(centered).sum(-1) / (scores.shape[-1] - 1))
+
+
+def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
+    """Place of a response in the order of its group, ties sharing the mean of their places.
+
+    Unmoved by any increasing transformation of the rewards, and by how far an outlier lies out.
+
+    ::
+
+        A_i = (rank(r_i) - (G + 1)/2) / (G/2)  =  (1/G) Σ_j sign(r_i - r_j)
+
+    Args:
+        rewards: one number a response, `[..., G]`.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, without unit, in [-(1 - 1/G), 1 - 1/G]; each group sums to 0, identical rewards get exactly 0.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rank_based(jnp.array([[5.0, 1.0, 1.0, -9.0]])).tolist()
+        [[0.75, 0.0, 0.0, -0.75]]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 40, which does not say how ties rank; averaging them makes
+        the sum 0. Published for the same job: `rljax.ops.group.group_normalized`.
+    """
+    member = group_members(rewards, valid)
+    pair = member[..., :, None] & member[..., None, :]
+    mine, other = rewards[..., :, None], rewards[..., None, :]
+    below = (pair & (other < mine)).sum(-1)
+    above = (pair & (other > mine)).sum(-1)
+    size = jnp.maximum(member.sum(-1, keepdims=True), 1)
+    return (below - above).astype(rewards.dtype) / size.astype(rewards.dtype)
+
+
+def _centered_by_type(
+    rewards: Float[Array, "P G"], types: Int[Array, "P"], member: Bool[Array, "P G"]
+) -> Float[Array, "P G"]:
+    """Reward less the mean of its type, taken from the lowest of the type as `masked_centered` does, so that 0 is exact."""
+    same = types[:, None] == types[None, :]
+    lowest = jnp.where(member, rewards, jnp.inf).min(-1)
+    lowest = jnp.where(same, lowest[None, :], jnp.inf).min(-1, keepdims=True)
+    offset = jnp.where(member, rewards - lowest, 0.0)
+    size = jnp.where(same, member.sum(-1)[None, :], 0).sum(-1, keepdims=True)
+    mean = jnp.where(same, offset.sum(-1)[None, :], 0.0).sum(-1, keepdims=True) / jnp.maximum(size, 1).astype(rewards.dtype)
+    return jnp.where(member & (size > 1), offset - mean, 0.0)
+
+
+def hierarchical(
+    rewards: Float[Array, "*P G"],
+    types: Int[Array, "*P"],
+    *,
+    local_weight: Number = 0.7,
+    valid: Mask | None = None,
+) -> Float[Array, "*P G"]:
+    """Reward against its problem type, mixed with the reward against the whole batch.
+
+    A problem type spans prompts; with a type of its own for every prompt the local part is `group_centered`.
+
+    ::
+
+        A_i = α A_i^local + (1 - α) A_i^global
+        A_i^local  = r_i - mean{ r_j : type(j) = type(i) }        A_i^global = r_i - mean{ r_j : all j }
+
+    Args:
+        rewards: one number a response, `[..., G]`; the batch is all of them.
+        types: problem type of a prompt, `[...]`, any integers.
+        local_weight: α, in [0, 1]; 0.7 in the document, whose range is [0.5, 0.9].
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, in the rewards' unit; sums to 0 over the batch. Each part is exactly 0 where its rewards are identical
+        or fewer than 2.
+
+    Raises:
+        ValueError: integer rewards, groups of fewer than 2, types that are not integers or not one a prompt, or
+            `local_weight` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rewards = jnp.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+        >>> hierarchical(rewards, jnp.array([7, 7, 3]), local_weight=1.0).tolist()
+        [[0.25, 0.25], [0.25, -0.75], [0.0, 0.0]]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 51, with the α of its Table 5. "Similar" is read as "of
+        the same type". Published for the same job: `rljax.ops.batch.batch_normalized_rewards`.
+    """
+    member = group_members(rewards, valid)
+    check_integer(types=types)
+    check_one_a_row(rewards=rewards, types=types)
+    check_between(0.0, 1.0, local_weight=local_weight)
+    flat, counts = rewards.reshape(-1, rewards.shape[-1]), member.reshape(-1, rewards.shape[-1])
+    local = _centered_by_type(flat, types.reshape(-1), counts)
+    overall = masked_centered(flat.reshape(-1), counts.reshape(-1)).reshape(flat.shape)
+    return (local_weight * local + (1 - local_weight) * overall).reshape(rewards.shape)

@@ -1,0 +1,336 @@
+"""Lengths in tokens: penalties and weights by length, group sizes, and bins of a data set."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from rljax.ops.arrays import Lengths, Mask, Number, as_float
+from rljax.ops.checks import (
+    check_ascending,
+    check_at_least,
+    check_between,
+    check_floating,
+    check_lengths,
+    check_nonnegative,
+    check_positive,
+    check_rank,
+    check_same_shape,
+)
+from rljax.ops.masked import count_tokens
+
+
+def adaptive_length_penalty(
+    lengths: Lengths, rewards: Float[Array, "..."], *, target: Number, threshold: Number, alpha: Number, beta: Number
+) -> Float[Array, "..."]:
+    """Penalty for length that is gentle with a response above the threshold and harsh with one below it.
+
+    The document passes a complexity to this function and then does not use it; there is no such argument here.
+
+    ::
+
+                      ⎧ α log(1 + ℓ / L_target)    r > r_threshold
+        penalty(ℓ) =  ⎨
+                      ⎩ β (ℓ / L_target)²          otherwise
+
+    Args:
+        lengths: ℓ in tokens, integer or floating point, any shape.
+        rewards: r, the base reward, of the same shape.
+        target: L_target in tokens, positive.
+        threshold: r_threshold, in the rewards' unit; a reward that equals it counts as below.
+        alpha: α, not negative, in the rewards' unit. The document gives no value, nor for β.
+        beta: β, not negative, in the rewards' unit.
+
+    Returns:
+        the shape of `rewards`, not negative, to be subtracted.
+
+    Raises:
+        ValueError: shapes that differ, integer rewards, boolean or negative lengths, `target` not positive, `alpha` or
+            `beta` negative, `threshold` NaN.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> lengths, rewards = jnp.array([200, 200]), jnp.array([1.0, -1.0])
+        >>> adaptive_length_penalty(lengths, rewards, target=100.0, threshold=0.0, alpha=1.0, beta=1.0).tolist()
+        [1.0986123085021973, 4.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 32; not in DAPO, whose
+        `rljax.ops.shaping.soft_overlong_penalty` does the same job.
+    """
+    check_floating(rewards=rewards)
+    check_same_shape(lengths=lengths, rewards=rewards)
+    check_positive(target=target)
+    check_nonnegative(alpha=alpha, beta=beta)
+    check_between(-jnp.inf, jnp.inf, threshold=threshold)
+    check_lengths(lengths=lengths)
+    relative = as_float(lengths) / target
+    return jnp.where(rewards > threshold, alpha * jnp.log1p(relative), beta * jnp.square(relative))
+
+
+def quality_aware_length_weight(
+    rewards: Float[Array, "..."], *, threshold: Number, base: Number = 0.05, gamma: Number = 2.0
+) -> Float[Array, "..."]:
+    """How much the penalty for length weighs: less, the further a reward lies above the threshold.
+
+    ::
+
+        λ(r) = λ_base exp(-γ max(0, r - r_threshold))
+
+    Args:
+        rewards: r, the base reward, any shape.
+        threshold: r_threshold, in the rewards' unit.
+        base: λ_base, not negative; [0.01, 0.1] in the document.
+        gamma: γ, not negative, in the inverse of the rewards' unit; [1, 5] in the document.
+
+    Returns:
+        the shape of `rewards`, in [0, λ_base].
+
+    Raises:
+        ValueError: integer rewards, negative `base` or `gamma`, `threshold` NaN.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> quality_aware_length_weight(jnp.array([-1.0, 0.0, 1.0]), threshold=0.0, base=1.0, gamma=0.5).tolist()
+        [1.0, 1.0, 0.6065306663513184]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 33, with the values of its Table 3; not in DAPO. No
+        published estimator has such a weight.
+    """
+    check_floating(rewards=rewards)
+    check_nonnegative(base=base, gamma=gamma)
+    check_between(-jnp.inf, jnp.inf, threshold=threshold)
+    return base * jnp.exp(-gamma * jnp.maximum(rewards - threshold, 0.0))
+
+
+def length_shaped_reward(
+    rewards: Float[Array, "..."],
+    lengths: Lengths,
+    *,
+    target: Number,
+    threshold: Number,
+    alpha: Number,
+    beta: Number,
+    base: Number = 0.05,
+    gamma: Number = 2.0,
+) -> Float[Array, "..."]:
+    """Reward less the adaptive penalty for length, weighted by quality.
+
+    ::
+
+        R_shaped = R - λ(R) penalty(ℓ, R)
+
+    Args:
+        rewards: R, the base reward, any shape.
+        lengths: ℓ in tokens, integer or floating point, of the same shape.
+        target: L_target in tokens, positive.
+        threshold: r_threshold of both factors, in the rewards' unit.
+        alpha: α of the penalty above the threshold, not negative.
+        beta: β of the penalty below it, not negative.
+        base: λ_base, not negative.
+        gamma: γ, not negative.
+
+    Returns:
+        the shape of `rewards`, at most `rewards`.
+
+    Raises:
+        ValueError: what `adaptive_length_penalty` and `quality_aware_length_weight` refuse.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rewards, lengths = jnp.array([-1.0, -1.0]), jnp.array([0, 200])
+        >>> length_shaped_reward(rewards, lengths, target=100.0, threshold=0.0, alpha=1.0, beta=1.0, base=0.25).tolist()
+        [-1.0, -2.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 31 with Eqs. 32 and 33; not in DAPO, whose
+        `rljax.ops.shaping.soft_overlong_penalty` does the same job.
+    """
+    penalty = adaptive_length_penalty(lengths, rewards, target=target, threshold=threshold, alpha=alpha, beta=beta)
+    return rewards - quality_aware_length_weight(rewards, threshold=threshold, base=base, gamma=gamma) * penalty
+
+
+def median_length(mask: Mask) -> Float[Array, ""]:
+    """Median length of the responses of a batch, leaving out those without tokens.
+
+    ::
+
+        L_median = median{ |o_i| : |o_i| > 0 }
+
+    Args:
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        a number, tokens, the mean of the two middle lengths when their number is even; 0 for a batch without tokens.
+
+    Raises:
+        ValueError: the mask has no token axis or holds something else than 0 and 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> median_length(jnp.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]])).item()
+        2.5
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 30, L_median. Published for the same job: the constant of
+        Dr.GRPO, `rljax.ops.weights.constant_length`.
+    """
+    lengths = as_float(count_tokens(mask).reshape(-1))
+    ordered = jnp.sort(jnp.where(lengths > 0, lengths, jnp.inf))
+    count = (lengths > 0).sum()
+    middle = (ordered[jnp.maximum(count - 1, 0) // 2] + ordered[count // 2]) / 2
+    return jnp.where(count > 0, middle, 0.0)
+
+
+def length_reweighted(
+    weights: Float[Array, "*rows T"], mask: Mask, *, alpha: Number, reference: Number
+) -> Float[Array, "*rows T"]:
+    """Another weighting, tilted against long responses.
+
+    ::
+
+        w'_it = w_it (|o_i| / L_ref)^{-α}
+
+    The document does not say that the sum is restored, so it is not: with unequal lengths the scale of the loss moves by
+    the weighted mean of the factor. Divide by the new sum where the old one matters.
+
+    Args:
+        weights: any weighting of this module, `[..., T]`.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        alpha: α, not negative; [0, 0.5] in the document. At 1 a token mean becomes proportional to a sequence mean.
+        reference: L_ref in tokens, positive: a number, or `median_length` of the whole optimiser batch as in the document
+            (a median of each micro-batch would make the loss depend on the split).
+
+    Returns:
+        `[..., T]`; 0 outside the mask.
+
+    Raises:
+        ValueError: shapes that differ, integer weights, negative `alpha`, or a `reference` that is not positive while
+            there are tokens.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mask = jnp.array([[1, 1, 1, 1], [1, 0, 0, 0]])
+        >>> length_reweighted(token_mean(mask), mask, alpha=0.5, reference=1.0)[:, 0].tolist()
+        [0.10000000149011612, 0.20000000298023224]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 30; not in DAPO. Published for the same job:
+        `rljax.ops.weights.sequence_mean` and `rljax.ops.weights.constant_length`.
+    """
+    check_nonnegative(alpha=alpha)
+    check_floating(weights=weights)
+    check_same_shape(weights=weights, mask=mask)
+    lengths = count_tokens(mask)[..., None].astype(weights.dtype)
+    reference = jnp.where(lengths.any(), reference, 1.0).astype(weights.dtype)  # the median of nothing is 0
+    check_positive(reference=reference)
+    factor = (jnp.maximum(lengths, 1) / reference) ** -alpha
+    return jnp.where(mask.astype(bool), weights * factor, 0.0)
+
+
+def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
+    """Number of responses for a prompt, fewer where they are long, so that a group costs about the same tokens.
+
+    The document puts the floor at 1, which makes every prompt of more than `base · reference / 2` tokens a group of one,
+    whose group-relative advantage is identically 0.
+
+    ::
+
+        G(ℓ) = max(floor, ⌊G_base L_ref / ℓ⌋)
+
+    Args:
+        lengths: ℓ, the length expected of a response, in tokens, integer or floating point, any shape.
+        base: G_base, responses at the reference length, at least 1.
+        reference: L_ref in tokens, at least 1.
+        floor: the smallest group, at least 2.
+
+    Returns:
+        the shape of `lengths`, responses, int32.
+
+    Raises:
+        ValueError: boolean lengths or lengths that are not positive, `base` or `reference` below 1, `floor` below 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> adaptive_group_size(jnp.array([256, 512, 600, 4096])).tolist()
+        [16, 8, 6, 2]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 27 with a floor of 2; not in DAPO, whose dynamic sampling
+        is `rljax.ops.selection.has_mixed_outcomes`.
+    """
+    check_lengths(lengths=lengths)
+    check_positive(lengths=lengths)
+    check_at_least(1, base=base, reference=reference)
+    check_at_least(2, floor=floor)
+    return jnp.maximum(floor, base * reference // lengths).astype(jnp.int32)
+
+
+def length_percentiles(
+    lengths: Lengths, *, percentiles: tuple[float | int, ...] = (25.0, 50.0, 75.0, 95.0)
+) -> Float[Array, "K"]:
+    """Percentiles of the lengths of a data set or batch, linear between neighbours.
+
+    ::
+
+        L_q = sorted(ℓ)[(n - 1) q / 100]
+
+    Args:
+        lengths: ℓ in tokens, integer or floating point, any shape; all entries count.
+        percentiles: q in percent, in [0, 100].
+
+    Returns:
+        `[K]`, tokens, one for each q.
+
+    Raises:
+        ValueError: no length, boolean or negative lengths, or a percentile outside [0, 100].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> length_percentiles(jnp.array([10, 20, 30, 40, 50])).tolist()
+        [20.0, 30.0, 40.0, 48.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Algorithm 3, step 2; not in DAPO. No published estimator does
+        this job here.
+    """
+    check_lengths(lengths=lengths)
+    check_between(0.0, 100.0, percentiles=percentiles)
+    if lengths.size == 0:
+        raise ValueError(f"lengths must hold at least one length, got shape {list(lengths.shape)}")
+    tokens = as_float(lengths)
+    return jnp.percentile(tokens.reshape(-1), jnp.asarray(percentiles, tokens.dtype))
+
+
+def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]:
+    """Bin of each length, counted from 0; a length that equals an edge lies in the bin below it.
+
+    ::
+
+        bin(ℓ) = |{k : edge_k < ℓ}|
+
+    Args:
+        lengths: ℓ in tokens, integer or floating point, any shape.
+        edges: in tokens, ascending, `[K]`; `length_percentiles` gives them.
+
+    Returns:
+        the shape of `lengths`, int32, in [0, K].
+
+    Raises:
+        ValueError: boolean or negative lengths, integer edges, or edges that are not ascending on one axis.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> length_bins(jnp.array([5, 20, 21, 99]), jnp.array([20.0, 30.0])).tolist()
+        [0, 0, 1, 2]
+
+    Source:
+        unpublished: from a design document, in no paper; its Algorithm 3, steps 4 and 6, which leave the ends of a bin
+        open; not in DAPO. No published estimator does this job here.
+    """
+    check_lengths(lengths=lengths)
+    check_floating(edges=edges)
+    check_rank(1, edges=edges)
+    if edges.ndim > 1:
+        raise ValueError(f"edges must have one axis, got shape {list(edges.shape)}")
+    check_ascending(edges=edges)
+    return jnp.searchsorted(edges, lengths.astype(edges.dtype), side="left").astype(jnp.int32)

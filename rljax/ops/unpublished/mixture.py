@@ -1,0 +1,356 @@
+"""Mixtures: of advantages, of value estimates, of objectives, and of a network with rules."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.ops.arrays import Mask, Number, Step, common_dtype
+from rljax.ops.checks import (
+    check_between,
+    check_floating,
+    check_mask,
+    check_nonnegative,
+    check_one_a_row,
+    check_rank,
+    check_same_shape,
+)
+from rljax.ops.masked import masked_centered
+from rljax.ops.unpublished.schedule import exponential_decay
+
+
+def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, weight: Number) -> Float[Array, "..."]:
+    """Two estimates of an advantage as one.
+
+    ::
+
+        A = α A_first + (1 - α) A_second
+
+    Args:
+        first: for example a critic's, broadcast to one shape with `second` by the caller.
+        second: for example a group's.
+        weight: α, in [0, 1]; may be traced, such as a schedule's value.
+
+    Returns:
+        the shape of `first`.
+
+    Raises:
+        ValueError: shapes that differ, integer advantages, or `weight` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mix_advantages(jnp.array([1.0, 0.0]), jnp.array([0.0, 4.0]), weight=0.75).tolist()
+        [0.75, 1.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
+        α). Published for the same job: either part alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
+    """
+    check_floating(first=first, second=second)
+    check_same_shape(first=first, second=second)
+    check_between(0.0, 1.0, weight=weight)
+    return weight * first + (1 - weight) * second
+
+
+def with_exploration_bonus(
+    advantage: Float[Array, "..."], bonus: Float[Array, "..."], *, beta: Number
+) -> Float[Array, "..."]:
+    """Advantage plus a bonus for exploring.
+
+    ::
+
+        A = A_GRPO + β · bonus
+
+    Args:
+        advantage: any advantage.
+        bonus: of the same shape, for example `entropy_bonus`.
+        beta: β, not negative, in the advantage's unit a unit of bonus.
+
+    Returns:
+        the shape of `advantage`.
+
+    Raises:
+        ValueError: shapes that differ, integer arrays, or a negative `beta`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> with_exploration_bonus(jnp.array([1.0, -1.0]), jnp.array([2.0, 4.0]), beta=0.25).tolist()
+        [1.5, 0.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Algorithm 9, line 6 (DAPO-GRPO hybrid). Published for the same
+        job: the entropy term of T1, `rljax.algorithms.terms.entropy_bonus`.
+    """
+    check_floating(advantage=advantage, bonus=bonus)
+    check_same_shape(advantage=advantage, bonus=bonus)
+    check_nonnegative(beta=beta)
+    return advantage + beta * bonus
+
+
+def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
+    """How much more uncertain the policy was at a token than at the average token of the batch.
+
+    The document adds an exploration bonus and does not say which; this is our reading. It is centred, because a bonus that
+    is positive everywhere makes every sampled token more likely and leaves exploration where it was.
+
+    ::
+
+        bonus_it = H_it - mean{ H_jτ : m_jτ = 1 }        H_it = -Σ_v π(v | s_it) log π(v | s_it)
+
+    Args:
+        entropy: H, of the policy that sampled, `[..., T]`, nats. It is data: no gradient is stopped here.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats; sums to 0 over the batch, 0 outside the mask.
+
+    Raises:
+        ValueError: shapes that differ, or integer entropies.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> entropy_bonus(jnp.array([[1.0, 2.0], [3.0, jnp.nan]]), jnp.array([[1, 1], [1, 0]])).tolist()
+        [[-1.0, 0.0], [1.0, 0.0]]
+
+    Source:
+        unpublished: from a design document, in no paper; its Algorithm 9 leaves `exploration_bonus` undefined, this
+        definition is ours. Published for the same job: the entropy of T1, `rljax.ops.divergence.entropy`.
+    """
+    check_floating(entropy=entropy)
+    check_mask(mask=mask)
+    check_same_shape(entropy=entropy, mask=mask)
+    return masked_centered(entropy.reshape(-1), mask.reshape(-1)).reshape(entropy.shape)
+
+
+def mix_values(
+    pretrained: Float[Array, "*rows T"], critic: Float[Array, "*rows T"], weight: Number
+) -> Float[Array, "*rows T"]:
+    """Blend of a frozen, pretrained value model and the critic in training.
+
+    ::
+
+        V_aug = w V_pretrained + (1 - w) V_critic
+
+    Args:
+        pretrained: values of the pretrained model, `[..., T]`.
+        critic: values of the critic in training, `[..., T]`, in the same unit.
+        weight: w in [0, 1], see `pretrained_value_weight`.
+
+    Returns:
+        `[..., T]`, in the values' unit.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, `weight` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mix_values(jnp.array([1.0]), jnp.array([3.0]), 0.25).tolist()
+        [2.5]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 17; not in VAPO. Published for the same job: the critic
+        alone, pretrained (VC-PPO, arXiv:2503.01491).
+    """
+    check_floating(pretrained=pretrained, critic=critic)
+    check_same_shape(pretrained=pretrained, critic=critic)
+    check_between(0, 1, weight=weight)
+    return weight * pretrained + (1 - weight) * critic
+
+
+def pretrained_value_weight(
+    step: Step,
+    *,
+    total_steps: Number,
+    initial: Number = 0.8,
+    decay: Number = 2.0,
+    reliability: Number,
+    eta: Number,
+) -> Float[Array, "..."]:
+    """Weight of the pretrained value model: it falls as training goes on and as the critic proves itself.
+
+    ::
+
+        w(t) = w_0 exp(-κ t / T_total) / (1 + η reliability)
+
+    Args:
+        step: t, training step, not negative, a number or an array of any shape.
+        total_steps: T_total, at least 1.
+        initial: w_0 in [0, 1].
+        decay: κ, not negative.
+        reliability: how well the critic predicts, not negative (an explained variance is to be cut at 0 first, or the weight
+            could leave [0, 1]).
+        eta: η, not negative; the source gives no value.
+
+    Returns:
+        w in [0, w_0], in the shape of `step`.
+
+    Raises:
+        ValueError: a number outside its range.
+
+    Example:
+        >>> pretrained_value_weight(0, total_steps=100, reliability=0.5, eta=2.0).round(6).item()
+        0.4000000059604645
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 18; not in VAPO. No published estimator has such a weight.
+    """
+    check_between(0, 1, initial=initial)
+    check_nonnegative(reliability=reliability, eta=eta)
+    return exponential_decay(step, initial=initial, decay=decay, total_steps=total_steps) / (1 + eta * reliability)
+
+
+def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array, "*rows H"]) -> Float[Array, "*rows"]:
+    """Value as a mixture of heads, weighed anew in each state.
+
+    ::
+
+        V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax(weight_logits(s))
+
+    The softmax is ours (the source leaves w free): it keeps V between the lowest and the highest head. For weights of
+    one's own, pass their logarithms.
+
+    Args:
+        values: V_h, `[..., H]`.
+        weight_logits: `[..., H]`, nats; -inf switches a head off.
+
+    Returns:
+        `[...]`, in the values' unit.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, or no head.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> multi_head_value(jnp.array([1.0, 3.0]), jnp.zeros(2)).item()
+        2.0
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 21; not in VAPO. Published for the same job: a categorical
+        head, `rljax.ops.categorical.hl_gauss`.
+    """
+    check_floating(values=values, weight_logits=weight_logits)
+    check_same_shape(values=values, weight_logits=weight_logits)
+    if values.ndim == 0 or values.shape[-1] == 0:
+        raise ValueError(f"values must have at least one head on its last axis, got shape {list(values.shape)}")
+    return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)
+
+
+def _check_weights(weights: Array, **columns: Array) -> None:
+    """Refuse weights that are not one floating-point number for each entry of the last axis of `columns`."""
+    check_floating(weights=weights, **columns)
+    check_rank(1, **columns)
+    for name, value in columns.items():
+        if weights.shape != value.shape[-1:]:
+            raise ValueError(f"weights must have shape {list(value.shape[-1:])} to match {name}, got {list(weights.shape)}")
+
+
+def constitutional_sum(
+    base: Float[Array, "*rows"], scores: Float[Array, "*rows N"], weights: Float[Array, "N"]
+) -> Float[Array, "*rows"]:
+    """Reward plus weighted scores of how well a response keeps each of N principles.
+
+    ::
+
+        R_constitutional = R_base + Σ_i w_i s_i(y)
+
+    Args:
+        base: R_base, `[...]`.
+        scores: s_i, `[..., N]`.
+        weights: w_i, `[N]`.
+
+    Returns:
+        `[...]`.
+
+    Raises:
+        ValueError: integer arrays, or shapes that do not fit each other.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> constitutional_sum(jnp.array([1.0]), jnp.array([[0.5, -1.0]]), jnp.array([1.0, 0.25])).tolist()
+        [1.25]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 62. Published for the same job:
+        `rljax.ops.shaping.weighted_composite`.
+    """
+    check_floating(base=base)
+    _check_weights(weights, scores=scores)
+    check_one_a_row(scores=scores, base=base)
+    return base + multi_objective(scores, weights)
+
+
+def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
+    """Several objectives as one, by a weighted sum.
+
+    A sum of objectives is the objective of the summed rewards, so this serves rewards and losses alike.
+
+    ::
+
+        J = Σ_i λ_i J_i
+
+    Args:
+        objectives: J_i, `[..., M]`.
+        weights: λ_i, `[M]`.
+
+    Returns:
+        `[...]`.
+
+    Raises:
+        ValueError: integer arrays, or weights that are not one an objective.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> multi_objective(jnp.array([[1.0, 4.0], [0.0, 2.0]]), jnp.array([1.0, 0.5])).tolist()
+        [3.0, 1.0]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 63. Published for the same job:
+        `rljax.ops.shaping.weighted_composite`.
+    """
+    _check_weights(weights, objectives=objectives)
+    return (objectives * weights.reshape((1,) * (objectives.ndim - 1) + weights.shape)).sum(-1)
+
+
+def neural_symbolic_mixture(
+    logp: Float[Array, "*shape"], symbolic_logp: Float[Array, "*shape"], *, alpha: Number
+) -> Float[Array, "*shape"]:
+    """Log-probability under a mixture of a network and a set of rules.
+
+    ::
+
+        log π = log(α π_neural + (1 - α) π_symbolic)
+
+    Args:
+        logp: log π_neural, of tokens or of a whole vocabulary, nats; may be -inf.
+        symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid.
+        alpha: α in [0, 1]; may carry a gradient. 0 and 1 return the one or the other log-probability exactly.
+
+    Returns:
+        log π, nats, of the same shape; -inf (with gradient 0) where nothing gives it probability.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, `alpha` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mixed = neural_symbolic_mixture(jnp.log(jnp.array([0.5, 0.5])), jnp.array([0.0, -jnp.inf]), alpha=0.5)
+        >>> jnp.exp(mixed).tolist()
+        [0.75, 0.25]
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 64. No published estimator does this job here.
+    """
+    check_floating(logp=logp, symbolic_logp=symbolic_logp)
+    check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
+    check_between(0, 1, alpha=alpha)
+    dtype = common_dtype(logp, symbolic_logp)
+    logp, symbolic_logp, share = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
+    # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
+    shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
+    impossible = shift == -jnp.inf
+    shift = jnp.where(impossible, 0.0, shift)
+    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
+    # small that its term could reach the bound.
+    bound = jnp.log(jnp.finfo(share.dtype).max) - 1
+    neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
+    total = share * neural + (1 - share) * symbolic
+    return jnp.where(impossible, -jnp.inf, shift + jnp.log(jnp.where(impossible, 1.0, total)))

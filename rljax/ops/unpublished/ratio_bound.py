@@ -1,0 +1,40 @@
+"""Bound of the importance ratio, in log space."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.ops.checks import check_at_least, check_floating
+
+
+def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
+    """Log-ratio whose ratio is kept within a factor of 1.
+
+    A clamped token has no gradient, so this changes the objective. No other function of the library does it unasked.
+
+    ::
+
+        log clip(ρ, 1/C, C)  =  clip(log ρ, -log C, log C)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats.
+        bound: C, a ratio, at least 1. The document below takes 10.
+
+    Returns:
+        `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count what was clamped.
+
+    Raises:
+        ValueError: `log_ratio` is not floating point, or `bound` is below 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [f"{r:.2f}" for r in jnp.exp(bounded_ratio(jnp.log(jnp.array([0.01, 2.0, 99.0])), bound=10.0))]
+        ['0.10', '2.00', '10.00']
+
+    Source:
+        unpublished: from a design document, in no paper; its Eq. 55. For the same job: `rljax.ops.ratio.clamp_log_ratio`;
+        published: the clip of PPO, `rljax.ops.surrogate.clipped`, and `rljax.ops.ratio.truncated_importance_weight`.
+    """
+    check_floating(log_ratio=log_ratio)
+    check_at_least(1, bound=bound)
+    limit = jnp.log(bound)
+    return jnp.clip(log_ratio, -limit, limit)

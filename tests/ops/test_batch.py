@@ -1,0 +1,143 @@
+"""Statistics of a whole batch, against loops written from the formulas and a peer's whitening."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import batch, group
+
+P, G, T = 4, 3, 5
+tenths = st.integers(-30, 30).map(lambda k: k / 10)
+reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
+valid_arrays = hnp.arrays(bool, (P, G))
+token_arrays = hnp.arrays(np.float64, (P, T), elements=tenths)
+masks = hnp.arrays(bool, (P, T))
+
+group_centered = jax.jit(group.group_centered)
+batch_normalized = jax.jit(batch.batch_normalized, static_argnames="ddof")
+batch_normalized_rewards = jax.jit(batch.batch_normalized_rewards, static_argnames="ddof")
+gpg_scale = jax.jit(batch.gpg_scale)
+
+
+def flat(x, mask):
+    return zip(x.ravel(), mask.ravel(), strict=True)
+
+
+def slow_batch_normalized(x, mask, eps, ddof):
+    members = [float(value) for value, m in flat(x, mask) if m]
+    if len(set(members)) < 2:
+        return np.zeros(x.shape)
+    mean = sum(members) / len(members)
+    std = (sum((value - mean) ** 2 for value in members) / (len(members) - ddof)) ** 0.5
+    return np.array([(value - mean) / (std + eps) if m else 0.0 for value, m in flat(x, mask)]).reshape(x.shape)
+
+
+@given(token_arrays, masks, st.sampled_from([0, 1]))
+def test_batch_normalized_matches_formula(x, mask, ddof):
+    dirty = np.where(mask, x, np.nan)
+    with jax.enable_x64(True):
+        actual = batch_normalized(jnp.array(dirty), jnp.array(mask), eps=0.25, ddof=ddof)
+        np.testing.assert_allclose(actual, slow_batch_normalized(x, mask, 0.25, ddof), atol=1e-10)
+        actual = batch_normalized(jnp.array(dirty), jnp.array(mask))
+        np.testing.assert_allclose(actual, slow_batch_normalized(x, mask, 1e-8, 0), rtol=1e-12, atol=1e-12)
+
+
+@given(reward_arrays, valid_arrays, st.sampled_from([0, 1]))
+def test_batch_normalized_rewards_matches_formula(rewards, valid, ddof):
+    dirty = np.where(valid, rewards, np.inf)
+    with jax.enable_x64(True):
+        actual = batch_normalized_rewards(jnp.array(dirty), eps=0.25, ddof=ddof, valid=jnp.array(valid))
+        np.testing.assert_allclose(actual, slow_batch_normalized(rewards, valid, 0.25, ddof), atol=1e-10)
+        actual = batch_normalized_rewards(jnp.array(rewards))
+        everyone = np.ones(valid.shape, bool)
+        np.testing.assert_allclose(actual, slow_batch_normalized(rewards, everyone, 1e-8, 0), rtol=1e-12, atol=1e-12)
+
+
+def test_batch_statistics_serve_one_response_a_prompt(x64):
+    np.testing.assert_allclose(batch_normalized_rewards(jnp.array([[1.0], [3.0]]), eps=0.0), [[-1.0], [1.0]])
+
+
+def test_peer_library_agrees_on_whitening(shared_data, x64):
+    path = shared_data.parent / "oracles" / "peer_values.npz"
+    if not path.is_file():
+        pytest.skip(f"the peer library's numbers {path.name} are not on this machine")
+    peer = np.load(path)
+    mask = peer["in_mask"] > 0
+    for name in ("gae_g1_l095", "gae_g099_l09", "gae_g1_l1"):
+        advantage = peer[f"out_{name}_adv"]
+        ours = batch_normalized(jnp.array(advantage), jnp.array(mask), eps=0.0, ddof=1)
+        # The peer adds 1e-8 to the variance, here eps joins the standard deviation; the peer keeps what lies outside the
+        # mask. Its mean divides by the number of tokens + 1e-8, which is below the tolerance.
+        variance = advantage[mask].var(ddof=1)
+        expected = peer[f"out_{name}_whitened"][mask] * np.sqrt((variance + 1e-8) / variance)
+        np.testing.assert_allclose(np.array(ours)[mask], expected, rtol=0, atol=1e-9)
+        assert not np.array(ours)[~mask].any()
+
+
+@given(hnp.arrays(np.float64, (P, G), elements=st.sampled_from([0.0, 1.0])), valid_arrays)
+def test_gpg_scale_matches_formula(rewards, valid):
+    mixed = [len({r for r, v in zip(*row, strict=True) if v}) > 1 for row in zip(rewards, valid, strict=True)]
+    expected = P / sum(mixed) if any(mixed) else 0.0
+    with jax.enable_x64(True):
+        scale = gpg_scale(jnp.array(np.where(valid, rewards, np.nan)), valid=jnp.array(valid))
+    np.testing.assert_allclose(scale, expected)
+
+
+def test_gpg_scale_of_a_batch_without_a_signal_is_zero():
+    assert gpg_scale(jnp.array([[1.0, 1.0], [0.0, 0.0]])).item() == 0.0
+
+
+def test_gpg_scale_restores_the_gradient_that_dead_groups_dilute(x64):
+    live = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    batch = jnp.concatenate([live, jnp.ones((1, 3)), jnp.zeros((1, 3))])
+    diluted = np.square(group_centered(batch)).mean()
+    np.testing.assert_allclose(gpg_scale(batch) * diluted, np.square(group_centered(live)).mean())
+
+
+GRADIENTS = {
+    "batch_normalized": batch.batch_normalized,
+    "batch_normalized_rewards": lambda x, m: batch.batch_normalized_rewards(x, valid=m),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient_is_that_of_the_formula_and_stops_at_what_does_not_count(name, x64):
+    rng = np.random.default_rng(1)
+    x, cotangent = rng.normal(size=(2, P, G))
+    mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)
+    total = jax.jit(lambda x: (cotangent * GRADIENTS[name](x, jnp.array(mask))).sum())
+    numeric = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[index] = 1e-6
+        numeric[index] = (total(jnp.array(x + step)) - total(jnp.array(x - step))) / 2e-6
+    gradient = jax.jit(jax.grad(total))(jnp.array(np.where(mask, x, np.nan)))
+    np.testing.assert_allclose(gradient, numeric, atol=1e-8)
+    assert np.abs(numeric).max() > 0.1
+
+
+PAIR = jnp.ones((2, 2))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: batch.batch_normalized(PAIR.astype(int), PAIR), "advantage must be a floating-point array"),
+        (lambda: batch.batch_normalized(PAIR, PAIR[0]), "mask must have the shape of advantage"),
+        (lambda: batch.batch_normalized(PAIR, 2 * PAIR), "mask must hold only 0 and 1"),
+        (lambda: batch.batch_normalized(PAIR, PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
+        (lambda: batch.batch_normalized(PAIR, PAIR, eps=-1.0), "eps must not be negative"),
+        (lambda: batch.batch_normalized_rewards(PAIR[:1, :1]), "rewards must hold groups of at least 2"),
+        (lambda: batch.batch_normalized_rewards(PAIR.astype(int)), "rewards must be a floating-point array"),
+        (lambda: batch.batch_normalized_rewards(PAIR, valid=jnp.ones(4)), "valid must have the shape of rewards"),
+        (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must hold groups of at least 2"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,284 @@
+"""Baselines of a group against loops, their invariants, and their refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import group
+from rljax.ops.unpublished import group_baseline
+
+P, G, T = 3, 4, 5
+tenths = st.integers(-30, 30).map(lambda k: k / 10)
+reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
+weight_arrays = hnp.arrays(np.float64, (P, G), elements=st.integers(0, 8).map(lambda k: k / 4))
+valid_arrays = hnp.arrays(bool, (P, G))
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
+
+
+def slow_std(numbers, ddof):
+    return (sum((x - mean(numbers)) ** 2 for x in numbers) / (len(numbers) - ddof)) ** 0.5
+
+
+def slow_rank(r):
+    places = sorted(r)
+    rank = [mean([place for place, y in enumerate(places, start=1) if y == x]) for x in r]
+    return [(k - (len(r) + 1) / 2) / (len(r) / 2) for k in rank]
+
+
+def slow_weighted(r, w):
+    if sum(w) == 0:
+        return [0.0] * len(r)
+    return [x - sum(a * b for a, b in zip(w, r, strict=True)) / sum(w) for x in r]
+
+
+def ragged(slow, valid, *columns):
+    """`slow` of the valid members of each row; 0 for the others, and for a row with fewer than 2."""
+    result = np.zeros(valid.shape)
+    for p, keep in enumerate(valid):
+        if keep.sum() >= 2:
+            result[p, keep] = slow(*([float(x) for x in column[p, keep]] for column in columns))
+    return result
+
+
+type_arrays = hnp.arrays(np.int32, (P,), elements=st.sampled_from([-1, 3, 900]))
+rank = jax.jit(group_baseline.rank_based)
+weighted = jax.jit(group_baseline.weighted_centered)
+confidence_quality = jax.jit(group_baseline.confidence_quality)
+hierarchical = jax.jit(group_baseline.hierarchical)
+group_centered = jax.jit(group.group_centered)
+
+
+def numeric_gradient(function, x, step=1e-6):
+    """Central differences of a scalar function of one array."""
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[index], down[index] = x[index] + step, x[index] - step
+        gradient[index] = (function(jnp.array(up)) - function(jnp.array(down))) / (2 * step)
+    return gradient
+
+
+@given(reward_arrays)
+def test_rank_matches_formula(rewards):
+    everyone = np.ones(rewards.shape, bool)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(rank(jnp.array(rewards)), ragged(slow_rank, everyone, rewards), rtol=1e-9, atol=1e-9)
+
+
+@given(reward_arrays, valid_arrays)
+def test_rank_in_a_ragged_group_is_that_among_its_valid_members(rewards, valid):
+    dirty = np.where(valid, rewards, np.nan)
+    with jax.enable_x64(True):
+        actual = np.array(rank(jnp.array(dirty), valid=jnp.array(valid)))
+    np.testing.assert_allclose(actual, ragged(slow_rank, valid, rewards), rtol=1e-9, atol=1e-9)
+    assert not actual[~valid].any()
+    assert not actual[valid.sum(-1) < 2].any()
+
+
+@given(reward_arrays)
+def test_rank_does_not_change_under_an_increasing_transformation(rewards):
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(rank(jnp.array(np.exp(rewards))), rank(jnp.array(rewards)))
+
+
+ROW_WISE = {
+    "rank": rank,
+    "weighted": lambda r, valid: weighted(r, jnp.abs(r) + 0.5, valid=valid),
+    "confidence": lambda r, valid: confidence_quality(-jnp.abs(r), valid),
+    "reliability": lambda r, valid: group_baseline.reliability_quality(jnp.stack([r, -r, 2 * r], -1), floor=0.5),
+}
+
+
+@pytest.mark.parametrize("case", ROW_WISE)
+def test_leading_axes_are_free(case, x64):
+    rng = np.random.default_rng(6)
+    rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
+    whole = ROW_WISE[case](rewards, valid=valid)
+    for row in np.ndindex(2, P):
+        np.testing.assert_allclose(whole[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
+    assert np.abs(whole).max() > 0.1
+
+
+@given(reward_arrays, weight_arrays, valid_arrays)
+def test_weighted_matches_formula_and_never_sees_what_is_not_valid(rewards, weights, valid):
+    expected = ragged(slow_weighted, valid, rewards, weights)
+    dirty_rewards, dirty_weights = np.where(valid, rewards, np.inf), np.where(valid, weights, np.nan)
+    with jax.enable_x64(True):
+        actual = weighted(jnp.array(dirty_rewards), jnp.array(dirty_weights), valid=jnp.array(valid))
+        np.testing.assert_allclose(actual, expected, atol=1e-12)
+        everyone = np.ones(valid.shape, bool)
+        actual = weighted(jnp.array(rewards), jnp.array(weights))
+        np.testing.assert_allclose(actual, ragged(slow_weighted, everyone, rewards, weights), atol=1e-12)
+
+
+@given(reward_arrays)
+def test_weighted_with_equal_weights_is_centered(rewards):
+    with jax.enable_x64(True):
+        equal = weighted(jnp.array(rewards), jnp.full(rewards.shape, 0.3))
+        np.testing.assert_allclose(equal, group_centered(jnp.array(rewards)), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_identical_rewards_get_exactly_zero(dtype, x64):
+    rewards = jnp.full((1, 8), 0.1, dtype)
+    weights = jnp.arange(8.0, dtype=dtype)[None]
+    advantages = [rank(rewards), weighted(rewards, weights)]
+    for advantage in advantages:
+        assert advantage.dtype == dtype
+        assert not advantage.any()
+
+
+def test_weighted_gradient_in_rewards_and_weights(x64):
+    rng = np.random.default_rng(2)
+    rewards, cotangent = rng.normal(size=(2, P, G))
+    weights = rng.uniform(0.5, 2.0, size=(P, G))
+    weights[2] = 0.0
+
+    def total(r, w):
+        return (cotangent * weighted(r, w)).sum()
+
+    by_reward, by_weight = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.array(rewards), jnp.array(weights))
+    np.testing.assert_allclose(by_reward, numeric_gradient(lambda r: total(r, jnp.array(weights)), rewards), atol=1e-7)
+    numeric = numeric_gradient(lambda w: total(jnp.array(rewards), w), weights)
+    np.testing.assert_allclose(by_weight[:2], numeric[:2], atol=1e-7)
+    assert not by_weight[2].any(), "a group without weight has no baseline to move"
+
+
+def test_quality_weights_match_their_formulas(x64):
+    rng = np.random.default_rng(4)
+    lengths = jnp.array([[1, 4, 9], [0, 16, 2]])
+    expected = [[1 / n**0.5 if n else 0.0 for n in row] for row in lengths.tolist()]
+    for kind in (jnp.int32, jnp.float64):
+        np.testing.assert_allclose(jax.jit(group_baseline.length_quality)(lengths.astype(kind)), expected)
+
+    logp, mask = rng.normal(size=(3, T)), np.array([[1, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+    product = [np.prod([np.exp(x) for x, m in zip(*row, strict=True) if m]) for row in zip(logp, mask, strict=True)]
+    expected = [product[0] ** (1 / 3), product[1], 0.0]
+    dirty = jnp.array(np.where(mask, logp, np.inf))
+    np.testing.assert_allclose(confidence_quality(dirty, jnp.array(mask)), expected)
+    gradient = jax.jit(jax.grad(lambda x: (confidence_quality(x, jnp.array(mask)) * jnp.array([1.0, 2.0, 3.0])).sum()))
+    expected = [[c * q / n * m for m in row] for c, q, n, row in zip([1, 2, 3], expected, [3, 1, 1], mask, strict=True)]
+    np.testing.assert_allclose(gradient(dirty), expected)
+
+    scores = rng.normal(size=(P, G, 3))
+    expected = [[1 / (0.5 + slow_std([float(x) for x in raters], 1) ** 2) for raters in row] for row in scores]
+    np.testing.assert_allclose(jax.jit(group_baseline.reliability_quality)(jnp.array(scores), floor=0.5), expected)
+
+
+def test_raw_sequence_probability_underflows_where_confidence_does_not():
+    logp = jnp.log(jnp.array([0.9, 0.8]))[:, None] * jnp.ones((2, 1000))
+    assert not jnp.exp(logp.sum(-1)).all()
+    np.testing.assert_allclose(confidence_quality(logp, jnp.ones((2, 1000))), [0.9, 0.8], rtol=1e-4)
+
+
+def less_mean(x, peers):
+    return x - sum(peers) / len(peers) if len(peers) > 1 else 0.0
+
+
+def slow_hierarchical(rewards, types, valid, alpha):
+    result = np.zeros(rewards.shape)
+    everyone = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j]]
+    for p, i in zip(*np.nonzero(valid), strict=True):
+        peers = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j] and types[q] == types[p]]
+        result[p, i] = alpha * less_mean(rewards[p, i], peers) + (1 - alpha) * less_mean(rewards[p, i], everyone)
+    return result
+
+
+@given(reward_arrays, type_arrays, valid_arrays, st.integers(0, 4).map(lambda k: k / 4))
+def test_hierarchical_matches_formula(rewards, types, valid, alpha):
+    dirty = np.where(valid, rewards, np.nan)
+    with jax.enable_x64(True):
+        actual = hierarchical(jnp.array(dirty), jnp.array(types), local_weight=alpha, valid=jnp.array(valid))
+        np.testing.assert_allclose(actual, slow_hierarchical(rewards, types, valid, alpha), atol=1e-12)
+        assert not np.array(actual)[~valid].any()
+        actual = hierarchical(jnp.array(rewards), jnp.array(types))
+        everyone = np.ones(valid.shape, bool)
+        np.testing.assert_allclose(actual, slow_hierarchical(rewards, types, everyone, 0.7), atol=1e-12)
+        np.testing.assert_allclose(actual.sum(), 0.0, atol=1e-12)
+
+
+@given(reward_arrays)
+def test_hierarchical_with_a_type_for_every_prompt_is_group_centered(rewards):
+    with jax.enable_x64(True):
+        local = hierarchical(jnp.array(rewards), jnp.arange(P), local_weight=1.0)
+        np.testing.assert_allclose(local, group_centered(jnp.array(rewards)), atol=1e-12)
+
+
+def test_hierarchical_takes_leading_axes_as_more_of_the_batch(x64):
+    rewards = np.random.default_rng(0).normal(size=(4, G))
+    types = np.array([0, 1, 1, 0])
+    shallow = hierarchical(jnp.array(rewards), jnp.array(types))
+    deep = hierarchical(jnp.array(rewards.reshape(2, 2, G)), jnp.array(types.reshape(2, 2)))
+    np.testing.assert_allclose(deep.reshape(4, G), shallow)
+
+
+def test_hierarchical_is_exactly_zero_within_a_type_of_identical_rewards(x64):
+    rewards = jnp.array([[0.1] * 10, [0.1] * 10, [0.7] * 10, [5.0] * 10])
+    local = hierarchical(rewards, jnp.array([2, 2, 1, 1]), local_weight=1.0)
+    assert not local[:2].any()
+    assert local[2:].all()
+
+
+def test_hierarchical_gradient_is_that_of_the_formula_and_stops_at_what_does_not_count(x64):
+    rng = np.random.default_rng(1)
+    x, cotangent = rng.normal(size=(2, 4, 3))
+    mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)
+    types = jnp.array([0, 1, 1, 0])
+    total = jax.jit(lambda x: (cotangent * group_baseline.hierarchical(x, types, valid=jnp.array(mask))).sum())
+    gradient = jax.jit(jax.grad(total))(jnp.array(np.where(mask, x, np.nan)))
+    np.testing.assert_allclose(gradient, numeric_gradient(total, x), atol=1e-8)
+    assert np.abs(gradient).max() > 0.1
+
+
+PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: group_baseline.rank_based(SINGLE),
+            r"rewards must hold groups of at least 2 responses on its last axis, got \[2, 1\]",
+        ),
+        (
+            lambda: group_baseline.rank_based(jnp.ones((2, 2), int)),
+            r"rewards must be a floating-point array, got int32\[2, 2\]",
+        ),
+        (lambda: group_baseline.weighted_centered(SINGLE, SINGLE), "rewards must hold groups of at least 2"),
+        (lambda: group_baseline.weighted_centered(PAIR, PAIR.astype(int)), "weights must be a floating-point array"),
+        (
+            lambda: group_baseline.weighted_centered(PAIR, PAIR[0]),
+            r"weights must have the shape of rewards \[2, 2\], got \[2\]",
+        ),
+        (lambda: group_baseline.weighted_centered(PAIR, -PAIR), "weights must not be negative"),
+        (lambda: group_baseline.length_quality(jnp.array([-1])), "lengths must not be negative"),
+        (lambda: group_baseline.length_quality(PAIR > 0), "lengths must be an integer or floating-point array, got bool"),
+        (lambda: group_baseline.confidence_quality(PAIR.astype(int), PAIR), "logp must be a floating-point array"),
+        (lambda: group_baseline.confidence_quality(PAIR, PAIR[0]), "mask must have the shape of logp"),
+        (
+            lambda: group_baseline.reliability_quality(SINGLE, floor=1.0),
+            r"scores must hold at least 2 scorings .* got \[2, 1\]",
+        ),
+        (lambda: group_baseline.reliability_quality(PAIR[0], floor=1.0), "scores must have at least 2 non-empty axes"),
+        (lambda: group_baseline.reliability_quality(PAIR.astype(int), floor=1.0), "scores must be a floating-point array"),
+        (lambda: group_baseline.reliability_quality(PAIR, floor=0.0), "floor must be positive, got 0.0"),
+        (lambda: group_baseline.hierarchical(PAIR[:, :1], jnp.arange(2)), "rewards must hold groups of at least 2"),
+        (lambda: group_baseline.hierarchical(PAIR, PAIR[0]), "types must be an integer array, got float32"),
+        (lambda: group_baseline.hierarchical(PAIR, jnp.arange(3)), r"types must have one entry for each row .* got \[3\]"),
+        (
+            lambda: group_baseline.hierarchical(PAIR, jnp.arange(2), local_weight=1.5),
+            r"local_weight must lie in \[0, 1\], got 1.5",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
