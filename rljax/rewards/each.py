@@ -8,7 +8,7 @@ from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress, arguments_for, called_name
 from rljax.rewards.failure import Failed, one_line
-from rljax.rewards.workers import shared_pool
+from rljax.rewards.pool import shared_pool
 
 
 def each(
@@ -33,7 +33,7 @@ def each(
 
     Raises:
         InputError: `function` cannot be found, also not by a worker; `workers` or `memory` without `seconds`; or what
-            `rljax.rewards.workers.Pool` refuses.
+            `rljax.rewards.pool.Pool` refuses.
 
     Example:
         >>> def shorter_than(completion, limit):

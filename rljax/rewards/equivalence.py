@@ -1,6 +1,6 @@
 """Whether two answers mean the same. Imported in workers only: nothing here bounds its own time.
 
-A comparison runs in a process of its own (see `rljax.rewards.workers`), for an answer such as `10^{10^{10}}` keeps any
+A comparison runs in a process of its own (see `rljax.rewards.pool`), for an answer such as `10^{10^{10}}` keeps any
 computer algebra busy for as long as it is let.
 """
 

@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import normalized, stated_answer, stated_answer_or_last_number
 from rljax.rewards.failure import Failed
-from rljax.rewards.workers import shared_pool
+from rljax.rewards.pool import shared_pool
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30

@@ -20,8 +20,8 @@ from rljax.rewards.math import (
     settled,
     simplified,
 )
+from rljax.rewards.pool import shared_pool
 from rljax.rewards.protocol import judge
-from rljax.rewards.workers import shared_pool
 
 
 def equal(answer: str, reference: str) -> float | None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
-from rljax.rewards import sandbox_wire as wire
+from rljax.rewards.sandbox import wire
 
 
 class CannotJudge(BaseException):

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rljax.errors import InputError
-from rljax.rewards import sandbox_seccomp
-from rljax.rewards import sandbox_wire as wire
+from rljax.rewards.sandbox import seccomp, wire
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
 """How a program is confined, the strongest first.
@@ -40,7 +39,7 @@ network, and do what the user may do to the user's files and other processes, so
 trains, only what everybody may do.
 """
 
-_LAUNCHER = Path(__file__).with_name("sandbox_launch.py")
+_LAUNCHER = Path(__file__).with_name("launch.py")
 _GRACE_SECONDS = 10.0  # for the launcher to start and to clean up
 _LONGEST_PROGRAM = 2**20
 _log = logging.getLogger(__name__)
@@ -259,7 +258,7 @@ def _problem(name: str) -> str | None:
         return "not a POSIX system"
     if not sys.executable:
         return "Python does not know its own path"
-    if name != "rlimits" and not sandbox_seccomp.available():
+    if name != "rlimits" and not seccomp.available():
         return "no filter of system calls for this system"
     try:
         verdict = judge(

@@ -7,7 +7,7 @@ values, and all that it is ever told are the arguments of the calls. No test and
 import sys
 import types
 
-from rljax.rewards import sandbox_wire as wire
+from rljax.rewards.sandbox import wire
 
 
 def serve(code: str, questions: int, answers: int) -> None:

@@ -1,4 +1,4 @@
-"""The process that judges one item at a time for `rljax.rewards.workers.Pool`. It never imports JAX.
+"""The process that judges one item at a time for `rljax.rewards.pool.Pool`. It never imports JAX.
 
 The time limit is an interval timer whose signal nobody handles, so the kernel ends the process: also in the middle of a
 computation that holds the interpreter's lock, and also when the process that wanted the answer has been killed meanwhile. An

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.rewards import sandbox_seccomp as seccomp
-from rljax.rewards import sandbox_spaces as spaces
+from rljax.rewards.sandbox import seccomp, spaces
 
 _PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
 _OPEN_FILES = 64

@@ -118,7 +118,7 @@ def receive(file: int) -> object:
         >>> receive(here)
         Traceback (most recent call last):
         ...
-        rljax.rewards.sandbox_wire.WireError: a message of 18446744073709551615 bytes
+        rljax.rewards.sandbox.wire.WireError: a message of 18446744073709551615 bytes
     """
     (length,) = _HEADER.unpack(_read(file, _HEADER.size))
     if length > LONGEST_FRAME:
@@ -188,7 +188,7 @@ def decode(written: object, revive: Callable[[int], object]) -> object:
         >>> decode({"dict": [[[], 1]]}, abs)
         Traceback (most recent call last):
         ...
-        rljax.rewards.sandbox_wire.WireError: not a value: TypeError
+        rljax.rewards.sandbox.wire.WireError: not a value: TypeError
     """
     try:
         return _decode(written, revive)

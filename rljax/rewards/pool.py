@@ -220,7 +220,7 @@ def _start(function: str, memory: int | None) -> _Worker:
     ours, theirs = Pipe()
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        f"from rljax.rewards.worker import main\n"
+        f"from rljax.rewards.pool_worker import main\n"
         f"main({theirs.fileno()}, {function!r}, {memory!r})"
     )
     with theirs:
