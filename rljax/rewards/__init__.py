@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType
 
 from rljax.errors import InputError
 from rljax.rewards import choice, code, exact, format, math
-from rljax.rewards.failure import one_line
+from rljax.text import one_line
 
 BY_NAME = MappingProxyType(
     {

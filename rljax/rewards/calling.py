@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int8
 
 from rljax.errors import InputError
-from rljax.rewards.failure import Failed, Failures, one_line
+from rljax.rewards.failure import Failed, Failures
+from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
 

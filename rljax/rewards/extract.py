@@ -2,7 +2,8 @@
 
 import re
 
-_BRACES = re.compile(r"(?P<boxed>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+from rljax.text import boxes
+
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _LONGEST_READ = 200_000
 _PHRASE = re.compile(r"\banswer\**\s*(?:is|:|=)\s*:?\s*\**", re.IGNORECASE)
@@ -64,18 +65,7 @@ def _last_hashed(text: str) -> list[tuple[int, str]]:
 
 
 def _last_boxed(text: str) -> list[tuple[int, str]]:
-    """Find the last balanced box in one pass, so that a response of nothing but open boxes costs no more than another."""
-    opened: list[tuple[int, int] | None] = []
-    found: list[tuple[int, str]] = []
-    for match in _BRACES.finditer(text):
-        if match["boxed"]:
-            opened.append(match.span())
-        elif match["open"]:
-            opened.append(None)
-        elif match["close"] and opened:
-            box = opened.pop()
-            if box is not None:
-                found.append((box[0], text[box[1] : match.start()]))
+    found = boxes(text)
     return [max(found)] if found else []
 
 

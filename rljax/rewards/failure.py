@@ -33,13 +33,3 @@ class Failures(NamedTuple):
     def __str__(self) -> str:
         named = {"raised": self.raised, "timed out": self.timed_out, "without a value": self.wrong_count}
         return ", ".join(f"{count} {name}" for name, count in named.items() if count)
-
-
-def one_line(error: BaseException) -> str:
-    """Describe an exception in one line.
-
-    Example:
-        >>> one_line(KeyError("no key"))
-        "KeyError: 'no key'"
-    """
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from rljax.rewards.failure import Failed, one_line
+from rljax.rewards.failure import Failed
+from rljax.text import one_line
 
 
 def main(descriptor: int, name: str, memory: int | None) -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float32
 
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
+from rljax.text import one_line
 
 Step = tuple[int, float]
 
@@ -118,10 +119,9 @@ def score_steps(
         judged = step_reward(prompts=list(prompts), completions=list(completions), **columns)
         steps = [[(int(end), float(reward)) for end, reward in row] for row in judged]
     except Exception as error:  # a reward is a person's program, and may raise or return anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
-            f"the step reward {name} failed ({reason}); it must take prompts, completions and **columns, and return a list of "
-            "(end, reward) pairs for each completion."
+            f"the step reward {name} failed ({one_line(error)}); it must take prompts, completions and **columns, and return "
+            f"a list of (end, reward) pairs for each completion."
         ) from error
     if len(steps) != len(completions):
         raise InputError(f"the step reward {name} returned {len(steps)} lists for {len(completions)} completions.")

@@ -1,0 +1,96 @@
+r"""Floor 0: pure functions of strings that several floors need: `\boxed` answers, one-line errors, text for a terminal."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Box(NamedTuple):
+    r"""One `\boxed{...}` of a text."""
+
+    start: int
+    """Position of the command's backslash."""
+    content: str
+    """The text between the braces, as it stands."""
+
+
+def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
+    r"""Find every `\boxed{...}` whose braces balance.
+
+    The text is read once, so one that holds nothing but open boxes costs no more than another. An escaped brace, `\{`, does
+    not count as a brace.
+
+    Args:
+        text: LaTeX, or text with LaTeX in it.
+        commands: names of the commands that count as a box, without the backslash.
+
+    Returns:
+        The boxes in the order in which they close; an inner box stands before the box around it.
+
+    Example:
+        >>> boxes(r"\boxed{1}, or \boxed{\frac{1}{2}}, or \boxed{3")
+        [Box(start=0, content='1'), Box(start=14, content='\\frac{1}{2}')]
+    """
+    tokens = re.compile(rf"(?P<box>\\(?:{'|'.join(commands)})\s*\{{)|\\.|(?P<open>\{{)|(?P<close>\}})", re.DOTALL)
+    unclosed: list[tuple[int, int] | None] = []  # the span of a box's opening; None for any other brace
+    found: list[Box] = []
+    for token in tokens.finditer(text):
+        if token["box"]:
+            unclosed.append(token.span())
+        elif token["open"]:
+            unclosed.append(None)
+        elif token["close"] and unclosed:
+            opening = unclosed.pop()
+            if opening is not None:
+                found.append(Box(opening[0], text[opening[1] : token.start()]))
+    return found
+
+
+def one_line(error: BaseException) -> str:
+    """Describe an exception in one line.
+
+    Args:
+        error: any exception.
+
+    Returns:
+        Its type and its message, with every run of white space replaced by one space.
+
+    Example:
+        >>> one_line(KeyError("no key"))
+        "KeyError: 'no key'"
+    """
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def printable(text: object) -> str:
+    """Replace every control character but line ends with its escape: a terminal would obey those that a model writes.
+
+    Args:
+        text: anything, as `str` writes it.
+
+    Returns:
+        Printable characters and line ends.
+
+    Example:
+        >>> printable("a" + chr(27) + "[31m")
+        'a\\\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def shortened(text: object, length: int) -> str:
+    """Keep the two ends of a long text: the question is at one, the answer at the other.
+
+    Args:
+        text: anything, as `str` writes it. Line ends around it are dropped.
+        length: characters to keep, an even number.
+
+    Returns:
+        The text, or its first and last `length / 2` characters with " … " between.
+
+    Example:
+        >>> shortened("1+2+3+4=10", 6)
+        '1+2 … =10'
+    """
+    shown = str(text).strip("\n")
+    return shown if len(shown) <= length else f"{shown[: length // 2]} … {shown[-(length // 2) :]}"
