@@ -125,7 +125,9 @@ def _reference(entry: object, position: int) -> str | None:
     if entry is None:
         return None
     if isinstance(entry, bool) or not isinstance(entry, str | int | float):
-        raise InputError(f"the reference answer {position} is {entry!r}, a {type(entry).__name__}; it must be text or a number.")
+        raise InputError(
+            f"the reference answer {position} is {entry!r}, a {type(entry).__name__}; it must be text or a number."
+        )
     stated = stated_answer(text := str(entry))
     return (normalized(text) or None) if stated is None else stated
 
@@ -251,7 +253,9 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
         whole = int(entry) if isinstance(entry, float) and entry.is_integer() else entry
         reference = _reference(whole, position)
         if reference is not None and not _AIME.fullmatch(reference):
-            raise InputError(f"the reference answer {position} is {reference[:80]!r}; an AIME answer is an integer from 0 to 999.")
+            raise InputError(
+                f"the reference answer {position} is {reference[:80]!r}; an AIME answer is an integer from 0 to 999."
+            )
         actual = stated_answer(completion)
         right = actual is not None and reference is not None and _AIME.fullmatch(actual) and int(actual) == int(reference)
         rewards.append(None if reference is None else float(bool(right)))
