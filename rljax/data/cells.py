@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rljax.data.fault import BadRowError, kind, shown
+from rljax.text import boxes
 
 MAX_CHARACTERS = 1_000_000
 """No prompt, answer or demonstration is longer; what is, is no such thing but a mistake in the file."""
@@ -11,6 +12,8 @@ MAX_CHARACTERS = 1_000_000
 Messages = tuple[Mapping[str, str], ...]
 
 MISSING = object()
+
+_BOX_COMMANDS = ("boxed", "fbox")
 
 
 def lookup(row: Mapping[str, object], column: str) -> object:
@@ -187,22 +190,22 @@ def last_boxed(solution: str, column: str) -> str:
         >>> last_boxed(r"Thus $x = \boxed{\frac{1}{2}}$.", "solution"), last_boxed(r"It is $\boxed 5$.", "solution")
         ('\\frac{1}{2}', '5')
     """
-    start = max(solution.rfind(box) + len(box) * (box in solution) for box in (r"\boxed", r"\fbox"))
+    start = max(solution.rfind(rf"\{command}") for command in _BOX_COMMANDS)
     if start < 0:
-        raise BadRowError(r"the solution has no \boxed{answer}", "write one, or remove the row", column=column)
-    rest = solution[start:].lstrip()
-    answer = _braced(rest, column) if rest.startswith("{") else rest.partition("$")[0].partition("\n")[0].strip()
+        raise BadRowError(r"the solution has no \boxed{answer}", "add one, or remove the row", column=column)
+    last = solution[start:]
+    rest = last.removeprefix(r"\boxed").removeprefix(r"\fbox").lstrip()
+    if rest.startswith("{"):
+        closed = boxes(last, commands=_BOX_COMMANDS)
+        if not closed:
+            raise BadRowError(
+                r"the braces of the last \boxed{ do not balance", "close them, or remove the row", column=column
+            )
+        answer = closed[-1].content.strip()
+    else:
+        answer = rest.partition("$")[0].partition("\n")[0].strip()
     if not answer:
-        raise BadRowError(r"the \boxed{} of the solution is empty", "write the answer in, or remove the row", column=column)
+        raise BadRowError(
+            r"the last \boxed{} of the solution is empty", "fill in the answer, or remove the row", column=column
+        )
     return answer
-
-
-def _braced(text: str, column: str) -> str:
-    depth, escaped = 0, False
-    for position, character in enumerate(text):
-        if not escaped:
-            depth += (character == "{") - (character == "}")
-            if depth == 0:
-                return text[1:position].strip()
-        escaped = character == "\\" and not escaped
-    raise BadRowError(r"the braces of the last \boxed{ do not balance", "close them, or remove the row", column=column)

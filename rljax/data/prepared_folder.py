@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
@@ -20,6 +18,7 @@ from rljax.data.reading import locate
 from rljax.data.recipe import Preprocess
 from rljax.data.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from rljax.errors import InputError
+from rljax.files import atomic_write
 
 MANIFEST, REPORT, DROPPED = "manifest.json", "report.json", "dropped.jsonl"
 
@@ -71,7 +70,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
     recipe.output.mkdir(parents=True, exist_ok=True)
     # The manifest last: a folder with a manifest is whole.
     for name, data in {**outputs, MANIFEST: _document(manifest)}.items():
-        _replace(recipe.output / name, data)
+        atomic_write(recipe.output / name, data)
     return prepared
 
 
@@ -165,10 +164,3 @@ def _document(content: dict) -> bytes:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_bytes(data)
-    os.replace(unfinished, path)

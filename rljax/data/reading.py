@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rljax.data.fault import BadRowError, kind
 from rljax.errors import InputError
+from rljax.text import one_line
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 """Kinds of files that are read."""
@@ -119,10 +120,9 @@ def _read_hub(name: str, split: str) -> Iterator[Row]:
     try:
         rows = load_dataset(repository, configuration or None, split=split)
     except Exception as error:  # network, authorisation, scripts and parsers of many kinds stand behind this call
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
-            f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({reason}); check the id, "
-            f"the split and the network, name a configuration as `id:configuration`, or give a file."
+            f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({one_line(error)}); "
+            f"check the id, the split and the network, name a configuration as `id:configuration`, or give a file."
         ) from error
     for number, row in enumerate(rows, start=1):
         yield f"row {number}", row

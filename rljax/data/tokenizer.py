@@ -6,6 +6,7 @@ from typing import Protocol
 
 from rljax.data.arithmetic import ALPHABET
 from rljax.errors import InputError
+from rljax.text import one_line
 
 UNKNOWN = "�"
 """What an id that stands for no text decodes to: a model may have more logits than its tokenizer has ids."""
@@ -171,12 +172,12 @@ class HuggingFaceTokenizer:
             ids = self.inner.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
         except ImportError as error:
             raise InputError(
-                f"a chat template cannot be filled in ({_one_line(error)}); run `pip install jinja2`, or leave the chat off."
+                f"a chat template cannot be filled in ({one_line(error)}); run `pip install jinja2`, or leave the chat off."
             ) from error
         except Exception as error:  # a template is a program of its author's, and may raise anything
             roles = [message["role"] for message in messages]
             raise InputError(
-                f"the chat template of {self.name!r} refuses messages of the roles {roles} ({_one_line(error)}); "
+                f"the chat template of {self.name!r} refuses messages of the roles {roles} ({one_line(error)}); "
                 f"change the messages."
             ) from error
         return list(ids)
@@ -230,12 +231,8 @@ def _from_transformers(source: str, name: str, mend: str) -> HuggingFaceTokenize
     try:
         inner = AutoTokenizer.from_pretrained(source)
     except Exception as error:  # the parsers of the many file formats raise whatever they like
-        raise InputError(f"the tokenizer {name!r} cannot be loaded ({_one_line(error)}); {mend}.") from error
+        raise InputError(f"the tokenizer {name!r} cannot be loaded ({one_line(error)}); {mend}.") from error
     return HuggingFaceTokenizer(inner, name)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _shortened(text: str) -> str:

@@ -27,7 +27,8 @@ from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
 from rljax.parallel import agree, fetch, put, put_rows, shardings
-from rljax.rewards.failure import Failed, one_line
+from rljax.rewards.failure import Failed
+from rljax.text import one_line
 
 PREFIX = "model:"
 """What stands before the folder where a reward is named: `--reward model:FOLDER`."""

@@ -1,7 +1,8 @@
-"""Floor 2: functions that judge responses, and how a person names one."""
+"""Floor 2: functions that judge responses, and the names under which users select them."""
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from types import MappingProxyType, ModuleType
 
 from rljax.errors import InputError
 from rljax.rewards import choice, code, exact, format, math
-from rljax.rewards.failure import one_line
+from rljax.text import one_line
 
 BY_NAME = MappingProxyType(
     {
@@ -31,16 +32,16 @@ BY_NAME = MappingProxyType(
 
 
 def resolve(reward: str | Callable) -> Callable:
-    """Get a reward function by what a person writes.
+    """Find a reward function by its name.
 
     Args:
-        reward: a name in `BY_NAME`; `module:function`; `path.py:function`; or the function itself.
+        reward: a key of `BY_NAME`; `module:function`; `path.py:function`; or the function itself.
 
     Returns:
         The function. It is called as `f(prompts=..., completions=..., **columns)`.
 
     Raises:
-        InputError: an unknown name, a module or file that cannot be imported, or one that has no such function.
+        InputError: the name is unknown, the module or file cannot be imported, or it has no such function.
 
     Example:
         >>> resolve("exact").__name__, resolve("math:sqrt")(4.0)
@@ -65,32 +66,35 @@ def resolve(reward: str | Callable) -> Callable:
 
 
 def _choices() -> str:
-    return f"take one of {', '.join(map(repr, BY_NAME))}, or name your own as `module:function` or `path.py:function`"
+    return f"choose one of {', '.join(map(repr, BY_NAME))}, or name your own as `module:function` or `path.py:function`"
 
 
 def _import_module(name: str, reward: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # importing runs a person's code
+    except Exception as error:  # importing runs user code
         raise InputError(
-            f"the reward {reward!r}: the module {name!r} cannot be imported ({one_line(error)}); install it, or name its file "
+            f"the reward {reward!r}: the module {name!r} cannot be imported ({one_line(error)}); install it, or give its file "
             f"as `path.py:function`."
         ) from error
 
 
 def _import_file(path: Path, reward: str) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"the reward {reward!r}: there is no file {str(path)!r}; check the path.")
-    # Two files of one name are two modules; registered, because dataclasses and pickle look a module up by its name.
+        raise InputError(f"the reward {reward!r}: the file {str(path)!r} does not exist; check the path.")
+    # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
     name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise InputError(f"the reward {reward!r}: {str(path)!r} cannot be imported; give a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # importing runs a person's code
+        loader.exec_module(module)
+    except Exception as error:  # importing runs user code
         del sys.modules[name]
         raise InputError(
-            f"the reward {reward!r}: running {str(path)!r} failed ({one_line(error)}); mend the file."
+            f"the reward {reward!r}: running {str(path)!r} failed ({one_line(error)}); fix the file."
         ) from error
     return module

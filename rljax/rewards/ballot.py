@@ -1,7 +1,7 @@
-r"""Which responses give the same answer, so that they vote together.
+r"""Majority voting: which responses give the same answer and so vote together.
 
-The references have no say: two answers are the same where they are written the same once spacing, sizes of brackets and
-trailing zeros are out of the way. `\frac{1}{2}` and `0.5` are two answers here, even for a reward that takes either for right.
+The reference plays no part: two answers are the same if they are written the same up to spacing, sizes of brackets and trailing
+zeros. `\frac{1}{2}` and `0.5` are two answers here, even for a reward that accepts both.
 """
 
 import re
@@ -17,13 +17,13 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
 
 
 def same_form(answer: str) -> str:
-    r"""Write an answer so that those written in different manners are the same text.
+    r"""Write an answer in a canonical form, so that equal answers are equal texts.
 
     Args:
         answer: in its normalised form (see `rljax.rewards.extract.normalized`).
 
     Returns:
-        The answer without idle spacing; a decimal number without idle zeros and plus.
+        The answer without redundant spacing; a decimal number without redundant zeros and plus sign.
 
     Example:
         >>> same_form("18.00"), same_form("+018"), same_form("-0"), same_form(r"\left( 1,\, 2 \right)"), same_form("x + 1")
@@ -39,14 +39,14 @@ def same_form(answer: str) -> str:
 
 
 def vote(text: str) -> str | None:
-    """Read the answer that a response of any kind commits itself to.
+    """Read the answer of a response of any kind.
 
     Args:
         text: a response.
 
     Returns:
-        What `stated_answer` finds, or else `final_answer` (the only difference: a single `#`), in the form that is compared;
-        None if there is no answer.
+        The result of `stated_answer`, else that of `final_answer` (the only difference: a single `#`), in canonical form; None
+        if there is no answer.
 
     Example:
         >>> vote("so it is #18.0"), vote("The answer is 18."), vote("18")
@@ -89,7 +89,7 @@ def vote_letter(text: str) -> str | None:
 
 
 def _no_vote(text: str) -> None:
-    """Two programs are never the same answer."""
+    """Programs do not vote: no two of them count as the same answer."""
     del text
 
 
@@ -106,17 +106,17 @@ VOTES = MappingProxyType(
         "code_fraction": _no_vote,
     }
 )
-"""How the responses that a reward judges vote; those of any other reward do as `vote` says."""
+"""How the responses that a reward judges vote, by the name of the reward. All others vote by `vote`."""
 
 
 def vote_for(reward: str) -> Callable[[str], str | None]:
-    """Find how responses vote that a reward judges.
+    """Find how the responses that a reward judges vote.
 
     Args:
-        reward: its name, as a person gives it.
+        reward: the name of the reward, as `rljax.rewards.resolve` takes it.
 
     Returns:
-        A function from a response to its answer in the form that is compared, None where it has none.
+        A function from a response to its answer in canonical form, or to None if it has none.
 
     Example:
         >>> vote_for("exact")("7+5=12;#12"), vote_for("code")("return 12"), vote_for("mine.py:judge")("12")

@@ -1,4 +1,4 @@
-"""Right or wrong where there are only a few answers: yes or no, or one of several letters."""
+"""Rewards for closed questions: yes or no, or one of several letters."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,12 +8,12 @@ from rljax.rewards.extract import normalized, stated_answer
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
-# A letter alone, in brackets or not, or a letter set off from the text of its choice: "B", "(B)", "B) Paris", "B: Paris".
+# A letter alone, in parentheses or not, or a letter set off from the text of its choice: "B", "(B)", "B) Paris", "B: Paris".
 _LETTER = re.compile(r"(?:\(([A-Z])\)|([A-Z])(?=[).:]|$))(?!\w).*", re.IGNORECASE | re.DOTALL)
 
 
 def read_yes_no(text: str) -> bool | None:
-    """Read yes or no, or true or false, standing alone.
+    """Read an answer that is only yes or no, or true or false.
 
     Args:
         text: an answer.
@@ -29,7 +29,7 @@ def read_yes_no(text: str) -> bool | None:
 
 
 def read_letter(text: str) -> str | None:
-    r"""Read the letter of a choice, alone or before the text of the choice.
+    r"""Read the letter of a choice, with or without the text of the choice after it.
 
     Args:
         text: an answer.
@@ -48,20 +48,20 @@ def read_letter(text: str) -> str | None:
 def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
     """Give 1 for a completion that answers yes or no as the reference does, else 0 (StrategyQA).
 
-    The answer is what the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it is
-    nothing but yes or no. Neither, or both, earns 0.
+    The answer is the one that the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it
+    states none. Anything but a plain yes or no earns 0.
 
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: True or False, or a text that says yes, no, true or false; None or blank for no reference.
+        answer: True or False, or one of the words yes, no, true and false; None or blank if there is no reference.
         columns: unused.
 
     Returns:
         1.0 or 0.0 for each completion; None without a reference.
 
     Raises:
-        InputError: a reference that is neither yes nor no.
+        InputError: a reference is neither yes nor no.
 
     Example:
         >>> yes_no(["?"] * 4, ["So the answer is yes.", "No", "yes or no", "the answer is yes"], [True, "no", True, None])
@@ -74,19 +74,20 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
 def multiple_choice(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
     r"""Give 1 for a completion that picks the letter of the reference, else 0.
 
-    The answer is what the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion.
+    The answer is the one that the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it
+    states none.
 
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: letters, such as "B" or "(B)"; None or blank for no reference.
+        answer: letters, such as "B" or "(B)"; None or blank if there is no reference.
         columns: unused.
 
     Returns:
         1.0 or 0.0 for each completion; None without a reference.
 
     Raises:
-        InputError: a reference that is not a letter.
+        InputError: a reference is not a letter.
 
     Example:
         >>> multiple_choice(["?"] * 3, [r"\boxed{\text{(B)}}", "The answer is B: Rome.", "A or B"], ["B"] * 3)
@@ -97,17 +98,17 @@ def multiple_choice(prompts: Sequence[str], completions: Sequence[str], answer: 
 
 
 def _judge(
-    read: Callable[[str], bool | str | None], wanted: str, completions: Sequence[str], answer: Sequence
+    read: Callable[[str], bool | str | None], expectation: str, completions: Sequence[str], answer: Sequence
 ) -> list[float | None]:
     rewards: list[float | None] = []
     for position, (completion, entry) in enumerate(zip(completions, answer, strict=True)):
         text = "" if entry is None else str(entry)
         expected = read(text)
         if text.strip() and expected is None:
-            raise InputError(f"the reference answer {position} is {text[:80]!r}; it must be {wanted}.")
+            raise InputError(f"the reference answer {position} is {text[:80]!r}; it must be {expectation}.")
         stated = stated_answer(completion)
-        given = read(completion if stated is None else stated)
-        rewards.append(None if expected is None else float(given == expected))
+        actual = read(completion if stated is None else stated)
+        rewards.append(None if expected is None else float(actual == expected))
     return rewards
 
 

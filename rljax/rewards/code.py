@@ -1,4 +1,4 @@
-"""Programs that must pass tests: MBPP's lists of assertions, and HumanEval's `check(candidate)`."""
+"""Rewards for programs that must pass tests: MBPP's lists of assertions, and HumanEval's `check(candidate)`."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 def code(
-    prompts: Sequence[str],
+    prompts: Sequence[object],
     completions: Sequence[str],
     tests: Sequence[Sequence[str] | None] | None = None,
     setup: Sequence[str | None] | None = None,
@@ -27,25 +27,25 @@ def code(
 ) -> list[float | None]:
     """Give 1 for a program that passes all its tests, else 0.
 
-    The program is what `extracted_code` finds. It runs in the sandbox of `rljax.rewards.sandbox`; whatever it does there, to
-    itself or to the tests, it passes only by returning what the tests ask for. A program that does not end fails.
+    The program is what `extracted_code` finds. It runs in the sandbox of `rljax.rewards.sandbox`. Whatever it tries there, it
+    passes only by returning the values that the tests expect. A program that does not finish fails.
 
     Args:
-        prompts: the tasks; HumanEval's are the beginning of the program.
-        completions: the responses, one a prompt.
-        tests: for each prompt a list of assertions, as MBPP's `test_list`.
-        setup: for each prompt statements that come before the assertions, as MBPP's `test_setup_code`.
-        test: for each prompt the source of a function `check(candidate)`, as HumanEval has it.
-        entry_point: for each prompt the name of the function that is checked; needed with `test`.
-        limits: what each program may use; set it by `functools.partial`.
-        workers: how many programs run at a time; one a core if None.
-        progress: called with the programs judged and all that have tests, or None.
+        prompts: the tasks, as text or chats; those of HumanEval are the beginning of the program.
+        completions: the responses, one per prompt.
+        tests: for each prompt a list of assertions, like MBPP's `test_list`.
+        setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
+        test: for each prompt the source of a function `check(candidate)`, as in HumanEval.
+        entry_point: for each prompt the name of the function under test; required with `test`.
+        limits: the resources that each program may use; set them with `functools.partial`.
+        workers: how many programs run at a time; None runs one per core.
+        progress: called with the number of programs judged and of all that have tests; or None.
 
     Returns:
-        1.0 or 0.0 for each completion; None where there are no tests, or tests that cannot be run here (the log says why).
+        1.0 or 0.0 for each completion; None without tests, or where the tests cannot run on this machine (the log says why).
 
     Raises:
-        InputError: a `test` without an `entry_point`, tests that are not text, or a platform that cannot confine programs.
+        InputError: a `test` has no `entry_point`, tests are not text, or the platform cannot confine programs.
 
     Example:
         >>> right = "Here it is: ```python\\ndef double(x):\\n    return x + x\\n```".replace(" ```", chr(10) + "```")
@@ -58,7 +58,7 @@ def code(
 
 
 def code_fraction(
-    prompts: Sequence[str],
+    prompts: Sequence[object],
     completions: Sequence[str],
     tests: Sequence[Sequence[str] | None] | None = None,
     setup: Sequence[str | None] | None = None,
@@ -72,8 +72,8 @@ def code_fraction(
 ) -> list[float | None]:
     """Give the share of the tests that a program passes.
 
-    Each entry of `tests` counts alone; of a `check`, each assertion that was come to, and a `check` that raises outside of its
-    assertions counts as failed.
+    Each entry of `tests` counts separately. In a `check`, each assertion that was reached counts; a `check` that raises outside
+    its assertions fails as a whole.
 
     Args:
         prompts: as for `code`.
@@ -87,10 +87,10 @@ def code_fraction(
         progress: as for `code`.
 
     Returns:
-        A number between 0 and 1 for each completion; None where `code` gives None.
+        A number between 0 and 1 for each completion; None where `code` returns None.
 
     Raises:
-        InputError: as `code`.
+        InputError: for the reasons `code` gives.
 
     Example:
         >>> code_fraction(["?"], ["def f(x): return x"], tests=[["assert f(1) == 1", "assert f(2) == 4"]])
@@ -108,8 +108,8 @@ def extracted_code(completion: str) -> str:
         completion: a response.
 
     Returns:
-        The inside of its last block that is fenced and marked as Python, to the response's end where the fence is not closed;
-        the whole response if there is none.
+        The content of the last fenced block that is marked as Python, up to the end of the response if the fence is not closed;
+        the whole response if there is no such block.
 
     Example:
         >>> extracted_code(chr(10).join(["First:", "```python", "x = 1", "```", "better:", "```python", "x = 2", "```", "Done."]))
@@ -117,21 +117,22 @@ def extracted_code(completion: str) -> str:
         >>> extracted_code("x = 3")
         'x = 3'
     """
-    found, begun = None, None
+    found: str | None = None
+    block: tuple[int, bool] | None = None  # where the open block begins, and whether it is marked as Python
     for fence in _FENCE.finditer(completion):
         marked = fence[1].lower() in _PYTHON
-        if begun is None or marked:
-            begun = (fence.end() + 1, marked)
+        if block is None or marked:
+            block = (fence.end() + 1, marked)
         elif not fence[1]:
-            found = completion[begun[0] : fence.start() - 1] if begun[1] else found
-            begun = None
-    if begun is not None and begun[1]:
-        found = completion[begun[0] :]
+            found = completion[block[0] : fence.start() - 1] if block[1] else found
+            block = None
+    if block is not None and block[1]:
+        found = completion[block[0] :]
     return completion if found is None else found
 
 
 def _verdicts(
-    prompts: Sequence[str],
+    prompts: Sequence[object],
     completions: Sequence[str],
     columns: tuple[Sequence | None, ...],
     limits: Limits,
@@ -141,27 +142,30 @@ def _verdicts(
     filled = [[None] * len(prompts) if column is None else column for column in columns]
     rows = zip(prompts, completions, *filled, strict=True)
     programs = [_program(position, *row) for position, row in enumerate(rows)]
-    asked = [program for program in programs if program is not None]
-    judged = iter(judge_all(asked, limits, workers, progress=progress) if asked else [])
+    with_tests = [program for program in programs if program is not None]
+    judged = iter(judge_all(with_tests, limits, workers, progress=progress) if with_tests else [])
     verdicts = [None if program is None else next(judged) for program in programs]
     unjudged = [verdict.reason for verdict in verdicts if verdict is not None and verdict.ended == "unjudged"]
     if unjudged:
         _log.warning(
-            "%d of %d programs have tests that cannot be run, the first: %s", len(unjudged), len(asked), unjudged[0]
+            "%d of %d programs have tests that cannot run; the first reason: %s",
+            len(unjudged),
+            len(with_tests),
+            unjudged[0],
         )
     return [None if verdict is None or verdict.ended == "unjudged" else verdict for verdict in verdicts]
 
 
 def _program(
     position: int,
-    prompt: str,
+    prompt: object,
     completion: str,
     tests: Sequence[str] | None,
     setup: str | None,
     test: str | None,
     entry_point: str | None,
 ) -> Program | None:
-    """Put a row's program and tests together; None if it has no tests."""
+    """Combine a row's program and tests; None if it has no tests."""
     listed = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
     texts = {
         "setup": setup,
@@ -172,24 +176,23 @@ def _program(
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.startswith("tests")):
             raise InputError(
-                f"row {position}: the column {name} holds {type(text).__name__} where text is expected; mend the data."
+                f"row {position}: the column {name} holds {type(text).__name__}, but must hold text; fix the data."
             )
     check, entry = "" if test is None else test, "" if entry_point is None else entry_point
     if not (listed or check):
         return None
     if check and not entry:
-        raise InputError(f"row {position} has a test but no entry_point; add the name of the function to check.")
-    found = extracted_code(completion)
-    begun = isinstance(prompt, str) and bool(entry) and _begins(prompt, entry)
-    if begun and _defines(found, entry):
-        found = f"{prompt}\n{found}"  # its imports and helpers; the function is defined anew
-    elif begun:
-        found = prompt + found
-    return Program(found, listed, "" if setup is None else setup, check, entry, prompt if begun else "")
+        raise InputError(f"row {position} has a test but no entry_point; add the name of the function under test.")
+    program = Program(extracted_code(completion), listed, "" if setup is None else setup, check, entry)
+    if not (isinstance(prompt, str) and entry and _begins(prompt, entry)):
+        return program
+    # Where the completion defines the function again, the prompt still brings its imports and helpers.
+    separator = "\n" if _defines(program.code, entry) else ""
+    return program._replace(code=f"{prompt}{separator}{program.code}", prompt=prompt)
 
 
 def _begins(prompt: str, entry_point: str) -> bool:
-    """Say whether a prompt is the beginning of a program, and not words about it."""
+    """Decide whether a prompt is the beginning of a program, and not a description of one."""
     if not _defines(prompt, entry_point):
         return False
     try:
@@ -200,7 +203,7 @@ def _begins(prompt: str, entry_point: str) -> bool:
 
 
 def _defines(text: str, name: str) -> bool:
-    """Look for a definition by its text: to parse what a model wrote is not safe in this process."""
+    """Search the text for a definition: parsing what a model wrote is not safe in this process."""
     return (
         re.search(rf"^(?:async[ \t]+)?(?:def|class)[ \t]+{re.escape(name)}\b|^{re.escape(name)}[ \t]*=", text, re.MULTILINE)
         is not None

@@ -1,4 +1,4 @@
-"""Rewards made of rewards: each part is judged, weighted, and logged under its own name."""
+"""Rewards made of other rewards: each part is judged, weighted and logged under its own name."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,22 +7,22 @@ from rljax.rewards import resolve
 from rljax.rewards.protocol import Weighted
 
 
-def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float]) -> Weighted:
-    """Add rewards up. With rewards for objectives this is multi-objective reinforcement learning.
+def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float | int]) -> Weighted:
+    """Sum rewards with weights. With one reward per objective this is multi-objective reinforcement learning.
 
     ::
 
         R = Σ_i λ_i R_i
 
     Args:
-        rewards: R_i by a name of your own: functions, or their names as `rljax.rewards.resolve` reads them.
+        rewards: R_i by a name of your choice: functions, or their names as `rljax.rewards.resolve` reads them.
         weights: λ_i by the same names, of either sign.
 
     Returns:
-        One reward, whose parts `rljax.rewards.protocol.judge` keeps apart.
+        One reward, whose parts `rljax.rewards.protocol.judge` reports separately.
 
     Raises:
-        InputError: no reward, weights that do not match, or a reward that is not found.
+        InputError: there is no reward, the weights do not match, or a reward is not found.
 
     Example:
         >>> both = weighted({"right": "exact", "form": "format"}, {"right": 1.0, "form": 0.5})
@@ -31,7 +31,7 @@ def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float]
 
     Source:
         Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format); Eq. 63 of the design document,
-        `rljax.ops.unpublished.mixture.multi_objective`. Here a part without an opinion on a completion adds nothing to it.
+        `rljax.ops.unpublished.mixture.multi_objective`. A part without an opinion on a completion contributes nothing.
     """
     return Weighted({name: resolve(reward) for name, reward in rewards.items()}, dict(weights))
 
@@ -41,10 +41,10 @@ def reasoning(
     step_quality: Callable | str,
     length_penalty: Callable | str,
     *,
-    step_weight: float = 0.5,
-    length_weight: float = 0.3,
+    step_weight: float | int = 0.5,
+    length_weight: float | int = 0.3,
 ) -> Weighted:
-    """Reward a right answer and good steps, less a penalty for length.
+    """Reward a right answer and good steps, minus a penalty for length.
 
     ::
 
@@ -52,16 +52,16 @@ def reasoning(
 
     Args:
         correctness: a reward, or its name; for example "math".
-        step_quality: a reward, or its name; the source leaves open how it is measured.
+        step_quality: a reward, or its name; the source does not say how to measure it.
         length_penalty: a reward that grows with the length; for example `rljax.rewards.length.length_penalty`.
-        step_weight: weight of the steps.
+        step_weight: weight of the step quality.
         length_weight: weight of the penalty, which is subtracted.
 
     Returns:
         One reward with the parts `correctness`, `step_quality` and `length_penalty`.
 
     Raises:
-        InputError: a reward that is not found, or a weight that is not finite.
+        InputError: a reward is not found, or a weight is not finite.
 
     Example:
         >>> judge = reasoning("exact", "format", lambda completions: [len(c) / 4 for c in completions])
@@ -78,11 +78,11 @@ def reasoning(
 def constitutional(
     base: Callable | str,
     principles: Mapping[str, Callable | str],
-    weights: Mapping[str, float],
+    weights: Mapping[str, float | int],
     *,
     judge: Callable | None = None,
 ) -> Weighted:
-    """Add to a reward how well a response keeps each of some principles.
+    """Add to a reward how well a response follows each of several principles.
 
     ::
 
@@ -90,16 +90,16 @@ def constitutional(
 
     Args:
         base: R_base, a reward or its name.
-        principles: s_i by name: a rule, which is a reward function like any other; or a sentence, which `judge` scores by.
+        principles: s_i by name: a rule, which is an ordinary reward function; or a sentence, by which `judge` scores.
         weights: w_i by the same names, of either sign.
-        judge: a judging model, called as `judge(prompts=..., completions=..., principle=...)` for a list of numbers; it may
-            be a coroutine function. None if every principle is a rule.
+        judge: a judging model, called as `judge(prompts=..., completions=..., principle=...)`. It returns a list of numbers and
+            may be a coroutine function. None if every principle is a rule.
 
     Returns:
         One reward with the parts `base` and the principles.
 
     Raises:
-        InputError: no principle, one called "base", sentences without a judge, or weights that do not match.
+        InputError: there is no principle, one is called "base", a sentence has no judge, or the weights do not match.
 
     Example:
         >>> def judge(prompts, completions, principle):
@@ -112,7 +112,7 @@ def constitutional(
         Unpublished: Eq. 62 of the design document, `rljax.ops.unpublished.mixture.constitutional_sum`.
     """
     if not principles or "base" in principles:
-        raise InputError(f"the principles are {sorted(principles)}; give at least one, and call none 'base'.")
+        raise InputError(f"the principles are {sorted(principles)}; give at least one, and do not use the name 'base'.")
     scored = {name: _by_judge(judge, name, p) if isinstance(p, str) else p for name, p in principles.items()}
     return weighted({"base": base, **scored}, {"base": 1.0, **weights})
 
@@ -120,7 +120,7 @@ def constitutional(
 def _by_judge(judge: Callable | None, name: str, principle: str) -> Callable:
     if judge is None:
         raise InputError(
-            f"the principle {name!r} is a sentence ({principle!r}); give a `judge` that scores by it, or a rule."
+            f"the principle {name!r} is a sentence ({principle!r}); pass a `judge` that scores by it, or use a rule instead."
         )
 
     def scored(prompts: Sequence[str], completions: Sequence[str]) -> object:

@@ -1,4 +1,4 @@
-"""Rewards from functions that judge one completion at a time."""
+"""Rewards made from functions that judge one completion at a time."""
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -7,33 +7,33 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress, arguments_for, called_name
-from rljax.rewards.failure import Failed, one_line
-from rljax.rewards.workers import shared_pool
+from rljax.rewards.failure import Failed
+from rljax.rewards.pool import shared_pool
+from rljax.text import one_line
 
 
 def each(
-    function: Callable | str, *, seconds: float | None = None, workers: int | None = None, memory: int | None = None
+    function: Callable | str, *, seconds: float | int | None = None, workers: int | None = None, memory: int | None = None
 ) -> Callable:
-    """Make a reward of a function that judges one completion at a time.
+    """Make a reward from a function that judges one completion at a time.
 
-    It is called as `f(prompt=..., completion=..., **columns)` with one entry of each; without `**kwargs`, with those it
-    names. It answers with a number, or None for no opinion. Where it raises, that completion has failed, and the others are
-    judged all the same.
+    The function is called as `f(prompt=..., completion=..., **columns)` with one entry of each. Without `**kwargs` it receives
+    only the arguments it names. It returns a number, or None for no opinion. If it raises, only that completion has failed.
 
     Args:
         function: the function, or its name as `rljax.rewards.resolve` reads it.
-        seconds: wall-clock limit of one call. With it, calls run in worker processes, several at a time, and a call that
-            exceeds it is killed; each worker imports the function's module, so keep JAX out of it. None calls the function in
-            this process, one call after the other.
-        workers: processes; None for one a core, at most 8. Only with `seconds`.
-        memory: most bytes of address space a worker may have (Linux only). Only with `seconds`.
+        seconds: wall-clock time limit of one call. With a limit, calls run in several worker processes, and a call that exceeds
+            it is killed. Each worker imports the function's module, which should therefore not import JAX. None runs one call
+            after the other in this process.
+        workers: number of worker processes; None means one per core, at most 8. Only with `seconds`.
+        memory: limit on the address space of a worker in bytes (Linux only). Only with `seconds`.
 
     Returns:
         A reward that takes `prompts`, `completions`, `progress` and every column.
 
     Raises:
-        InputError: `function` cannot be found, also not by a worker; `workers` or `memory` without `seconds`; or what
-            `rljax.rewards.workers.Pool` refuses.
+        InputError: `function` cannot be found, here or by a worker; `workers` or `memory` is set without `seconds`; or
+            `rljax.rewards.pool.Pool` rejects a value.
 
     Example:
         >>> def shorter_than(completion, limit):
@@ -43,7 +43,7 @@ def each(
     """
     judge_one = resolve(function)
     if seconds is None and not (workers is None and memory is None):
-        raise InputError("`workers` and `memory` are for calls with a time limit; give `seconds`, or leave them out.")
+        raise InputError("`workers` and `memory` apply only to calls with a time limit; set `seconds`, or remove them.")
     pool = None
     if seconds is not None:
         name = function if isinstance(function, str) else _address(function)
@@ -65,7 +65,7 @@ def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress |
     for call in calls:
         try:
             outcomes.append(function(**call))
-        except Exception as error:  # a judge is a person's program, and may raise anything
+        except Exception as error:  # user code may raise anything
             outcomes.append(Failed("raised", one_line(error)))
         if progress is not None:
             progress(len(outcomes), len(calls))
@@ -73,11 +73,11 @@ def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress |
 
 
 def _address(function: Callable) -> str:
-    """Name a function so that a worker finds it."""
+    """Return the name by which a worker can import a function."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier() or importlib.util.find_spec(module) is None:
         raise InputError(
-            f"a worker process cannot find the function {called_name(function)}; keep it at the top of a file of its own, and "
+            f"a worker process cannot import the function {called_name(function)}; define it at the top level of a file, and "
             f"name it as `path.py:function` or `module:function`."
         )
     return f"{module}:{name}"

@@ -1,4 +1,4 @@
-"""Right or wrong: the final answer against the reference."""
+"""The reward for a final answer that equals the reference."""
 
 import re
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 
 
 def same_answer(left: str, right: str) -> bool:
-    """Say whether two normalised answers are the same text, or the same number in decimal notation.
+    """Compare two normalised answers as texts and as decimal numbers.
 
     Args:
-        left: an answer as `final_answer` gives it.
+        left: an answer as `final_answer` returns it.
         right: another one.
 
     Returns:
-        True for `21` and `21`, and for `18` and `18.00`; never for a part of the other.
+        True for `21` and `21`, and for `18` and `18.00`; never because one contains the other.
 
     Example:
         >>> same_answer("18", "18.00"), same_answer("2", "12")
@@ -31,13 +31,13 @@ def same_answer(left: str, right: str) -> bool:
 def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence) -> list[float]:
     r"""Give 1 for a completion whose final answer equals the reference, else 0.
 
-    Only the answer that the completion commits itself to counts (see `final_answer`); a right number somewhere in its text
+    Only the answer that the completion marks as final counts (see `final_answer`); the right number elsewhere in its text
     earns nothing. Answers are compared as text and as decimal numbers; `\frac{1}{2}` and `0.5` are different here.
 
     Args:
         prompts: unused; every reward receives them.
-        completions: the responses, one a prompt.
-        answer: the references: a worked solution with a final answer of its own, or the answer alone.
+        completions: the responses, one per prompt.
+        answer: the references: worked solutions that end with a final answer, or only the answer.
         columns: unused; every reward receives them.
 
     Returns:
@@ -52,8 +52,8 @@ def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[s
 
 
 def _score(completion: str, reference: str) -> float:
-    given = final_answer(completion)
-    if given is None:
+    actual = final_answer(completion)
+    if actual is None:
         return 0.0
     expected = final_answer(reference)
-    return float(same_answer(given, normalized(reference) if expected is None else expected))
+    return float(same_answer(actual, normalized(reference) if expected is None else expected))

@@ -1,8 +1,9 @@
-"""Finding the final answer in a text."""
+"""Find the final answer in a text."""
 
 import re
 
-_BRACES = re.compile(r"(?P<boxed>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+from rljax.text import boxes
+
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _LONGEST_READ = 200_000
 _PHRASE = re.compile(r"\banswer\**\s*(?:is|:|=)\s*:?\s*\**", re.IGNORECASE)
@@ -13,16 +14,16 @@ _NUMBER_IN_TEXT = re.compile(r"(?<![\w.,])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0
 
 
 def normalized(text: str) -> str:
-    r"""Bring an answer into the form in which answers are compared.
+    r"""Normalise an answer for comparison.
 
-    Dollar signs and a closing period go, runs of white space become one space, and the commas of a number that stands alone
-    are taken out. A comma anywhere else stays: (1,200) is an interval or a point.
+    Dollar signs and a closing period are removed, runs of white space become one space, and a number that stands alone loses
+    its grouping commas. Any other comma stays: (1,200) is an interval or a point.
 
     Args:
         text: an answer.
 
     Returns:
-        The answer as it is compared.
+        The answer in its normalised form.
 
     Example:
         >>> normalized(" $1,234. "), normalized(r"(1,200)")
@@ -34,16 +35,16 @@ def normalized(text: str) -> str:
 
 
 def final_answer(text: str) -> str | None:
-    r"""Read the answer that a text commits itself to.
+    r"""Read the final answer of a text, in the formats that mark one explicitly.
 
-    It stands after the last run of `#`, to the end of its line, or in the last `\boxed{...}` whose braces balance. Where a
-    text has both, the later one counts: a heading such as `### Step 2` is not the answer when a box follows.
+    The answer follows the last run of `#`, up to the end of its line, or is in the last `\boxed{...}` whose braces balance. If
+    a text has both, the later one counts: a heading such as `### Step 2` is not the answer when a box follows.
 
     Args:
         text: a response, or a reference solution.
 
     Returns:
-        The answer in its normalised form; None if there is none, or an empty one.
+        The normalised answer; None if there is none or it is empty.
 
     Example:
         >>> final_answer("7+5=12;12+9=21;#21"), final_answer("so it is\n#### 1,080")
@@ -64,33 +65,22 @@ def _last_hashed(text: str) -> list[tuple[int, str]]:
 
 
 def _last_boxed(text: str) -> list[tuple[int, str]]:
-    """Find the last balanced box in one pass, so that a response of nothing but open boxes costs no more than another."""
-    opened: list[tuple[int, int] | None] = []
-    found: list[tuple[int, str]] = []
-    for match in _BRACES.finditer(text):
-        if match["boxed"]:
-            opened.append(match.span())
-        elif match["open"]:
-            opened.append(None)
-        elif match["close"] and opened:
-            box = opened.pop()
-            if box is not None:
-                found.append((box[0], text[box[1] : match.start()]))
+    found = boxes(text)
     return [max(found)] if found else []
 
 
 def stated_answer(text: str) -> str | None:
-    r"""Read the answer that a free solution states: in a box, in answer tags, after `####`, or after "the answer is".
+    r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or after "the answer is".
 
-    The last balanced `\boxed{...}` counts; without one, what the last `<answer>...</answer>` holds; without these, the later
-    of what follows the last `####` on its line, and what follows the last "answer is" or "answer:" to the end of its
-    sentence. Of a text of more than 200,000 characters the last 200,000 are read.
+    The last balanced `\boxed{...}` counts. Without one, the content of the last `<answer>...</answer>` counts. Without either,
+    it is whichever comes later: the rest of the line after the last `####`, or the rest of the sentence after the last
+    "answer is" or "answer:". Only the last 200,000 characters are read.
 
     Args:
         text: a response, or a reference solution.
 
     Returns:
-        The answer in its normalised form; None if there is none, or an empty one.
+        The normalised answer; None if there is none or it is empty.
 
     Example:
         >>> stated_answer(r"The answer is \boxed{\frac{1}{2}}."), stated_answer("Adding up, the answer is 1,080. Done.")
@@ -107,13 +97,13 @@ def stated_answer(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Read the last number of a text, whatever it stands for: a guess, for texts that commit themselves to no answer.
+    """Read the last number of a text, whatever it means: a guess, for texts that state no answer.
 
     Args:
-        text: a response; of more than 200,000 characters the last 200,000 are read.
+        text: a response. Only the last 200,000 characters are read.
 
     Returns:
-        The number without dollar sign and grouping commas; None if there is none.
+        The number without dollar sign and grouping commas; None if there is no number.
 
     Example:
         >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is none")
@@ -124,13 +114,13 @@ def last_number(text: str) -> str | None:
 
 
 def stated_answer_or_last_number(text: str) -> str | None:
-    """Read the stated answer; where there is none, guess the last number.
+    """Read the stated answer; if there is none, guess the last number.
 
     Args:
         text: a response.
 
     Returns:
-        What `stated_answer` gives, else what `last_number` gives.
+        The result of `stated_answer`, else that of `last_number`.
 
     Example:
         >>> stated_answer_or_last_number("The answer is 5, not 6."), stated_answer_or_last_number("It is 72.")

@@ -1,4 +1,4 @@
-"""What is said of a completion that could not be judged: this is neither a wrong answer nor "no opinion"."""
+"""Records of completions that could not be judged. A failure is neither a wrong answer nor "no opinion"."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True)
 class Failed:
-    """Stands where a reward should stand, for one completion.
+    """The entry of one completion that could not be judged, in place of its reward.
 
     Args:
-        kind: the judging function raised (or its process died), or did not end within its time limit.
-        reason: one line for a person.
+        kind: `raised` if the judging function raised or its process died; `timed_out` if it exceeded its time limit.
+        reason: one line that explains the failure.
     """
 
     kind: Literal["raised", "timed_out"]
@@ -23,23 +23,13 @@ class Failures(NamedTuple):
     raised: int = 0
     timed_out: int = 0
     wrong_count: int = 0
-    """All of a call's completions, when the reward did not return one value for each."""
+    """All completions of a call in which the reward did not return one value for each."""
 
     @property
     def total(self) -> int:
-        """All kinds together."""
+        """The sum over all kinds."""
         return sum(self)
 
     def __str__(self) -> str:
         named = {"raised": self.raised, "timed out": self.timed_out, "without a value": self.wrong_count}
         return ", ".join(f"{count} {name}" for name, count in named.items() if count)
-
-
-def one_line(error: BaseException) -> str:
-    """Describe an exception in one line.
-
-    Example:
-        >>> one_line(KeyError("no key"))
-        "KeyError: 'no key'"
-    """
-    return " ".join(f"{type(error).__name__}: {error}".split())

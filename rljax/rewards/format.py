@@ -1,4 +1,4 @@
-"""Whether a response has the form that lets it be judged at all."""
+"""Rewards for the format of a response."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,15 +25,14 @@ def has_final_answer(completions: Sequence[str], **columns: Sequence) -> list[fl
 
 
 def in_tags(completion: str, names: Sequence[str]) -> bool:
-    """Say whether a text is a row of tagged parts and nothing else.
+    """Decide whether a text consists of tagged parts in the right order and nothing else.
 
     Args:
         completion: the text.
-        names: of the tags, in order.
+        names: the names of the tags, in order.
 
     Returns:
-        True if each tag opens once and closes once, in order, around something that is not blank, with nothing but white
-        space outside of them.
+        True if each tag opens once and closes once, in order, with text between, and there is only white space outside them.
 
     Example:
         >>> in_tags("<think>7+5</think> <answer>12</answer>", ["think", "answer"])
@@ -53,23 +52,23 @@ def in_tags(completion: str, names: Sequence[str]) -> bool:
 
 
 def tags(names: Sequence[str] = ("think", "answer")) -> Callable:
-    """Make a reward: 1 for a completion that is a row of tagged parts and nothing else, else 0.
+    """Make a reward: 1 for a completion that consists of tagged parts in the right order and nothing else, else 0.
 
     Args:
-        names: of the tags, in order; each once.
+        names: the names of the tags, in order, each once.
 
     Returns:
         A reward that takes `completions`.
 
     Raises:
-        InputError: no name, or one twice.
+        InputError: there is no name, or a name occurs twice.
 
     Example:
         >>> tags(["plan", "code"])(completions=["<plan>sort</plan><code>sorted(x)</code>", "<plan>sort</plan>"])
         [1.0, 0.0]
     """
     if not names or isinstance(names, str) or len(set(names)) < len(names):
-        raise InputError(f"the tags are {names!r}; give a list of at least one name, each name once.")
+        raise InputError(f"the tags are {names!r}; give a list of one or more names, each name once.")
 
     def tagged(completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns

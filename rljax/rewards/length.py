@@ -1,27 +1,28 @@
-"""Rewards for length. A length is a number of tokens, so each of them takes the function that counts them."""
+"""Rewards for length. A length is a number of tokens, so each reward takes a function that counts them."""
 
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int32
 
 from rljax.ops.checks import check_positive
 from rljax.ops.shaping import soft_overlong_penalty
 
 
-def soft_overlong(count: Callable[[str], int], *, max_length: float, cache: float) -> Callable:
-    """Make a reward: DAPO's soft overlong punishment, 0 down to -1.
+def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache: float | int) -> Callable:
+    """Make a reward: DAPO's soft overlong punishment, from 0 down to -1.
 
     Args:
-        count: the number of tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
+        count: counts the tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
         max_length: in tokens; see `rljax.ops.shaping.soft_overlong_penalty`.
         cache: in tokens, likewise.
 
     Returns:
-        A reward that takes `completions`, to be added with a positive weight.
+        A reward that takes `completions`; use it with a positive weight.
 
     Raises:
-        ValueError: what `soft_overlong_penalty` refuses.
+        ValueError: `soft_overlong_penalty` rejects `max_length` or `cache`.
 
     Example:
         >>> soft_overlong(len, max_length=16, cache=4)(completions=["a" * 12, "a" * 15, "a" * 99])
@@ -39,22 +40,22 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float, cache: floa
     return overlong
 
 
-def length_penalty(count: Callable[[str], int], *, max_length: float) -> Callable:
-    """Make a reward: the length as a share of the longest, to be added with a negative weight.
+def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> Callable:
+    """Make a reward: the length as a fraction of the maximum. Use it with a negative weight.
 
     ::
 
         penalty(y) = min(1, |y| / L_max)
 
     Args:
-        count: the number of tokens of a completion.
+        count: counts the tokens of a completion.
         max_length: L_max in tokens, positive.
 
     Returns:
         A reward that takes `completions`, in [0, 1].
 
     Raises:
-        ValueError: `max_length` not positive.
+        ValueError: `max_length` is not positive.
 
     Example:
         >>> length_penalty(len, max_length=8)(completions=["", "aa", "a" * 99])
@@ -69,5 +70,5 @@ def length_penalty(count: Callable[[str], int], *, max_length: float) -> Callabl
     return penalty
 
 
-def _lengths(count: Callable[[str], int], completions: Sequence[str]):
+def _lengths(count: Callable[[str], int], completions: Sequence[str]) -> Int32[Array, "N"]:
     return jnp.asarray(np.array([count(completion) for completion in completions], np.int32))

@@ -1,8 +1,8 @@
-r"""Right or wrong in mathematics: the stated answer against the reference, never a part of it.
+r"""Rewards for mathematics: the stated answer must equal the reference as a whole.
 
-Most answers are settled here, as text or as decimal numbers. The rest goes to math-verify, in worker processes, because
-computer algebra may take for ever: each pair has two seconds. A pair that exceeds them is neither right nor wrong, but
-`Failed`, and counted as such. (A worker that was killed takes about a second to replace; the others go on.)
+Most answers are compared here, as text or as decimal numbers. The rest goes to math-verify in worker processes, because
+computer algebra may never finish: each pair has a time limit of two seconds. A pair that exceeds it is neither right nor wrong
+but `Failed`, and is counted as such. (Replacing a killed worker takes about a second; the others go on.)
 """
 
 import re
@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import normalized, stated_answer, stated_answer_or_last_number
 from rljax.rewards.failure import Failed
-from rljax.rewards.workers import shared_pool
+from rljax.rewards.pool import shared_pool
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
@@ -20,72 +20,72 @@ _LONGEST_ALGEBRA = 1_000
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NO_SPACE = re.compile(r"\\[!,]|\\(?:left|right)(?![a-zA-Z])")
 _SPACE = re.compile(r"\\[;: ]|~")
-_IDLE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")  # not the one in `1 2`, which is not 12
+_REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")  # not the space in `1 2`, which is not 12
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
 _GSM8K = re.compile(r"####\s*\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)\s*%?\s*\.?\s*")
 _AIME = re.compile(r"[0-9]{1,3}")
 
 
 def simplified(answer: str) -> str:
-    r"""Write a LaTeX answer without what changes nothing: spacing, sizes of brackets and fractions, a text command around all.
+    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, a text command around it all.
 
     Args:
         answer: in its normalised form (see `rljax.rewards.extract.normalized`).
 
     Returns:
-        The answer, to be compared with another one that was simplified.
+        The answer, to be compared with another simplified one.
 
     Example:
         >>> simplified(r"\left( \dfrac{1}{2},\, 3 \right)"), simplified(r"\text{Evelyn}"), simplified(r"48,\!048")
         ('(\\frac{1}{2},3)', 'Evelyn', '48048')
     """
     spaced = " ".join(_SPACE.sub(" ", _NO_SPACE.sub("", answer)).split())
-    bare = _IDLE_SPACE.sub("", spaced).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace("{,}", ",")
+    bare = _REDUNDANT_SPACE.sub("", spaced).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace("{,}", ",")
     whole = _IN_TEXT.fullmatch(bare)
     return normalized(whole[1] if whole else bare)
 
 
 def settled(answer: str, reference: str) -> bool | None:
-    r"""Say whether two answers are the same, where that needs no algebra.
+    r"""Compare two answers where that needs no algebra.
 
     Args:
-        answer: what is judged, in its normalised form.
-        reference: the truth, likewise.
+        answer: the answer to judge, in its normalised form.
+        reference: the correct answer, likewise.
 
     Returns:
-        True or False; None where algebra has to say.
+        True or False; None where only algebra can decide.
 
     Example:
         >>> settled(r"\dfrac{1}{2}", r"\frac{1}{2}"), settled("12", "2"), settled("0.5", r"\frac{1}{2}")
         (True, False, None)
     """
-    given, expected = simplified(answer), simplified(reference)
-    if same_answer(given, expected):
+    actual, expected = simplified(answer), simplified(reference)
+    if same_answer(actual, expected):
         return True
-    if (_NUMBER.fullmatch(given) and _NUMBER.fullmatch(expected)) or max(len(answer), len(reference)) > _LONGEST_ALGEBRA:
+    if (_NUMBER.fullmatch(actual) and _NUMBER.fullmatch(expected)) or max(len(answer), len(reference)) > _LONGEST_ALGEBRA:
         return False
     return None
 
 
 def math_reward(
-    *, read: Callable[[str], str | None] = stated_answer, seconds: float = SECONDS, workers: int | None = None
+    *, read: Callable[[str], str | None] = stated_answer, seconds: float | int = SECONDS, workers: int | None = None
 ) -> Callable:
     r"""Make a reward: 1 for a completion whose answer equals the reference mathematically, else 0.
 
-    An answer, or a reference, of more than 1,000 characters is compared as text only.
+    Answers and references of more than 1,000 characters are compared as text only.
 
     Args:
-        read: finds the answer in a completion. `stated_answer` wants it in a box, after `####` or after "the answer is";
-            `stated_answer_or_last_number` guesses where there is none of these.
-        seconds: wall-clock limit of one comparison.
-        workers: processes that compare; None for one a core, at most 8.
+        read: finds the answer in a completion. `stated_answer` looks in a box, in answer tags, after `####` and after "the
+            answer is"; `stated_answer_or_last_number` falls back to the last number.
+        seconds: wall-clock time limit of one comparison.
+        workers: number of worker processes; None means one per core, at most 8.
 
     Returns:
         A reward that takes `prompts`, `completions`, `answer` (a worked solution, or the answer alone, as text or a number)
-        and `progress`. It gives None where the reference is None or blank, and `Failed` where a comparison did not end.
+        and `progress`. It returns None where the reference is None or blank, and `Failed` where a comparison failed.
 
     Raises:
-        InputError: `seconds` or `workers` not positive; at its call, a reference that is neither text nor a number.
+        InputError: `seconds` or `workers` is not positive. When the reward is called: a reference is neither text nor a number.
 
     Example:
         >>> judge = math_reward(read=stated_answer_or_last_number)
@@ -103,26 +103,31 @@ def math_reward(
             None if reference is None else (read(completion), reference)
             for completion, reference in zip(completions, references, strict=True)
         ]
-        verdicts = {pair: False if pair[0] is None else settled(*pair) for pair in pairs if pair is not None}
+        verdicts: dict[tuple[str | None, str], object] = {
+            (stated, expected): False if stated is None else settled(stated, expected)
+            for stated, expected in (pair for pair in pairs if pair is not None)
+        }
         open_pairs = [pair for pair, verdict in verdicts.items() if verdict is None]
-        asked = [{"reference": expected, "answer": given} for given, expected in open_pairs]
-        verdicts |= dict(zip(open_pairs, pool.map(asked, progress), strict=True))
+        comparisons = [{"reference": expected, "answer": stated} for stated, expected in open_pairs]
+        verdicts |= dict(zip(open_pairs, pool.map(comparisons, progress), strict=True))
         return [None if pair is None else _as_reward(verdicts[pair]) for pair in pairs]
 
     judged.__qualname__ = f"math_reward({read.__name__})"
     return judged
 
 
-def _as_reward(verdict: bool | Failed) -> float | Failed:
-    return verdict if isinstance(verdict, Failed) else float(verdict)
+def _as_reward(verdict: object) -> float | Failed:
+    return verdict if isinstance(verdict, Failed) else float(bool(verdict))
 
 
 def _reference(entry: object, position: int) -> str | None:
-    """Bring a reference into the form in which answers are compared; None where the data has none."""
+    """Normalise a reference answer; None if the data has none."""
     if entry is None:
         return None
     if isinstance(entry, bool) or not isinstance(entry, str | int | float):
-        raise InputError(f"the reference answer {position} is {entry!r}, a {type(entry).__name__}; give text or a number.")
+        raise InputError(
+            f"the reference answer {position} is {entry!r}, a {type(entry).__name__}; it must be text or a number."
+        )
     stated = stated_answer(text := str(entry))
     return (normalized(text) or None) if stated is None else stated
 
@@ -132,20 +137,20 @@ def math(
 ) -> list[float | Failed | None]:
     r"""Give 1 for a completion that states an answer which equals the reference mathematically, else 0.
 
-    It is stated in a box, after `####` or after "the answer is"; see `math_reward`, also for who wants it otherwise.
+    The answer is stated in a box, in answer tags, after `####` or after "the answer is". `math_reward` makes variants.
 
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: the references: a worked solution, or the answer alone, as text or a number; None or blank for none.
-        progress: called with the comparisons done and all that need algebra, or None.
+        answer: the references: a worked solution or only its answer, as text or a number; None or blank if there is none.
+        progress: called with the number of comparisons done and of all that need algebra; or None.
         columns: unused.
 
     Returns:
-        For each completion 1.0 or 0.0; None without a reference; `Failed` where the comparison did not end.
+        For each completion 1.0 or 0.0; None without a reference; `Failed` where the comparison failed.
 
     Raises:
-        InputError: a reference that is neither text nor a number.
+        InputError: a reference is neither text nor a number.
 
     Example:
         >>> math(["7+5="] * 2, [r"\boxed{12}", "12"], ["12"] * 2)
@@ -157,9 +162,9 @@ def math(
 def math_or_last_number(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence, progress: Callable | None = None, **columns
 ) -> list[float | Failed | None]:
-    """Judge as `math` does, but where a completion states no answer take its last number for one.
+    """Judge as `math` does, but take the last number of a completion that states no answer.
 
-    This guesses: a completion that trails off in the right number earns the reward.
+    This is a guess: a completion that happens to end with the right number earns the reward.
 
     Args:
         prompts: unused; every reward receives them.
@@ -172,7 +177,7 @@ def math_or_last_number(
         As `math` does.
 
     Raises:
-        InputError: a reference that is neither text nor a number.
+        InputError: a reference is neither text nor a number.
 
     Example:
         >>> math_or_last_number(["7+5="] * 2, ["it is 12", "12 or 13"], ["12"] * 2)
@@ -184,20 +189,20 @@ def math_or_last_number(
 def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
     """Give 1 for a completion with the right number after its last `####`, as GSM8K writes its solutions, else 0.
 
-    Nothing but the number stands on that line; a dollar sign, a percent sign, grouping commas and a closing period are let
-    pass.
+    The rest of that line must be the number and nothing else, except for a dollar sign, a percent sign, grouping commas and a
+    closing period.
 
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: worked solutions in the same format, or the number alone; None or blank for none.
+        answer: worked solutions in the same format, or only the number; None or blank if there is none.
         columns: unused.
 
     Returns:
         1.0 or 0.0 for each completion; None without a reference.
 
     Raises:
-        InputError: a reference that is no number.
+        InputError: a reference is not a number.
 
     Example:
         >>> gsm8k(["?"] * 3, ["#### 1,080", "#### 80", "1080"], ["So it is 1080.\\n#### 1,080"] * 3)
@@ -209,9 +214,9 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
         text = "" if entry is None else str(entry)
         expected = _gsm8k_number(text if "####" in text else f"#### {text}")
         if text.strip() and expected is None:
-            raise InputError(f"the reference answer {position} is {text[-80:]!r}; GSM8K wants a number, or `#### number`.")
-        given = _gsm8k_number(completion)
-        rewards.append(None if expected is None else float(given is not None and same_answer(given, expected)))
+            raise InputError(f"the reference answer {position} is {text[-80:]!r}; GSM8K needs a number or `#### number`.")
+        actual = _gsm8k_number(completion)
+        rewards.append(None if expected is None else float(actual is not None and same_answer(actual, expected)))
     return rewards
 
 
@@ -228,15 +233,15 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
 
     Args:
         prompts: unused; every reward receives them.
-        completions: the responses; where the answer is looked for says `rljax.rewards.extract.stated_answer`.
-        answer: integers from 0 to 999, as text or numbers, or solutions that state one; None or blank for none.
+        completions: the responses; `rljax.rewards.extract.stated_answer` finds their answers.
+        answer: integers from 0 to 999, as text or numbers, or solutions that state one; None or blank if there is none.
         columns: unused.
 
     Returns:
         1.0 or 0.0 for each completion; None without a reference.
 
     Raises:
-        InputError: a reference that is no such integer.
+        InputError: a reference is not such an integer.
 
     Example:
         >>> aime(["?"] * 4, [r"\boxed{042}", "The answer is 42.", r"\boxed{42.0}", r"\boxed{1042}"], [42, "042", 42, 42])
@@ -248,8 +253,10 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
         whole = int(entry) if isinstance(entry, float) and entry.is_integer() else entry
         reference = _reference(whole, position)
         if reference is not None and not _AIME.fullmatch(reference):
-            raise InputError(f"the reference answer {position} is {reference[:80]!r}; AIME wants an integer from 0 to 999.")
-        given = stated_answer(completion)
-        right = given is not None and reference is not None and _AIME.fullmatch(given) and int(given) == int(reference)
+            raise InputError(
+                f"the reference answer {position} is {reference[:80]!r}; an AIME answer is an integer from 0 to 999."
+            )
+        actual = stated_answer(completion)
+        right = actual is not None and reference is not None and _AIME.fullmatch(actual) and int(actual) == int(reference)
         rewards.append(None if reference is None else float(bool(right)))
     return rewards

@@ -1,11 +1,11 @@
-"""How a reward function is called, and what it may answer.
+"""The protocol of reward functions: how they are called, and what they may return.
 
-The convention is TRL's: `f(prompts=..., completions=..., **columns)`, every argument a list with one entry a completion; the
-answer is as long a list of numbers, None for "no opinion". The function may be a coroutine function. One that names an
-argument `progress` receives a function `(done, all)` to call, or None.
+The convention is TRL's: `f(prompts=..., completions=..., **columns)`, where every argument is a list with one entry per
+completion. The function returns a list of the same length with a number for each completion, or None for "no opinion". It may
+be a coroutine function. If it names an argument `progress`, it receives a function `(done, all)` to call, or None.
 
-A completion that could not be judged is neither wrong nor without an opinion: it is a failure, counted by reward and kind. It
-gets no reward, and too many of them stop the run.
+A completion that could not be judged is neither wrong nor without an opinion. It is a failure, counted by reward and kind: it
+gets no reward, and too many failures stop the run.
 """
 
 import math
@@ -21,15 +21,15 @@ from rljax.rewards.calling import Progress, ask, called_name, check_failures, re
 from rljax.rewards.failure import Failures
 
 MAX_FAILURE_SHARE = 0.1
-"""Share of a batch that may fail before the run stops, unless the person says otherwise."""
+"""Default share of a batch that may fail before the run stops."""
 
 
 class Scores(NamedTuple):
-    """Several rewards of N completions, together and apart.
+    """The rewards of N completions: the weighted sum, and each part separately.
 
-    `total` is the weighted sum of the rewards that have an opinion, and `valid` says where at least one has and none failed;
-    elsewhere the total is 0. In `parts`, unweighted and by name, NaN stands for no opinion and for a failure. `failures`
-    counts the latter, by the same names.
+    `total` is the weighted sum of the parts that have an opinion. `valid` is True where at least one part has an opinion and
+    none failed; elsewhere the total is 0. `parts` holds the unweighted rewards by name, with NaN for no opinion and for a
+    failure. `failures` counts the failures by the same names.
     """
 
     total: Float32[np.ndarray, "N"]
@@ -37,21 +37,21 @@ class Scores(NamedTuple):
     parts: dict[str, Float32[np.ndarray, "N"]]
     failures: dict[str, Failures]
     failed: Int8[np.ndarray, "N"]
-    """How the first part that failed did: 0 none, else the place in `Failures`, counted from 1."""
+    """The kind of the first part's failure: 0 for none, else the position in `Failures`, counted from 1."""
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """Several rewards as one: a weighted sum whose parts `judge` keeps apart.
+    """Several rewards as one: a weighted sum whose parts `judge` reports separately.
 
-    It is itself a reward, so it may be named, passed to the trainer, and be a part of another one.
+    It is itself a reward: it can be passed to the trainer, named, and used as a part of another one.
 
     Args:
-        rewards: the functions, under the names that their parts shall have.
+        rewards: the functions, by the names of their parts.
         weights: a finite number for each of those names.
 
     Raises:
-        InputError: no rewards, or weights that do not match them.
+        InputError: there are no rewards, or the weights do not match them.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -61,26 +61,27 @@ class Weighted:
     """
 
     rewards: Mapping[str, Callable]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float | int]
 
     def __post_init__(self):
         if not self.rewards:
-            raise InputError("there is no reward; name at least one.")
+            raise InputError("there are no rewards to sum; give at least one.")
         if set(self.weights) != set(self.rewards):
             raise InputError(
-                f"the weights are for {sorted(self.weights)}, the rewards are {sorted(self.rewards)}; give each reward one."
+                f"the weights are for {sorted(self.weights)}, but the rewards are {sorted(self.rewards)}; "
+                f"give each reward one weight."
             )
         for name, weight in self.weights.items():
             if not math.isfinite(weight):
-                raise InputError(f"the weight of the reward {name!r} is {weight}; give a finite number.")
+                raise InputError(f"the weight of the reward {name!r} is {weight}; it must be a finite number.")
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float | None]:
-        """Give the weighted sums, None where no part has an opinion or one failed."""
+        """Return the weighted sums, None where no part has an opinion or a part failed."""
         scores = judge(self, prompts, completions, columns)
         return [float(total) if valid else None for total, valid in zip(scores.total, scores.valid, strict=True)]
 
     def flat(self) -> "Weighted":
-        """Take the parts of parts up, as `outer/inner`, with the product of their weights."""
+        """Replace every part that is itself a weighted sum by its parts, named `outer/inner`, with the product of the weights."""
         rewards, weights = {}, {}
         for name, reward in self.rewards.items():
             if isinstance(reward, Weighted):
@@ -93,10 +94,11 @@ class Weighted:
 
 
 def needs_all_hosts(reward: Callable | None) -> bool:
-    """Whether every host of a run has to ask the reward about all completions.
+    """Decide whether every host of a run has to judge all completions.
 
-    One that computes on the devices of all must, and one that compares completions with each other; it has the attribute
-    `on_all_hosts`, and the first host's answer counts. Of any other, each host judges its own part of the completions.
+    A reward that computes on the devices of all hosts, or that compares completions with each other, has the attribute
+    `on_all_hosts`. Every host then judges all completions, and the first host's answer counts. For any other reward, each host
+    judges its own part of the completions.
 
     Example:
         >>> def ranked(completions): ...
@@ -116,29 +118,29 @@ def judge(
     completions: Sequence[str],
     columns: Mapping[str, Sequence],
     *,
-    max_failure_share: float = MAX_FAILURE_SHARE,
+    max_failure_share: float | int = MAX_FAILURE_SHARE,
     progress: Progress | None = None,
 ) -> Scores:
-    """Ask a reward about completions, and keep its parts and its failures apart.
+    """Judge completions with a reward, and report its parts and its failures separately.
 
-    The parts of a `Weighted` are asked one after another; those that are coroutine functions wait together.
+    The parts of a `Weighted` are called one after another; those that are coroutine functions run concurrently.
 
     Args:
-        reward: called with `prompts`, `completions` and the columns; if it does not take `**kwargs`, with those it names.
-        prompts: N of them.
-        completions: one a prompt.
-        columns: extra data by name, N entries each, `answer` among them where there is one.
+        reward: called with `prompts`, `completions` and the columns; without `**kwargs` it receives only what it names.
+        prompts: N prompts.
+        completions: one per prompt.
+        columns: extra data by name, N entries each, including `answer` where there is one.
         max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
-        progress: called by rewards that support it with the completions judged and all of them, or None.
+        progress: rewards that support it call it with the number of completions judged and of all; or None.
 
     Returns:
-        The reward, and every part of it; one part, under the function's name, where it is no `Weighted`.
+        The total and every part. A reward that is not a `Weighted` has one part, under the function's name.
 
     Raises:
-        ValueError: completions or a column not as long as the prompts.
-        InputError: the function asks for a column that is not there, answers with anything but finite numbers, or raises,
-            exceeds its time or gives a wrong number of values for more than the allowed share; or this share is not one.
+        ValueError: the completions or a column do not have one entry per prompt.
+        InputError: the function needs a column that the data lacks; it returns anything but finite numbers and None; more than
+            the allowed share of completions failed; or `max_failure_share` is not between 0 and 1.
 
     Example:
         >>> scores = judge(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
@@ -146,10 +148,10 @@ def judge(
         ([3.0, 0.0], [True, False], 0)
     """
     if not 0 <= max_failure_share <= 1:
-        raise InputError(f"max_failure_share is {max_failure_share!r}; give a number from 0 to 1.")
+        raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
     for name, column in {"completions": completions, **columns}.items():
         if len(column) != len(prompts):
-            raise ValueError(f"{name} must have one entry a prompt, got {len(column)} for {len(prompts)} prompts")
+            raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
     name = called_name(reward).rpartition(".")[2]
     parts = reward.flat() if isinstance(reward, Weighted) else Weighted({name: reward}, {name: 1.0})
     returned = wait_for([ask(part, prompts, completions, columns, progress) for part in parts.rewards.values()])
@@ -157,8 +159,8 @@ def judge(
     valid = np.zeros(len(prompts), bool)
     failed = np.zeros(len(prompts), np.int8)
     values, failures = {}, {}
-    for (name, part), said in zip(parts.rewards.items(), returned, strict=True):
-        answer = read_answer(said, called_name(part), len(prompts))
+    for (name, part), value in zip(parts.rewards.items(), returned, strict=True):
+        answer = read_answer(value, called_name(part), len(prompts))
         check_failures(answer, called_name(part), max_failure_share)
         total += np.float32(parts.weights[name]) * answer.values
         valid |= answer.valid
@@ -175,23 +177,23 @@ def score(
     completions: Sequence[str],
     columns: Mapping[str, Sequence],
     *,
-    max_failure_share: float = MAX_FAILURE_SHARE,
+    max_failure_share: float | int = MAX_FAILURE_SHARE,
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Ask a reward about completions, where only the sum matters; see `judge`.
+    """Judge completions with a reward, and return only the total; see `judge`.
 
     Args:
         reward: as in `judge`.
-        prompts: N of them.
-        completions: one a prompt.
+        prompts: N prompts.
+        completions: one per prompt.
         columns: extra data by name, N entries each.
         max_failure_share: as in `judge`.
 
     Returns:
-        The rewards, and where there is one; elsewhere it is 0.
+        The rewards, and whether there is one; where there is none, the value is 0.
 
     Raises:
-        ValueError: what `judge` raises.
-        InputError: what `judge` raises.
+        ValueError: for the reasons `judge` gives.
+        InputError: for the reasons `judge` gives.
 
     Example:
         >>> values, valid = score(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
@@ -204,20 +206,20 @@ def score(
 
 def weighted_scores(
     rewards: Mapping[str, Callable],
-    weights: Mapping[str, float],
+    weights: Mapping[str, float | int],
     prompts: Sequence[str],
     completions: Sequence[str],
     columns: Mapping[str, Sequence],
     *,
-    max_failure_share: float = MAX_FAILURE_SHARE,
+    max_failure_share: float | int = MAX_FAILURE_SHARE,
 ) -> Scores:
-    """Ask several rewards about the same completions and add up what they say.
+    """Judge the same completions with several rewards, and sum them with weights.
 
     Args:
-        rewards: the functions, under the names that their parts shall have.
+        rewards: the functions, by the names of their parts.
         weights: a finite number for each of those names.
-        prompts: N of them.
-        completions: one a prompt.
+        prompts: N prompts.
+        completions: one per prompt.
         columns: extra data by name, N entries each.
         max_failure_share: as in `judge`.
 
@@ -225,8 +227,8 @@ def weighted_scores(
         The weighted sum and every part of it.
 
     Raises:
-        ValueError: what `judge` raises.
-        InputError: what `Weighted` and `judge` refuse.
+        ValueError: for the reasons `judge` gives.
+        InputError: for the reasons `Weighted` and `judge` give.
 
     Example:
         >>> from rljax.rewards import BY_NAME

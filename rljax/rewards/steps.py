@@ -1,7 +1,7 @@
-"""Rewards of reasoning steps, for process supervision.
+"""Rewards for reasoning steps, for process supervision.
 
-A step reward is called as a reward is, `f(prompts=..., completions=..., **columns)`, and answers with a list of steps for each
-completion: `(end, reward)`, `end` being the number of characters of the completion up to the end of the step.
+A step reward is called like a reward, `f(prompts=..., completions=..., **columns)`, and returns a list of steps for each
+completion: `(end, reward)`, where `end` is the number of characters of the completion up to the end of the step.
 """
 
 import operator
@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from rljax.errors import InputError
+from rljax.rewards.calling import called_name
 from rljax.rewards.exact import exact
+from rljax.text import one_line
 
 Step = tuple[int, float]
 
@@ -24,19 +26,19 @@ _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 def equations(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence
 ) -> list[list[Step]]:
-    """Judge every written `a+b=c` of a completion by itself, and the stated answer as its last step.
+    """Judge every equation `a+b=c` of a completion, and the final answer as its last step.
 
-    A completion that stops without stating an answer has a last step too, of reward 0: stopping early must not pay.
+    A completion without a final answer has a last step too, with reward 0: stopping early must not pay.
 
     Args:
-        prompts: not read.
-        completions: what is judged.
-        answer: the reference answer of each.
-        columns: not read.
+        prompts: unused; every step reward receives them.
+        completions: the responses.
+        answer: the reference answers.
+        columns: unused.
 
     Returns:
-        For each completion its steps in order: 1 for a right equation and 0 for a wrong one, then 1 or 0 for the stated answer,
-        at the end of the text.
+        The steps of each completion in order: 1 for a right equation and 0 for a wrong one, then 1 or 0 for the final answer, at
+        the end of the text.
 
     Example:
         >>> equations(["7+5+9="], ["7+5=12;12+9=20;#20"], ["21"])
@@ -61,22 +63,22 @@ STEP_REWARDS = MappingProxyType({"equations": equations})
 def on_tokens(
     steps: Sequence[Step], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]
 ) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
-    """Put the steps of one completion on the tokens at which they end.
+    """Assign the steps of one completion to the tokens at which they end.
 
-    A step ends at the first token with which the decoded text is as long as the step's end. The last step, if it ends with the
-    text, ends at the last token, so that stopping (EOS, which is no text) is credited too. Where two end at one token, the later
-    one counts.
+    A step ends at the first token up to which the decoded text reaches the step's end. If the last step ends with the text, it
+    ends at the last token, so that stopping (EOS, which decodes to no text) gets credit too. If two steps end at one token, the
+    later one counts.
 
     Args:
-        steps: `(end, reward)` in rising order of `end`.
-        decode: token ids to text.
-        tokens: the completion, at least one.
+        steps: `(end, reward)` in ascending order of `end`.
+        decode: turns token ids into text.
+        tokens: the token ids of the completion, at least one.
 
     Returns:
-        Reward of the step that ends at each token (0 elsewhere), and where one ends.
+        The reward of the step that ends at each token (0 elsewhere), and whether a step ends there.
 
     Raises:
-        InputError: an end that is not in the completion (0 for one without text), or a reward that is no finite number.
+        InputError: an end lies outside the completion, or a reward is not a finite number.
 
     Example:
         >>> rewards, ends = on_tokens([(2, 1.0), (3, 0.5)], lambda ids: "".join(map(chr, ids)), [97, 98, 99])
@@ -86,15 +88,15 @@ def on_tokens(
     rewards, ends = np.zeros(len(tokens), np.float32), np.zeros(len(tokens), bool)
     length = len(decode(tokens))
     first = min(1, length)
-    for place, (end, reward) in enumerate(steps, start=1):
+    for position, (end, reward) in enumerate(steps, start=1):
         if not (first <= end <= length and np.isfinite(reward)):
             raise InputError(
                 f"a step reward returned the step ({end!r}, {reward!r}) for a completion of {length} characters; the end must be "
                 f"from {first} to that length, and the reward a finite number."
             )
-        stops = end == length and place == len(steps)
-        low, high = (len(tokens) if stops else 1), len(tokens)
-        while low < high:  # the shortest beginning whose text reaches the end
+        ends_text = end == length and position == len(steps)
+        low, high = (len(tokens) if ends_text else 1), len(tokens)
+        while low < high:  # binary search for the shortest prefix whose text reaches the end of the step
             middle = (low + high) // 2
             low, high = (low, middle) if len(decode(tokens[:middle])) >= end else (middle + 1, high)
         rewards[low - 1], ends[low - 1] = reward, True
@@ -104,25 +106,35 @@ def on_tokens(
 def score_steps(
     step_reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
 ) -> list[list[Step]]:
-    """Ask a step reward about completions.
+    """Call a step reward on completions.
+
+    Args:
+        step_reward: the function.
+        prompts: N prompts.
+        completions: one per prompt.
+        columns: extra data by name, N entries each.
+
+    Returns:
+        The steps of each completion.
 
     Raises:
-        InputError: it raises, or does not return a list of `(end, reward)` pairs for each completion.
+        InputError: the function raises, or does not return a list of `(end, reward)` pairs for each completion.
 
     Example:
         >>> score_steps(equations, ["1+1="], ["1+1=2;#2"], {"answer": ["2"]})
         [[(6, 1.0), (8, 1.0)]]
     """
-    name = getattr(step_reward, "__qualname__", type(step_reward).__qualname__)
+    name = called_name(step_reward)
     try:
         judged = step_reward(prompts=list(prompts), completions=list(completions), **columns)
         steps = [[(int(end), float(reward)) for end, reward in row] for row in judged]
-    except Exception as error:  # a reward is a person's program, and may raise or return anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception as error:  # a step reward is user code, and may raise or return anything
         raise InputError(
-            f"the step reward {name} failed ({reason}); it must take prompts, completions and **columns, and return a list of "
-            "(end, reward) pairs for each completion."
+            f"the step reward {name} failed ({one_line(error)}); it must take prompts, completions and **columns, and return "
+            f"a list of (end, reward) pairs for each completion."
         ) from error
     if len(steps) != len(completions):
-        raise InputError(f"the step reward {name} returned {len(steps)} lists for {len(completions)} completions.")
+        raise InputError(
+            f"the step reward {name} returned {len(steps)} lists for {len(completions)} completions; it must return one each."
+        )
     return steps

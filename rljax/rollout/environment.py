@@ -16,7 +16,8 @@ from rljax.models import Params
 from rljax.parallel import agree
 from rljax.records import documented
 from rljax.rewards.calling import called_name, check_failures, read_answer
-from rljax.rewards.failure import Failed, one_line
+from rljax.rewards.failure import Failed
+from rljax.text import one_line
 from rljax.rollout.judging import Verdicts
 from rljax.rollout.request import Engine, Request, Response, check_responses
 

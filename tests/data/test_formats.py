@@ -165,7 +165,7 @@ def test_every_format(tmp_path, row, name, problem):
         (GSM8K, {"answer": "#### "}, "column 'answer': the solution states no answer after '####'"),
         (MATH, {"solution": "It is 2."}, r"column 'solution': the solution has no \\boxed"),
         (MATH, {"solution": r"\boxed{{2}"}, r"column 'solution': the braces of the last \\boxed{ do not balance"),
-        (MATH, {"solution": r"\boxed{ }"}, r"column 'solution': the \\boxed{} of the solution is empty"),
+        (MATH, {"solution": r"\boxed{ }"}, r"column 'solution': the last \\boxed{} of the solution is empty"),
         (AIME, {"Answer": 1000}, "column 'Answer': an AIME answer is a whole number from 0 to 999, not '1000'"),
         (AIME, {"Answer": 3.5}, "column 'Answer': an AIME answer"),
         (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),

@@ -114,7 +114,7 @@ def test_prompt_in_words_is_not_run():
 def test_tests_that_cannot_be_run_are_no_opinion_and_said(caplog):
     with caplog.at_level(logging.WARNING, logger="rljax.rewards.code"):
         assert code([""] * 2, [SQUARE] * 2, tests=[["assert square("], TESTS]) == [None, 1.0]
-    assert "1 of 2 programs have tests that cannot be run, the first: test 0 is not Python" in caplog.text
+    assert "1 of 2 programs have tests that cannot run; the first reason: test 0 is not Python" in caplog.text
 
 
 def test_as_a_reward_of_the_protocol():
@@ -133,6 +133,7 @@ def test_as_a_reward_of_the_protocol():
         ({"tests": [TESTS], "setup": [3]}, "row 0: the column setup holds int"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_refusals(columns, message):
     with pytest.raises(InputError, match=message):
         code([""], [SQUARE], **columns)

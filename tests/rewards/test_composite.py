@@ -100,15 +100,15 @@ def test_a_completion_of_which_one_part_failed_has_no_reward():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: weighted({}, {}), "there is no reward"),
-        (lambda: weighted({"a": "exact"}, {"b": 1.0}), r"the weights are for \['b'\], the rewards are \['a'\]"),
+        (lambda: weighted({}, {}), "there are no rewards to sum"),
+        (lambda: weighted({"a": "exact"}, {"b": 1.0}), r"the weights are for \['b'\], but the rewards are \['a'\]"),
         (lambda: weighted({"a": "exakt"}, {"a": 1.0}), "there is no reward 'exakt'"),
         (lambda: reasoning("exact", steps, length, step_weight=float("inf")), "weight of the reward 'step_quality' is inf"),
         (lambda: constitutional("exact", {}, {}), r"the principles are \[\]; give at least one"),
-        (lambda: constitutional("exact", {"base": steps}, {"base": 1.0}), "call none 'base'"),
+        (lambda: constitutional("exact", {"base": steps}, {"base": 1.0}), "do not use the name 'base'"),
         (lambda: constitutional("exact", {"a": steps}, {}), "the weights are for"),
-        (lambda: constitutional("exact", {"a": "be kind"}, {"a": 1.0}), r"'a' is a sentence \('be kind'\); give a `judge`"),
-        (lambda: Weighted({"a": steps}, {"a": float("nan")}), "is nan; give a finite number"),
+        (lambda: constitutional("exact", {"a": "be kind"}, {"a": 1.0}), r"'a' is a sentence \('be kind'\); pass a `judge`"),
+        (lambda: Weighted({"a": steps}, {"a": float("nan")}), "is nan; it must be a finite number"),
     ],
 )
 def test_refusals(make, message):

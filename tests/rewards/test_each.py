@@ -55,7 +55,7 @@ def test_in_a_judgement_failures_are_counted_apart():
     assert scores.total.tolist() == [3.0, 10.0, 0.0, 0.0]
     assert scores.failures == {"each(by_length)": Failures(raised=1)}
     np.testing.assert_array_equal(scores.parts["each(by_length)"], [3.0, 10.0, np.nan, np.nan])
-    with pytest.raises(InputError, match=r"asks for level, but the data has the columns prompt, completion"):
+    with pytest.raises(InputError, match=r"needs level, but the data has the columns prompt, completion"):
         reward(PROMPTS, COMPLETIONS)
 
 
@@ -80,19 +80,21 @@ def test_a_function_that_workers_find_may_be_given_itself():
 )
 def test_a_function_that_no_worker_can_find_is_refused(function):
     assert each(function)(["?"], ["x"]) == [1.0]
-    with pytest.raises(InputError, match=r"a worker process cannot find the function .*; keep it at the top of a file"):
+    with pytest.raises(
+        InputError, match=r"a worker process cannot import the function .*; define it at the top level of a file"
+    ):
         each(function, seconds=1.0)
 
 
 def test_a_function_of_the_main_script_is_refused(monkeypatch):
     monkeypatch.setattr(by_length, "__module__", "__main__")
-    with pytest.raises(InputError, match=r"cannot find the function __main__\.by_length"):
+    with pytest.raises(InputError, match=r"cannot import the function __main__\.by_length"):
         each(by_length, seconds=1.0)
 
 
 def test_options_of_workers_need_a_limit():
     for options in ({"workers": 2}, {"memory": 10}):
-        with pytest.raises(InputError, match="give `seconds`, or leave them out"):
+        with pytest.raises(InputError, match="set `seconds`, or remove them"):
             each(by_length, **options)
     with pytest.raises(InputError, match=r"time limit of .* is -1"):
         each("math:sqrt", seconds=-1)

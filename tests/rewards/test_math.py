@@ -20,8 +20,8 @@ from rljax.rewards.math import (
     settled,
     simplified,
 )
+from rljax.rewards.pool import shared_pool
 from rljax.rewards.protocol import judge
-from rljax.rewards.workers import shared_pool
 
 
 def equal(answer: str, reference: str) -> float | None:
@@ -205,7 +205,7 @@ def test_references_of_many_kinds():
     assert math(["?"] * 9, [r"\boxed{27}"] * 9, references) == [1.0] * 5 + [None] * 4
     for entry, kind in ((True, "bool"), ([27], "list")):
         with pytest.raises(
-            InputError, match=rf"the reference answer 1 is .*{re.escape(str(entry))}, a {kind}; give text or a number"
+            InputError, match=rf"the reference answer 1 is .*{re.escape(str(entry))}, a {kind}; it must be text or a number"
         ):
             math(["?"] * 2, ["#### 1"] * 2, ["1", entry])
 
@@ -307,7 +307,7 @@ def test_gsm8k(completion, reference, reward):
 
 
 def test_gsm8k_refuses_a_reference_without_a_number():
-    with pytest.raises(InputError, match="the reference answer 1 is 'twelve'; GSM8K wants a number"):
+    with pytest.raises(InputError, match="the reference answer 1 is 'twelve'; GSM8K needs a number"):
         gsm8k(["?"] * 2, ["#### 1"] * 2, ["1", "twelve"])
 
 
@@ -335,7 +335,7 @@ def test_aime(completion, reference, reward):
 
 @pytest.mark.parametrize("reference", ["1000", "-1", "4.5", 1000, 4.5, r"\frac{1}{2}"])
 def test_aime_refuses_other_references(reference):
-    with pytest.raises(InputError, match=r"the reference answer 0 is .*; AIME wants an integer from 0 to 999"):
+    with pytest.raises(InputError, match=r"the reference answer 0 is .*; an AIME answer is an integer from 0 to 999"):
         aime(["?"], [r"\boxed{1}"], [reference])
 
 

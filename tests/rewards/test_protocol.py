@@ -136,14 +136,14 @@ async def failing(completions):
 
 @pytest.mark.parametrize(("reward", "name"), [(Judge(), "Judge"), (failing, "failing")])
 def test_what_a_reward_raises_is_chained(reward, name):
-    with pytest.raises(InputError, match=rf"the reward \S*{name} raised KeyError: .* mend the function") as caught:
+    with pytest.raises(InputError, match=rf"the reward \S*{name} raised KeyError: .* fix the function") as caught:
         ask(reward)
     assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_a_column_that_is_not_there_is_named():
     with pytest.raises(
-        InputError, match=r"asks for solution, tests, but the data has the columns prompts, completions, answer"
+        InputError, match=r"needs solution, tests, but the data has the columns prompts, completions, answer"
     ):
         ask(lambda completions, solution, tests, **kwargs: [0.0, 0.0])
 
@@ -154,14 +154,14 @@ def test_a_column_that_hides_an_argument_is_refused():
 
 
 def test_a_reward_that_hides_its_arguments_is_refused():
-    with pytest.raises(InputError, match=r"the reward builtins\.dict does not tell its arguments; wrap it"):
+    with pytest.raises(InputError, match=r"the reward builtins\.dict has no readable signature; wrap it"):
         ask(dict)
 
 
 def test_lengths_must_agree():
-    with pytest.raises(ValueError, match="completions must have one entry a prompt, got 1 for 2 prompts"):
+    with pytest.raises(ValueError, match="completions must have one entry per prompt, got 1 for 2 prompts"):
         score(exact, PROMPTS, ["#2"], COLUMNS)
-    with pytest.raises(ValueError, match="level must have one entry a prompt, got 1 for 2 prompts"):
+    with pytest.raises(ValueError, match="level must have one entry per prompt, got 1 for 2 prompts"):
         ask(exact, {"answer": ["2", "3"], "level": [1]})
 
 
@@ -190,8 +190,8 @@ def test_a_row_without_any_opinion_is_not_valid():
 @pytest.mark.parametrize(
     ("rewards", "weights", "message"),
     [
-        ({}, {}, "there is no reward"),
-        ({"a": exact}, {}, r"the weights are for \[\], the rewards are \['a'\]"),
+        ({}, {}, "there are no rewards to sum"),
+        ({"a": exact}, {}, r"the weights are for \[\], but the rewards are \['a'\]"),
         ({"a": exact}, {"a": 1.0, "b": 1.0}, r"the weights are for \['a', 'b'\]"),
         ({"a": exact}, {"a": math.nan}, "the weight of the reward 'a' is nan"),
     ],
@@ -247,7 +247,7 @@ def test_too_many_failures_stop_the_run(count, failed, share, stops):
 
 
 def test_the_first_failure_is_told():
-    with pytest.raises(InputError, match=r"\(2 raised, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Mend the"):
+    with pytest.raises(InputError, match=r"\(2 raised, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Fix the"):
         many(answers(20, raised=2, timed_out=3))
 
 
@@ -269,7 +269,7 @@ def test_a_whole_call_may_fail_only_if_everything_may():
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
 def test_a_share_is_between_nothing_and_everything(share):
-    with pytest.raises(InputError, match=r"max_failure_share is .*; give a number from 0 to 1"):
+    with pytest.raises(InputError, match=r"max_failure_share is .*; it must be a number from 0 to 1"):
         many(answers(20), max_failure_share=share)
 
 

@@ -102,21 +102,22 @@ def mine(completions):
     [
         (
             "exakt",
-            "there is no reward 'exakt'; take one of 'exact', 'math', .*, or name your own as `module:function` or `path.py",
+            "there is no reward 'exakt'; choose one of 'exact', 'math', .*, or name your own as `module:function` or `path.py",
         ),
         ("", "there is no reward ''"),
         (":f", "there is no reward ':f'"),
         ("math:", "there is no reward 'math:'"),
-        (3, "the reward 3 is neither a function nor the name of one; take one of 'exact'"),
+        (3, "the reward 3 is neither a function nor the name of one; choose one of 'exact'"),
         ("no_such_module:f", r"module 'no_such_module' cannot be imported \(ModuleNotFoundError: .*`path\.py:function`"),
         (
             "rljax.rewards.format:nope",
             r"rljax\.rewards\.format has no .nope.; it has .*, has_final_answer, .*\.",
         ),
         ("math:pi", "math holds no function 'pi'"),
-        ("./nope.py:f", "there is no file 'nope.py'"),
+        ("./nope.py:f", "the file 'nope.py' does not exist"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_resolve_refusals(reward, message):
     with pytest.raises(InputError, match=message):
         resolve(reward)

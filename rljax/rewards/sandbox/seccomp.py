@@ -1,6 +1,6 @@
 """The system calls that a program in the sandbox may make, as a filter that the kernel applies.
 
-What is not listed does not exist for the program: no process, no socket, no signal to anybody, no tracing, no mount.
+A call that is not listed fails as if it did not exist: no new process, no socket, no signal to others, no tracing, no mount.
 """
 
 import ctypes
@@ -36,23 +36,20 @@ _WRITING = """
 _CONDITIONAL = """
     open 2 -, openat 257 56, clone 56 220, prlimit64 302 261, ioctl 16 29
 """
-_COLUMN = MappingProxyType({"x86_64": 1, "aarch64": 2})  # of the tables above: a name and its number on either, - for none
+_COLUMN = MappingProxyType(
+    {"x86_64": 1, "aarch64": 2}
+)  # columns of the tables above: the number of each call on either machine, - if it has none
 _AUDIT = MappingProxyType({"x86_64": 0xC000003E, "aarch64": 0xC00000B7})
-_OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # not read-only, create, truncate, append, nameless file
+_OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # write access, create, truncate, append, unnamed file
 _THREAD = 0x10000
-_TERMINAL_QUESTIONS = (
-    0x5401,
-    0x5450,
-    0x5451,
-    0x5421,
-)  # what Python asks of a file: is it a terminal, inherit, do not block
+_FILE_REQUESTS = (0x5401, 0x5450, 0x5451, 0x5421)  # Python's own: is it a terminal, (do not) inherit, do not block
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
 def available() -> bool:
-    """Say whether there is a filter for this machine.
+    """Return whether there is a filter for this machine.
 
     Example:
         >>> available() in (True, False)
@@ -62,14 +59,14 @@ def available() -> bool:
 
 
 def assembled(machine: str, writing: bool) -> bytes:
-    """Write the filter in the kernel's form.
+    """Assemble the filter in the kernel's binary form.
 
     Args:
         machine: `x86_64` or `aarch64`.
-        writing: whether files may be made and changed, where their modes allow it.
+        writing: whether files may be created and changed, where their modes allow it.
 
     Returns:
-        8 bytes an instruction.
+        8 bytes per instruction.
 
     Example:
         >>> len(assembled("x86_64", True)) > len(assembled("x86_64", False)) > 0
@@ -84,25 +81,25 @@ def assembled(machine: str, writing: bool) -> bytes:
             rules += _if_no_bit(conditional[name], place, 0 if writing else _OPEN_FOR_WRITING, errno.EROFS)
     rules += _if_any_bit(conditional["clone"], 0, _THREAD, errno.EPERM)
     rules += _if_equal(conditional["prlimit64"], 0, (0,), errno.EPERM)
-    rules += _if_equal(conditional["ioctl"], 1, _TERMINAL_QUESTIONS, errno.ENOTTY)
+    rules += _if_equal(conditional["ioctl"], 1, _FILE_REQUESTS, errno.ENOTTY)
     return b"".join([*rules, _step(_RETURN, _REFUSE | errno.ENOSYS)])
 
 
 def install(writing: bool) -> None:
-    """Put the filter on this process and everything it becomes, for good.
+    """Apply the filter to this process and all it turns into, irrevocably.
 
     Args:
-        writing: whether files may be made and changed, where their modes allow it.
+        writing: whether files may be created and changed, where their modes allow it.
 
     Raises:
-        OSError: the kernel does not take it.
+        OSError: the kernel rejects it.
     """
     program = assembled(platform.machine(), writing)
     instructions = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions)))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), described, ctypes.c_ulong(0), ctypes.c_ulong(0)):
-        raise OSError(ctypes.get_errno(), "the kernel takes no filter of system calls")
+        raise OSError(ctypes.get_errno(), "the kernel rejects the system call filter")
 
 
 def _numbers(table: str, machine: str) -> dict[str, int]:
@@ -115,7 +112,7 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _argument(place: int) -> bytes:
-    return _step(_LOAD, 16 + 8 * place)  # the low half: flags, numbers of processes and of questions fit in it
+    return _step(_LOAD, 16 + 8 * place)  # the low half: flags, process ids and request numbers fit in it
 
 
 def _if_no_bit(call: int, place: int, bits: int, refusal: int) -> list[bytes]:

@@ -252,7 +252,7 @@ for text in (b'["value", [{"eval": "42"}, []]]', b'["value", [{"remote": 0}, []]
 """,
     "the server's own parts replaced": """
 import sys
-wire = sys.modules["rljax.rewards.sandbox_wire"]
+wire = sys.modules["rljax.rewards.sandbox.wire"]
 send = wire.send
 wire.send = lambda file, message: send(file, ["value", [{"remote": 0}, []]])
 wire.encode = lambda value, refer: {"type": "object"}
@@ -416,7 +416,7 @@ def launched() -> dict[int, int]:
             command = (entry / "cmdline").read_text()
         except OSError:
             continue
-        if "sandbox_launch" in command:
+        if "sandbox/launch.py" in command:
             parents[int(entry.name)] = parent
     return parents
 

@@ -4,15 +4,18 @@ import ast
 import logging
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards import sandbox, sandbox_confine, sandbox_spaces
-from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, judge_all, level
+from rljax.rewards.sandbox import LEVELS, Limits, Program, confine, judge, judge_all, judging, level, spaces
 
 LEVEL = level()
+PARTS = sorted(
+    file for file in Path(judging.__file__).parent.glob("*.py") if file.stem not in ("__init__", "judging")
+)  # what the launcher loads
 HERE = LEVELS[LEVELS.index(LEVEL) :]
 
 PROGRAM = """
@@ -167,17 +170,17 @@ def test_level_is_said_once(caplog):
 
 def test_weaker_levels_are_taken_in_order_and_none_is_refused(monkeypatch):
     level.cache_clear()
-    monkeypatch.setattr(sandbox, "_problem", lambda name: None if name == "rlimits" else "not here")
+    monkeypatch.setattr(judging, "_problem", lambda name: None if name == "rlimits" else "not here")
     assert level() == "rlimits"
     level.cache_clear()
-    monkeypatch.setattr(sandbox, "_problem", lambda name: "not here")
+    monkeypatch.setattr(judging, "_problem", lambda name: "not here")
     with pytest.raises(InputError, match="namespaces: not here; seccomp: not here; rlimits: not here"):
         level()
     level.cache_clear()
 
 
 def test_level_that_cannot_be_had_is_refused(monkeypatch):
-    monkeypatch.setattr(sandbox, "_launch", lambda *_: [b'{"ended": "not confined", "reason": "no such call"}'])
+    monkeypatch.setattr(judging, "_launch", lambda *_: [b'{"ended": "not confined", "reason": "no such call"}'])
     with pytest.raises(InputError, match="no such call"):
         judge(Program("", ("assert 1",)), at="namespaces")
 
@@ -191,17 +194,19 @@ def test_launcher_that_dies_is_no_pass(monkeypatch, tmp_path):
     ):
         launcher = tmp_path / "launcher.py"
         launcher.write_text(text)
-        monkeypatch.setattr(sandbox, "_LAUNCHER", launcher)
-        monkeypatch.setattr(sandbox, "_GRACE_SECONDS", 0.1)
+        monkeypatch.setattr(judging, "_LAUNCHER", launcher)
+        monkeypatch.setattr(judging, "_GRACE_SECONDS", 0.1)
         assert judge(program, Limits(seconds=0.5), LEVEL)[:2] == ((0.0,), ended)
 
 
-@pytest.mark.parametrize("file", sorted(sandbox._LAUNCHER.parent.glob("sandbox_*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
 def test_what_the_launcher_loads_is_small(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
-    assert {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names} <= {"rljax.rewards"}
+    assert {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names} <= {
+        "rljax.rewards.sandbox"
+    }
 
 
 def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
@@ -210,10 +215,10 @@ def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
     (tmp_path / "closed").chmod(0o700)
     path = [str(library), "/elsewhere"]
     held = SimpleNamespace(__file__=str(library / "os.py"))
-    monkeypatch.setattr(sandbox_spaces.os, "__file__", held.__file__)
-    monkeypatch.setattr(sandbox_spaces.sys, "path", path)
-    monkeypatch.setattr(sandbox_spaces.sys, "modules", {})
-    sandbox_spaces.reach_library()
+    monkeypatch.setattr(spaces.os, "__file__", held.__file__)
+    monkeypatch.setattr(spaces.sys, "path", path)
+    monkeypatch.setattr(spaces.sys, "modules", {})
+    spaces.reach_library()
     number = int(path[0].rpartition("/")[2])
     assert path[1] == "/elsewhere"
     assert os.path.samestat(os.fstat(number), library.stat())
@@ -223,7 +228,7 @@ def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
 def test_users_of_two_programs_differ_unless_there_is_but_one(monkeypatch, tmp_path):
     for table, spare in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
         (tmp_path / "uid_map").write_text(table)
-        monkeypatch.setattr(sandbox_confine, "Path", lambda _: tmp_path / "uid_map")
-        users = {sandbox_confine.nobody(0), sandbox_confine.nobody(1)}
+        monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "uid_map")
+        users = {confine.nobody(0), confine.nobody(1)}
         assert len(users) == (2 if spare else 1)
         assert all(user > 1000 for user in users) or not spare

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.rewards import sandbox_seccomp
-from rljax.rewards import sandbox_wire as wire
+from rljax.rewards.sandbox import seccomp, wire
 
 PLAIN = st.recursive(
     st.none()
@@ -164,7 +163,7 @@ X86, ARM = 0xC000003E, 0xC00000B7
 )
 def test_filter(machine, audit, harmless, writing, harmful):
     for may_write in (True, False):
-        program = sandbox_seccomp.assembled(machine, may_write)
+        program = seccomp.assembled(machine, may_write)
         assert len(program) // 8 < 4096
         assert all(verdict_of(program, audit, call) == ALLOW for call in harmless)
         assert all(verdict_of(program, audit, call) & 0xFFFF0000 == 0x00050000 for call in harmful)

@@ -1,6 +1,6 @@
-"""Taking a process of its own away from everything, by what the kernel offers to this user.
+"""Confine a process with what the kernel offers to this user.
 
-Only the small launcher that was started for one program comes here, never the process that trains: these functions fork.
+Only the launcher of one program uses this module, never the trainer's process: these functions fork.
 """
 
 import contextlib
@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.rewards import sandbox_seccomp as seccomp
-from rljax.rewards import sandbox_spaces as spaces
+from rljax.rewards.sandbox import seccomp, spaces
 
 _PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
 _OPEN_FILES = 64
@@ -22,7 +21,7 @@ _ENOUGH_USERS = 2**15
 
 
 class Bounds(NamedTuple):
-    """What one process may use; see `rljax.rewards.sandbox.Limits`."""
+    """The resources of one process; see `rljax.rewards.sandbox.Limits`."""
 
     seconds: float
     memory_bytes: int
@@ -35,34 +34,34 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
 
     Args:
         body: the function.
-        keep: the descriptors that it needs; all others are closed.
+        keep: the file descriptors that it needs; all others are closed.
         level: `namespaces`, `seccomp` or `rlimits`.
-        bounds: what it may use.
+        bounds: the resources it may use.
         folder: an empty folder.
-        user: the number of a user that nobody has, for the case that this process is root's.
+        user: the id of a user that nobody else has; used if this process runs as root.
 
     Returns:
-        The number of the process, which leads a group of its own.
+        The process id. The process leads a process group of its own.
 
     Raises:
-        OSError: the process cannot be confined so; the message says why.
+        OSError: the process cannot be confined at this level; the message says why.
     """
-    listen, tell = os.pipe()
+    error_out, error_in = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            _confine((*keep, tell), level, bounds, folder, user)
-            os.close(tell)
+            _confine((*keep, error_in), level, bounds, folder, user)
+            os.close(error_in)
             body()
             code = 0
         except BaseException as error:
-            with contextlib.suppress(OSError):  # nobody listens any more once the confinement stands
-                os.write(tell, f"{type(error).__name__}: {error}"[:500].encode())
+            with contextlib.suppress(OSError):  # nobody reads any more once the process is confined
+                os.write(error_in, f"{type(error).__name__}: {error}"[:500].encode())
         finally:
             os._exit(code)
-    os.close(tell)
-    with open(listen, "rb") as problems:
+    os.close(error_in)
+    with open(error_out, "rb") as problems:
         problem = problems.read().decode()
     if problem:
         raise OSError(problem)
@@ -70,20 +69,20 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
 
 
 def adopt_orphans() -> None:
-    """Become the parent of the processes that outlive theirs among the descendants, and close this one to them; on Linux."""
+    """On Linux, become the parent of descendants whose own parents have ended, and keep them from inspecting this process."""
     if sys.platform == "linux":
         _prctl(_SUBREAPER, 1)
         _prctl(_DUMPABLE, 0)
 
 
 def nobody(position: int) -> int:
-    """Choose the number of a user that no other process has, neither a person's nor another program's under test.
+    """Choose a user id that no other process has, neither a person's nor that of another program under test.
 
     Args:
         position: 0 or 1, for the two processes of one launcher.
 
     Returns:
-        The number; this process's own where the system has no other to give, as in a container of one user.
+        The user id; this process's own if the system has no spare ones, as in a container with a single user.
 
     Example:
         >>> nobody(0) >= 0
@@ -98,19 +97,19 @@ def nobody(position: int) -> int:
 
 
 def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
-    """Leave behind, in this order: files, terminal, the system's names, its resources, its users, its calls."""
+    """Give up, in this order: the terminal, open files, the environment, the file system, resources, the user, system calls."""
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
-        os.dup2(nothing, standard)
+        os.dup2(null, standard)
     _close_all_but(keep)
     os.environ.clear()
     as_root = os.geteuid() == 0 != user
     if level == "namespaces":
         _die_with_parent()
-        _prctl(_DUMPABLE, 1)  # or the numbers of users in the new namespace could not be written
+        _prctl(_DUMPABLE, 1)  # otherwise the user ids of the new namespace could not be written
         as_root = spaces.unshare() and as_root
-        _continue_in_child(keep)  # the first process of the new namespace: when it ends, the kernel ends all others there
+        _continue_in_child(keep)  # the first process of the new namespace: when it ends, the kernel kills all others there
         spaces.enter(folder, bounds.file_bytes)
         _continue_in_child(keep)
     else:
@@ -118,23 +117,25 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         if as_root:
             os.chown(folder, user, user)
             spaces.reach_library()
-    counted_apart = as_root or level == "namespaces"  # elsewhere the limit counts all threads of this user
+    counted_apart = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
     _limit(bounds, bounds.threads if counted_apart and level != "rlimits" else 0)
     if as_root:
         os.setgroups([])
         os.setgid(user)
-        os.setuid(user)  # root's is for good
+        os.setuid(user)  # irrevocable, since this process was root
     if sys.platform == "linux":
         spaces.drop_capabilities()
         _die_with_parent()
-        _prctl(_DUMPABLE, 1 if as_root else 0)  # a user of its own may look at /proc/self, another's must not be looked at
+        _prctl(
+            _DUMPABLE, 1 if as_root else 0
+        )  # a process with a user of its own may read /proc/self; a shared user's other processes must not read this one
         _prctl(_NO_NEW_PRIVILEGES, 1)
     if level != "rlimits":
         seccomp.install(writing=level == "namespaces")
 
 
 def _continue_in_child(keep: tuple[int, ...]) -> None:
-    """Go on in a child; the parent waits for its end, and ends."""
+    """Continue in a child process. The parent waits for it to end and then exits."""
     pid = os.fork()
     if pid == 0:
         _die_with_parent()
@@ -163,7 +164,7 @@ def _limit(bounds: Bounds, threads: int) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NPROC: threads,
     }
-    if sys.platform == "linux":  # macOS knows the name and does not keep to it
+    if sys.platform == "linux":  # macOS accepts the limit and does not enforce it
         limits[resource.RLIMIT_AS] = bounds.memory_bytes
     for kind, most in limits.items():
         hard = resource.getrlimit(kind)[1]

@@ -1,8 +1,8 @@
-"""What the processes of the sandbox say to each other: plain data in frames, and never an object of the program under test.
+"""The messages between the processes of the sandbox: plain data in frames, never an object of the program under test.
 
-Every value is written as JSON in which `None`, booleans, strings, floats, lists and small integers stand for themselves, and
-everything else is an object with one key that names the kind. What is read is built from exact builtin and standard types
-alone, so that no `__eq__` or `__hash__` of a stranger ever reaches the process that compares.
+Every value is encoded as JSON in which `None`, booleans, strings, floats, lists and small integers stand for themselves.
+Anything else is an object whose one key names its kind. Values are decoded to exact builtin and standard library types only,
+so no `__eq__` or `__hash__` of the program ever reaches the process that compares.
 """
 
 import datetime
@@ -11,16 +11,17 @@ import os
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
 
 LONGEST_FRAME = 8 * 2**20
-"""Bytes of the largest message that is read."""
+"""The largest message that is accepted, in bytes."""
 
 _HEADER = struct.Struct(">Q")
-_NATIVE_INTEGERS = 2**63  # beyond, decimal digits would cost quadratic time
+_NATIVE_INTEGERS = 2**63  # larger ones are sent in hexadecimal: decimal digits take quadratic time
 _TYPES = MappingProxyType(
     {
         kind.__name__: kind
@@ -28,16 +29,16 @@ _TYPES = MappingProxyType(
     }
 )
 _SEQUENCES = MappingProxyType({"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque})
-_NATIVE = MappingProxyType(
+_NATIVE: Mapping[type, Callable[[Any], object]] = MappingProxyType(
     {
         str: str.__str__,
         float: float.__float__,
         int: lambda value: int(value) if abs(value) < _NATIVE_INTEGERS else {"int": [f"{value:x}"]},
     }
 )
-_KINDS = MappingProxyType(  # how a value is taken apart, and how it is made of the parts
-    {
-        "int": ((), None, lambda digits: int(digits, 16)),
+_KINDS: Mapping[str, tuple[Any, Callable[[Any], tuple], Callable[..., object]]] = MappingProxyType(
+    {  # the type, how a value is taken apart, and how it is made from its parts
+        "int": ((), lambda value: (), lambda digits: int(digits, 16)),
         "complex": (complex, lambda value: (value.real, value.imag), complex),
         "bytes": (bytes, lambda value: (value.hex(),), bytes.fromhex),
         "bytearray": (bytearray, lambda value: (value.hex(),), bytearray.fromhex),
@@ -58,17 +59,17 @@ _KINDS = MappingProxyType(  # how a value is taken apart, and how it is made of 
 
 
 class WireError(ValueError):
-    """A message that is cut off, too long, or not of the agreed form."""
+    """A message is cut off, too long, or malformed."""
 
 
 def frame(message: object) -> bytes:
-    """Put one message into bytes.
+    """Encode one message as bytes.
 
     Args:
-        message: anything that JSON can hold.
+        message: any value that JSON can represent.
 
     Returns:
-        Its length and its text.
+        The length of the JSON text, then the text.
 
     Example:
         >>> frame([1])
@@ -82,16 +83,16 @@ def send(file: int, message: object) -> None:
     """Write one message.
 
     Args:
-        file: a descriptor.
-        message: anything that JSON can hold.
+        file: a file descriptor.
+        message: any value that JSON can represent.
 
     Raises:
-        OSError: nobody reads any more.
+        OSError: the other end is closed.
 
     Example:
         >>> import os
-        >>> here, there = os.pipe()
-        >>> send(there, ["call", 1]); receive(here)
+        >>> reader, writer = os.pipe()
+        >>> send(writer, ["call", 1]); receive(reader)
         ['call', 1]
     """
     rest = memoryview(frame(message))
@@ -99,26 +100,26 @@ def send(file: int, message: object) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def receive(file: int) -> object:
+def receive(file: int) -> Any:
     """Read one message and not a byte more.
 
     Args:
-        file: a descriptor.
+        file: a file descriptor.
 
     Returns:
-        What was sent.
+        The message.
 
     Raises:
-        WireError: the other side is gone, or sent something that is no message.
+        WireError: the other end is closed, or the bytes are not a message.
 
     Example:
         >>> import os
-        >>> here, there = os.pipe()
-        >>> _ = os.write(there, bytes([255] * 8))
-        >>> receive(here)
+        >>> reader, writer = os.pipe()
+        >>> _ = os.write(writer, bytes([255] * 8))
+        >>> receive(reader)
         Traceback (most recent call last):
         ...
-        rljax.rewards.sandbox_wire.WireError: a message of 18446744073709551615 bytes
+        rljax.rewards.sandbox.wire.WireError: a message of 18446744073709551615 bytes
     """
     (length,) = _HEADER.unpack(_read(file, _HEADER.size))
     if length > LONGEST_FRAME:
@@ -131,14 +132,14 @@ def receive(file: int) -> object:
 
 
 def encode(value: object, refer: Callable[[object], int]) -> object:
-    """Write a value in terms of JSON.
+    """Encode a value as JSON.
 
     Args:
-        value: anything.
-        refer: gives a number to an object that is not plain data, under which the other side can ask about it.
+        value: any value.
+        refer: returns a number for an object that is not plain data; the other process asks about it by that number.
 
     Returns:
-        What `send` can send.
+        A message that `send` can send.
 
     Example:
         >>> encode({1: (2.5, 2**70)}, id)
@@ -146,9 +147,9 @@ def encode(value: object, refer: Callable[[object], int]) -> object:
     """
     if value is None or type(value) is bool:
         return value
-    for kind, write in _NATIVE.items():
+    for kind, convert in _NATIVE.items():
         if isinstance(value, kind):
-            return write(value)
+            return convert(value)
     if isinstance(value, list):
         return [encode(entry, refer) for entry in value]
     name, parts = _taken_apart(value, refer)
@@ -169,18 +170,18 @@ def _taken_apart(value: object, refer: Callable[[object], int]) -> tuple[str, It
     return "remote", [refer(value)]
 
 
-def decode(written: object, revive: Callable[[int], object]) -> object:
-    """Read what `encode` wrote, or refuse it.
+def decode(encoded: object, revive: Callable[[int], object]) -> object:
+    """Decode what `encode` returned.
 
     Args:
-        written: what `receive` returned.
-        revive: gives the object that stands here for the other side's object of a number.
+        encoded: a message from `receive`.
+        revive: returns the object that represents the other process's object with this number.
 
     Returns:
-        A value of exact builtin and standard types, and of what `revive` returns.
+        A value built from exact builtin and standard library types, and from what `revive` returns.
 
     Raises:
-        WireError: it is nothing that `encode` writes.
+        WireError: `encode` would never return this.
 
     Example:
         >>> decode({"dict": [[1, {"tuple": [2.5, None]}]]}, abs)
@@ -188,25 +189,26 @@ def decode(written: object, revive: Callable[[int], object]) -> object:
         >>> decode({"dict": [[[], 1]]}, abs)
         Traceback (most recent call last):
         ...
-        rljax.rewards.sandbox_wire.WireError: not a value: TypeError
+        rljax.rewards.sandbox.wire.WireError: not a value: TypeError
     """
     try:
-        return _decode(written, revive)
+        return _decode(encoded, revive)
     except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as error:
         raise WireError(f"not a value: {type(error).__name__}") from error
 
 
-def _decode(written: object, revive: Callable[[int], object]) -> object:
-    if isinstance(written, list):
-        return [_decode(entry, revive) for entry in written]
-    if not isinstance(written, dict):
-        return written
-    ((name, content),) = written.items()
+def _decode(encoded: object, revive: Callable[[int], object]) -> object:
+    if isinstance(encoded, list):
+        return [_decode(entry, revive) for entry in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    ((name, content),) = encoded.items()
     if name == "dict":
         return {_decode(key, revive): _decode(entry, revive) for key, entry in content}
     if name in _SEQUENCES:
         return _SEQUENCES[name](_decode(entry, revive) for entry in content)
-    make = {"remote": revive, "type": _TYPES.__getitem__}[name] if name in ("remote", "type") else _KINDS[name][2]
+    special: dict[str, Callable[..., object]] = {"remote": revive, "type": _TYPES.__getitem__}
+    make = special[name] if name in special else _KINDS[name][2]
     return make(*(_decode(part, revive) for part in content))
 
 
@@ -215,7 +217,7 @@ def _read(file: int, count: int) -> bytes:
     while count:
         part = os.read(file, min(count, 2**20))
         if not part:
-            raise WireError("the other side is gone")
+            raise WireError("the other end of the connection is closed")
         parts.append(part)
         count -= len(part)
     return b"".join(parts)

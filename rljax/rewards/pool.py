@@ -1,8 +1,8 @@
-"""Processes that judge many items, each under a hard time limit.
+"""A pool of worker processes that judge many items, each item under a hard time limit.
 
-They are started as fresh interpreters, not through `multiprocessing`: its start methods either copy a process that has JAX's
-threads (fork), or import the main script once more in every worker (spawn, forkserver). A script without a main guard would
-start itself again, and one that imports JAX would claim its devices in every worker.
+The workers are fresh interpreters and do not use `multiprocessing`: its start methods either copy a process that has JAX's
+threads (fork) or import the main script again in every worker (spawn, forkserver). A script without a main guard would start
+itself again, and one that imports JAX would claim its devices in every worker.
 """
 
 import functools
@@ -22,11 +22,12 @@ from multiprocessing.connection import Connection, wait
 
 from rljax.errors import InputError
 from rljax.rewards.failure import Failed
+from rljax.text import one_line
 
 _START_SECONDS = 120.0
-# How long after an item's own limit its worker is killed from outside: for a function that stops the timer in its process.
+# A worker is killed from outside this long after the time limit, in case the function stops the timer of its process.
 _GRACE_SECONDS = 1.0
-# A worker is replaced after so many items: computer algebra keeps some kilobytes of every one.
+# A worker is replaced after this many items: computer algebra leaks a few kilobytes with each.
 _LIFETIME = 20_000
 _STARTING = -1
 _IDLE = -2
@@ -37,26 +38,26 @@ class _Worker:
     process: subprocess.Popen
     connection: Connection
     item: int
-    """Position of the item in work, or one of the states above."""
+    """Position of the item that the worker is judging, or one of the states above."""
     deadline: float
     served: int = 0
 
 
 class Pool:
-    """Workers that call one function, kept from call to call.
+    """Worker processes that call one function and are kept from call to call.
 
-    A worker that exceeds the limit, or dies, is replaced; the others go on. Workers are started when first needed, and end
-    with this process, however it ends.
+    A worker that exceeds the time limit or dies is replaced; the others go on. Workers start when they are first needed, and
+    end with this process, however it ends.
 
     Args:
-        function: what a worker calls, as `module:function` or `path.py:function`. Its module is imported in each worker, and
-            that does not count against the time limit.
-        seconds: wall-clock limit of one item, positive.
-        workers: how many processes; None for one a core, at most 8.
-        memory: most bytes of address space a worker may have (Linux only), or None for no limit.
+        function: the function that the workers call, as `module:function` or `path.py:function`. Each worker imports its
+            module; that does not count against the time limit.
+        seconds: wall-clock time limit of one item, positive.
+        workers: number of processes; None means one per core, at most 8.
+        memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
 
     Raises:
-        InputError: `seconds` or `workers` not positive.
+        InputError: `seconds` or `workers` is not positive.
 
     Example:
         >>> with Pool("math:sqrt", seconds=5.0, workers=1) as pool:
@@ -64,14 +65,14 @@ class Pool:
         'math:sqrt'
     """
 
-    def __init__(self, function: str, *, seconds: float, workers: int | None = None, memory: int | None = None):
+    def __init__(self, function: str, *, seconds: float | int, workers: int | None = None, memory: int | None = None):
         if not seconds > 0:
-            raise InputError(f"the time limit of {function!r} is {seconds!r}; give a positive number of seconds.")
+            raise InputError(f"the time limit of {function!r} is {seconds!r}; it must be a positive number of seconds.")
         if workers is not None and workers < 1:
-            raise InputError(f"{function!r} is to run in {workers!r} workers; give at least 1.")
+            raise InputError(f"{function!r} cannot run in {workers!r} workers; `workers` must be at least 1.")
         self.function = function
         self.seconds = seconds
-        self.count = min(8, os.cpu_count() or 1) if workers is None else workers
+        self.count = _default_count() if workers is None else workers
         self.memory = memory
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -85,7 +86,7 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """End the workers. A later `map` starts new ones."""
+        """Kill the workers. A later `map` starts new ones."""
         _end_all(self._workers, self._owner)
 
     def map(
@@ -94,24 +95,24 @@ class Pool:
         """Call the function on every item.
 
         Args:
-            items: keyword arguments of the function; they must pickle.
-            progress: called with the number of items done and of all items, after each; or None.
+            items: keyword arguments of the function, one mapping per call; they must be picklable.
+            progress: called after each item with the number of items done and of all items; or None.
 
         Returns:
-            In the order of the items what the function returned, or `Failed` where it raised, exceeded the limit, or took its
-            process down with it.
+            For each item, in order, what the function returned, or `Failed` if it raised, exceeded the time limit or crashed
+            its process.
 
         Raises:
             InputError: a worker cannot be started, or cannot import the function.
-            RuntimeError: this process is a fork of the one that made the pool.
+            RuntimeError: this process was forked from the one that made the pool.
         """
         if os.getpid() != self._owner:
-            raise RuntimeError("a pool of workers belongs to the process that made it; make another one after a fork")
+            raise RuntimeError("a pool of workers belongs to the process that made it; make a new pool after a fork")
         with self._lock:
             try:
                 return self._run([dict(item) for item in items], progress)
             except BaseException:
-                self.close()  # a worker may still be busy with an item that nobody waits for
+                self.close()  # a worker may still be busy with an item whose result nobody needs
                 raise
 
     def _run(self, items: list[dict], progress: Callable[[int, int], None] | None) -> list[object | Failed]:
@@ -128,12 +129,12 @@ class Pool:
         return outcomes
 
     def _employ(self, items: list[dict], waiting: deque[int]) -> None:
-        """Give every free worker an item, and start as many workers as there is work for."""
+        """Give every idle worker an item, and start as many workers as there are items for."""
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting:
                 try:
                     worker.connection.send((items[waiting[0]], self.seconds))
-                except (BrokenPipeError, ConnectionResetError):  # it died in idleness, by a hand from outside
+                except (BrokenPipeError, ConnectionResetError):  # something else killed the idle worker
                     self._dismiss(worker)
                     continue
                 worker.item = waiting.popleft()
@@ -143,10 +144,10 @@ class Pool:
             self._workers.append(_start(self.function, self.memory))
 
     def _collect(self) -> list[tuple[int, object]]:
-        """Wait until something has happened, and say which items it ended."""
+        """Wait until a worker sends something, dies or exceeds its limit, and return the items that this ended."""
         active = [worker for worker in self._workers if worker.item != _IDLE]
-        patience = min((worker.deadline for worker in active), default=0.0) - time.monotonic()
-        ready = wait([worker.connection for worker in active], timeout=max(0.0, patience))
+        remaining = min((worker.deadline for worker in active), default=0.0) - time.monotonic()
+        ready = wait([worker.connection for worker in active], timeout=max(0.0, remaining))
         ended = []
         for worker in active:
             if worker.connection in ready:
@@ -160,25 +161,25 @@ class Pool:
             received = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             return self._lose(worker, overdue=False)
-        except Exception as error:  # what the function returned cannot be made here
-            received = Failed("raised", f"its result cannot be received ({type(error).__name__}: {error})")
+        except Exception as error:  # the result cannot be unpickled here
+            received = Failed("raised", f"its result cannot be unpickled ({one_line(error)})")
         item, worker.item = worker.item, _IDLE
         if item != _STARTING:
             worker.served += 1
             if worker.served >= _LIFETIME:
                 self._dismiss(worker)
             return [(item, received)]
-        if received is not None:
+        if isinstance(received, Failed):
             raise InputError(f"a worker for {self.function!r} cannot start: {received.reason}")
         return []
 
     def _lose(self, worker: _Worker, *, overdue: bool) -> list[tuple[int, object]]:
-        """Replace a worker that has died or must be killed."""
+        """Remove a worker that has died or exceeded its limit, and return the item that failed with it."""
         item = worker.item
         status = self._dismiss(worker)
         if item == _STARTING:
             state = f"did not start within {_START_SECONDS:.0f} s" if overdue else f"ended at its start ({_ended(status)})"
-            raise InputError(f"a worker for {self.function!r} {state}; its own output says why.")
+            raise InputError(f"a worker for {self.function!r} {state}; see its output above for the reason.")
         if overdue or status == -signal.SIGALRM:
             return [(item, Failed("timed_out", f"no answer within {self.seconds:g} s"))]
         return [(item, Failed("raised", f"its process ended ({_ended(status)})"))]
@@ -189,13 +190,13 @@ class Pool:
 
 
 @functools.cache
-def _cached_pool(function: str, seconds: float, workers: int | None, memory: int | None, owner: int) -> Pool:
-    del owner  # part of the key: a forked process has none of its parent's workers
+def _cached_pool(function: str, seconds: float | int, workers: int | None, memory: int | None, owner: int) -> Pool:
+    del owner  # part of the cache key: a forked process cannot use its parent's workers
     return Pool(function, seconds=seconds, workers=workers, memory=memory)
 
 
-def shared_pool(function: str, *, seconds: float, workers: int | None = None, memory: int | None = None) -> Pool:
-    """Get the pool of this process for these arguments, the same one every time.
+def shared_pool(function: str, *, seconds: float | int, workers: int | None = None, memory: int | None = None) -> Pool:
+    """Get this process's pool for these arguments; the same arguments give the same pool.
 
     Args:
         function: as in `Pool`.
@@ -207,7 +208,7 @@ def shared_pool(function: str, *, seconds: float, workers: int | None = None, me
         A pool that is closed when this process ends.
 
     Raises:
-        InputError: what `Pool` refuses.
+        InputError: for the reasons `Pool` gives.
 
     Example:
         >>> shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
@@ -216,11 +217,17 @@ def shared_pool(function: str, *, seconds: float, workers: int | None = None, me
     return _cached_pool(function, seconds, workers, memory, os.getpid())
 
 
+def _default_count() -> int:
+    """One worker per core, at most 8; one where the number of cores is unknown."""
+    cores = os.cpu_count()
+    return 1 if cores is None else min(8, cores)
+
+
 def _start(function: str, memory: int | None) -> _Worker:
     ours, theirs = Pipe()
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        f"from rljax.rewards.worker import main\n"
+        f"from rljax.rewards.pool_worker import main\n"
         f"main({theirs.fileno()}, {function!r}, {memory!r})"
     )
     with theirs:
@@ -228,15 +235,15 @@ def _start(function: str, memory: int | None) -> _Worker:
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # Ctrl-C is for the trainer; and a worker's own children die with it
+            start_new_session=True,  # Ctrl-C must reach only the trainer, and a worker's children must die with it
         )
     return _Worker(process, ours, _STARTING, time.monotonic() + _START_SECONDS)
 
 
 def _end(worker: _Worker) -> int:
-    """Kill a worker and all that it started. The status of one that has ended by itself stays what it was."""
+    """Kill a worker and every process it started, and return its exit status, also if it had ended by itself before."""
     worker.connection.close()
-    with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group that has ended
+    with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group that has ended
         os.killpg(worker.process.pid, signal.SIGKILL)
     return worker.process.wait()
 

@@ -1,4 +1,4 @@
-"""Linux namespaces: a file system, a network, a table of processes and users of a process's own."""
+"""Linux namespaces: they give a process its own file system, network, process table and users."""
 
 import ctypes
 import os
@@ -21,13 +21,13 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def unshare() -> bool:
-    """Give this process namespaces of its own; the one of processes is its next child's.
+    """Give this process namespaces of its own. The process namespace begins with its next child.
 
     Returns:
-        False if it took a new namespace of users, in which this process's user is the only one.
+        False if that took a new user namespace, in which this process's user is the only one.
 
     Raises:
-        OSError: not permitted here.
+        OSError: the system does not permit it.
     """
     wanted = _MOUNTS | _NAMES | _IPC | _PROCESSES | _NETWORK
     libc = ctypes.CDLL(None, use_errno=True)
@@ -42,14 +42,14 @@ def unshare() -> bool:
 
 
 def enter(folder: str, temporary_bytes: int) -> None:
-    """Leave the file system for one with Python and the system's libraries, to read, and a temporary folder to write.
+    """Switch to a file system with Python and the system's libraries, read-only, and a temporary folder that can be written.
 
     Args:
-        folder: an empty folder, on which the new root is mounted; only this process sees it.
+        folder: an empty folder, on which the new root is mounted; only this process sees the mount.
         temporary_bytes: size of the temporary folder.
 
     Raises:
-        OSError: not permitted here, or a kernel before 5.12.
+        OSError: the system does not permit it, or the kernel is older than 5.12.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", folder, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
@@ -74,7 +74,7 @@ def enter(folder: str, temporary_bytes: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every privilege that is not the user's own, such as those over a namespace."""
+    """Give up every capability, such as those over a namespace."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_VERSION, 0))
     none = ctypes.create_string_buffer(24)
     if platform.machine() in _CALLS:
@@ -83,9 +83,9 @@ def drop_capabilities() -> None:
 
 
 def reach_library() -> None:
-    """Keep Python's library at hand where only root may pass through the folders above it.
+    """Keep Python's library readable if only root may enter the folders above it.
 
-    An open folder can be used by whoever holds it, and the path of a held folder leads into it.
+    A process that holds a folder open can use it, and the path of that file descriptor in /proc leads into it.
     """
     library = os.path.dirname(os.__file__)
     above = [Path(library), *Path(library).resolve().parents]
@@ -99,7 +99,7 @@ def reach_library() -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """Make one folder of the old file system visible in the new one, to read."""
+    """Make one folder of the old file system visible in the new one, read-only."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source) and not os.path.isabs(os.readlink(source)):
         os.symlink(os.readlink(source), target)

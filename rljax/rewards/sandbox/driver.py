@@ -1,7 +1,7 @@
-"""The side of the sandbox that holds the tests and decides, in a process of its own.
+"""The process of the sandbox that holds the tests and decides whether they pass.
 
-The names that the program under test defines stand here for questions to the other process. What comes back is plain data of
-this process's own types, or a `Remote` that can be called and asked but neither compared nor taken for true.
+Each name that the program under test defines is represented here by a proxy that asks the other process. Answers are plain data
+of this process's own types, or a `Remote`, which can be called and queried but neither compared nor used as a truth value.
 """
 
 import ast
@@ -12,54 +12,55 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from rljax.rewards import sandbox_wire as wire
+from rljax.rewards.sandbox import wire
 
 
 class CannotJudge(BaseException):
-    """The tests themselves cannot be run here; no Exception, because a test may catch those."""
+    """The tests themselves cannot run here. Not an `Exception`, because a test may catch those."""
 
 
 class CandidateError(Exception):
-    """The program under test raised something that is no builtin exception, or answered with no value, or is gone."""
+    """The program under test raised an exception that is not a builtin one, sent no valid answer, or ended."""
 
 
 class Link(NamedTuple):
-    """The descriptors to the process of the program under test."""
+    """The file descriptors of the connection to the process of the program under test."""
 
     questions: int
     answers: int
 
-    def ask(self, verb: str, target: int, *operands: object) -> object:
+    def ask(self, verb: str, target: int, *operands: Any) -> Any:
         """Ask, and wait for the answer.
 
-        A called function that returns None may have changed its arguments, and they are brought up to date here. One that
-        returns a value may not: a test that compares it with something made of the arguments would be easy to please.
+        A function that returns None may have changed its arguments, so they are updated here. After one that returns a value
+        they are not: otherwise the program could change what the test compares that value with.
         """
-        written = [wire.encode(operand, _number) for operand in operands]
+        encoded = [wire.encode(operand, _number) for operand in operands]
         try:
-            wire.send(self.questions, [verb, target, *written])
+            wire.send(self.questions, [verb, target, *encoded])
             answer = wire.receive(self.answers)
         except OSError as error:
-            raise CandidateError("the program is gone") from error
+            raise CandidateError("the program has ended") from error
         match answer:
             case ["value", [value, list(arguments)]]:
                 if value is None and verb == "call":
-                    for given, left in zip(operands[0], arguments, strict=False):
-                        _update(given, wire.decode(left, self._remote))
+                    for argument, changed in zip(operands[0], arguments, strict=False):
+                        _update(argument, wire.decode(changed, self._remote))
                 return wire.decode(value, self._remote)
             case ["error", str(name)]:
-                raised = vars(builtins).get(name)
-                known = isinstance(raised, type) and issubclass(raised, Exception)
-                raise raised("in the program") if known else CandidateError(name)
-        raise CandidateError("not an answer")
+                kind = vars(builtins).get(name)
+                if isinstance(kind, type) and issubclass(kind, Exception):
+                    raise kind("in the program")
+                raise CandidateError(name)
+        raise CandidateError("the message is not an answer")
 
     def _remote(self, number: int) -> "Remote":
         return Remote(self, number)
 
 
-def _refuse(self: "Remote", *others: object) -> NoReturn:
+def _refuse(self: object, *others: object) -> NoReturn:
     raise CandidateError("what the program returned is not plain data")
 
 
@@ -67,10 +68,10 @@ class Remote:
     """An object in the other process."""
 
     def __init__(self, link: Link, number: int) -> None:
-        object.__setattr__(self, "_known", (link, number))
+        object.__setattr__(self, "_reference", (link, number))
 
     def __call__(self, *positional: object, **named: object) -> object:
-        """Call it there."""
+        """Call the object in the other process."""
         return self._ask("call", list(positional), named)
 
     def __getattr__(self, name: str) -> object:
@@ -97,8 +98,8 @@ class Remote:
             except StopIteration:
                 return
 
-    def _ask(self, verb: str, *operands: object) -> object:
-        link, number = object.__getattribute__(self, "_known")
+    def _ask(self, verb: str, *operands: Any) -> Any:
+        link, number = object.__getattribute__(self, "_reference")
         return link.ask(verb, number, *operands)
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __contains__ = _refuse
@@ -106,29 +107,29 @@ class Remote:
 
 def _number(value: object) -> int:
     if isinstance(value, Remote):
-        return object.__getattribute__(value, "_known")[1]
-    raise CannotJudge(f"a test gives the program a {type(value).__name__}, which cannot be sent to another process")
+        return object.__getattribute__(value, "_reference")[1]
+    raise CannotJudge(f"a test passes a {type(value).__name__} to the program, and it cannot be sent to another process")
 
 
-def _update(given: object, left: object) -> None:
-    """Change a caller's argument into what the called function made of it."""
-    if type(given) is not type(left):
+def _update(argument: Any, changed: Any) -> None:
+    """Give a caller's mutable argument the content that the called function left in it."""
+    if type(argument) is not type(changed):
         return
-    if isinstance(given, list | bytearray):
-        given[:] = left
-    elif isinstance(given, dict | set):
-        given.clear()
-        given.update(left)
+    if isinstance(argument, list | bytearray):
+        argument[:] = changed
+    elif isinstance(argument, dict | set):
+        argument.clear()
+        argument.update(changed)
 
 
 def judge(job: Mapping, link: Link, report: int) -> None:
     """Run tests on the program behind a link.
 
     Args:
-        job: the fields of `rljax.rewards.sandbox.Program` but its code.
-        link: to the program.
-        report: the descriptor to write to: for each test one line of JSON, `[passed, counted]`; or one line with a string,
-            for tests that cannot be run.
+        job: the fields of `rljax.rewards.sandbox.Program` except its code.
+        link: the connection to the program.
+        report: the file descriptor to write to. Each test gives one line of JSON, `[passed, counted]`; tests that cannot run
+            give one line with a string.
     """
     try:
         for passed, counted in _results(job, link):
@@ -154,15 +155,15 @@ def _results(job: Mapping, link: Link) -> Iterator[tuple[int, int]]:
         yield _checked(check, space, job["entry_point"]) if ready else (0, 1)
 
 
-def _parsed(text: str, called: str) -> ast.Module:
+def _parsed(text: str, name: str) -> ast.Module:
     try:
         return ast.parse(text.replace("\r\n", "\n").strip())
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise CannotJudge(f"{called} is not Python: {error}") from error
+        raise CannotJudge(f"{name} is not Python: {error}") from error
 
 
 def _attempt(tree: ast.Module, space: dict) -> bool:
-    """Run statements, and say whether they ran to their end."""
+    """Run statements, and return whether they ran without an exception."""
     try:
         exec(compile(tree, "<test>", "exec"), space)
     except Exception:
@@ -171,20 +172,20 @@ def _attempt(tree: ast.Module, space: dict) -> bool:
 
 
 def _import_of(space: dict, statements: list[ast.stmt]) -> None:
-    """Import what the tests import, before the program could have a hand in what fails."""
-    imports = [statement for statement in statements if isinstance(statement, ast.Import | ast.ImportFrom)]
+    """Run the imports of the tests first, so that a failing import cannot be the program's doing."""
+    imports: list[ast.stmt] = [statement for statement in statements if isinstance(statement, ast.Import | ast.ImportFrom)]
     try:
         exec(compile(ast.Module(imports, []), "<imports>", "exec"), space)
     except ImportError as error:
-        raise CannotJudge(f"the tests import what the sandbox does not have: {error}") from error
+        raise CannotJudge(f"the tests import a module that the sandbox does not have: {error}") from error
 
 
 def _helpers(space: dict, prompt: str) -> None:
-    """Define here what the prompt defines, where the prompt is a program: the tests may use it, the program must not set it."""
+    """Define what the prompt defines, if it is a program: the tests may use it, and the program must not replace it."""
     try:
         compiled = compile(prompt, "<prompt>", "exec")
     except (SyntaxError, ValueError):
-        return  # a prompt in words
+        return  # a prompt in prose
     try:
         exec(compiled, space)
     except Exception as error:
@@ -198,7 +199,7 @@ def _loaded(trees: list[ast.Module]) -> list[ast.Name]:
 
 
 def _import_modules(space: dict, trees: list[ast.Module]) -> None:
-    """Import the standard modules that tests use and take for imported by the program, lest the program bring its own."""
+    """Import the standard modules that tests use without importing, so that the program cannot supply its own."""
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             name = node.value.id
@@ -207,33 +208,31 @@ def _import_modules(space: dict, trees: list[ast.Module]) -> None:
 
 
 def _connect(space: dict, trees: list[ast.Module], entry_point: str, link: Link) -> None:
-    """Let names stand for the program's: the function under test, and what is defined nowhere else."""
+    """Bind names to proxies of the program's objects: the function under test, and every name defined nowhere else."""
     builtin = set(dir(builtins))
     names = {node.id for node in _loaded(trees)} - builtin - set(space)
     root = Remote(link, 0)
     for name in sorted(names | _under_test(trees, entry_point, builtin | set(space))):
-        with contextlib.suppress(Exception):  # the test that needs it fails for want of it
+        with contextlib.suppress(Exception):  # a test that needs the name then fails
             space[name] = root._ask("get", name)
 
 
 def _under_test(trees: list[ast.Module], entry_point: str, defined: set[str]) -> set[str]:
-    """Find the function under test; it may have a builtin's name, but then no other function is one that tests could mean."""
+    """Find the function under test. It may have the name of a builtin, if the tests call no undefined function."""
     if entry_point:
         return {entry_point}
-    calls = [
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ]
-    called = [call.func.id for call in calls]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = [call.func.id for call in calls if isinstance(call.func, ast.Name)]
     if set(called) - defined:
         return set()
     return set(called[:1])
 
 
 class _Counted(ast.NodeTransformer):
-    """Turns each assertion that asks something into one that is counted, and does not end the test."""
+    """Turns each assertion into one that is counted and does not end the test; constant ones such as `assert True` stay."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """Wrap one."""
+        """Wrap one assertion."""
         if isinstance(node.test, ast.Constant):
             return node
         passed, failed = ast.parse("__counts__.append(1)\n__counts__.append(0)").body
@@ -242,7 +241,7 @@ class _Counted(ast.NodeTransformer):
 
 
 def _checked(check: ast.Module, space: dict, entry_point: str) -> tuple[int, int]:
-    """Run HumanEval's `check`; one that does not come to its end has failed as a whole."""
+    """Run HumanEval's `check`. If it raises outside its assertions, it has failed as a whole."""
     counts = space["__counts__"] = []
     tree = ast.fix_missing_locations(_Counted().visit(check))
     candidate = space.get(entry_point)

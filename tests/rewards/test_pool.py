@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards import workers
+from rljax.rewards import pool as pools
 from rljax.rewards.failure import Failed
-from rljax.rewards.workers import Pool, shared_pool
+from rljax.rewards.pool import Pool, shared_pool
 
 JUDGES = """
 import os, signal, subprocess, sys, threading, time
@@ -160,7 +160,7 @@ def test_no_more_workers_are_started_than_there_is_work_for(judges):
 
 
 def test_workers_are_renewed_after_many_items(judges, monkeypatch):
-    monkeypatch.setattr(workers, "_LIFETIME", 3)
+    monkeypatch.setattr(pools, "_LIFETIME", 3)
     with Pool(f"{judges}:act", seconds=5.0, workers=1) as pool:
         pids = pool.map([{"kind": "pid"}] * 7)
     assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4] == pids[5] != pids[6]
@@ -212,7 +212,7 @@ def test_memory_is_limited(judges):
     [
         ("no_such_module:f", "a worker for 'no_such_module:f' cannot start: InputError: .*cannot be imported"),
         ("math:nope", "cannot start: InputError: .*has no 'nope'"),
-        ("./nope.py:f", "cannot start: .*there is no file"),
+        ("./nope.py:f", "cannot start: .*the file 'nope.py' does not exist"),
     ],
 )
 def test_a_function_that_workers_cannot_find(function, message):
@@ -231,13 +231,13 @@ def test_refusals():
         Pool("math:sqrt", seconds=0)
     with pytest.raises(InputError, match="time limit of 'math:sqrt' is nan"):
         Pool("math:sqrt", seconds=float("nan"))
-    with pytest.raises(InputError, match="in 0 workers; give at least 1"):
+    with pytest.raises(InputError, match="in 0 workers; `workers` must be at least 1"):
         Pool("math:sqrt", seconds=1.0, workers=0)
 
 
 def test_a_pool_does_not_outlive_a_fork(pool, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(RuntimeError, match="make another one after a fork"):
+    with pytest.raises(RuntimeError, match="make a new pool after a fork"):
         pool.map([{"kind": "value"}])
     pool.close()
     monkeypatch.undo()
@@ -252,7 +252,7 @@ def test_the_shared_pool_is_one():
 # A script without a main guard, which a worker must not run again; it tells the numbers of its workers, and goes on as told.
 SCRIPT = """
 import sys, threading, time
-from rljax.rewards.workers import shared_pool
+from rljax.rewards.pool import shared_pool
 pool = shared_pool({function!r}, seconds=2.0, workers=2)
 print(*set(pool.map([{{"kind": "sleep", "value": 0.05}}] * 8) and pool.map([{{"kind": "pid"}}] * 8)), flush=True)
 {then}

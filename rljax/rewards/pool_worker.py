@@ -1,8 +1,8 @@
-"""The process that judges one item at a time for `rljax.rewards.workers.Pool`. It never imports JAX.
+"""The process that judges one item at a time for `rljax.rewards.pool.Pool`. It never imports JAX.
 
-The time limit is an interval timer whose signal nobody handles, so the kernel ends the process: also in the middle of a
-computation that holds the interpreter's lock, and also when the process that wanted the answer has been killed meanwhile. An
-idle worker ends when the other end of its connection is closed, which the kernel does for a process that is killed.
+The time limit is an interval timer whose signal has no handler, so the kernel kills the process, even in the middle of a
+computation that holds the interpreter lock, and even if the parent process has been killed in the meantime. An idle worker ends
+when the other end of its connection is closed; the kernel does that for a parent that is killed.
 """
 
 import resource
@@ -12,16 +12,17 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from rljax.rewards.failure import Failed, one_line
+from rljax.rewards.failure import Failed
+from rljax.text import one_line
 
 
 def main(descriptor: int, name: str, memory: int | None) -> None:
-    """Serve until the connection is closed.
+    """Judge items until the connection is closed.
 
     Args:
-        descriptor: an open file descriptor of the connection.
+        descriptor: the open file descriptor of the connection.
         name: the function, as `rljax.rewards.resolve` reads it.
-        memory: most bytes of address space, or None. Kept on Linux only; macOS does not hold processes to it.
+        memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -31,7 +32,7 @@ def main(descriptor: int, name: str, memory: int | None) -> None:
     connection = Connection(descriptor)
     try:
         function = _load(name)
-    except BaseException as error:  # importing runs a person's code
+    except BaseException as error:  # importing runs user code
         connection.send(Failed("raised", one_line(error)))
         return
     connection.send(None)
@@ -39,7 +40,7 @@ def main(descriptor: int, name: str, memory: int | None) -> None:
 
 
 def _load(name: str) -> Callable:
-    from rljax.rewards import resolve  # noqa: PLC0415 - inside, so that a failure to import is told like any other
+    from rljax.rewards import resolve  # noqa: PLC0415 - here, so that a failed import is reported like any other failure
 
     return resolve(name)
 
@@ -62,5 +63,5 @@ def _serve(connection: Connection, function: Callable) -> None:
 def _pickled(function: Callable, arguments: dict) -> memoryview:
     try:
         return ForkingPickler.dumps(function(**arguments))
-    except BaseException as error:  # a judge is a person's program, and may raise anything or call sys.exit
+    except BaseException as error:  # user code may raise anything or call sys.exit
         return ForkingPickler.dumps(Failed("raised", one_line(error)))
