@@ -8,7 +8,17 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
 FLOORS = {
     **{"errors": 0, "records": 0, "ops": 1, "algorithms": 2, "models": 2, "rewards": 2, "data": 2},
-    **{"book": 3, "parallel": 3, "rollout": 4, "training": 5, "cli": 6, "__main__": 7},
+    **{
+        "book": 3,
+        "parallel": 3,
+        "rollout": 4,
+        "training": 5,
+        "preference": 5,
+        "evaluation": 5,
+        "tracking": 5,
+        "cli": 6,
+        "__main__": 7,
+    },
 }
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.parent != PACKAGE or file.stem in FLOORS)
 

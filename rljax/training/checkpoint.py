@@ -90,10 +90,11 @@ class Checkpoint(NamedTuple):
     """How good held-out answers were."""
 
 
-def _manager(folder: Path) -> ocp.CheckpointManager:
+def _manager(folder: Path, *, partial: bool = False) -> ocp.CheckpointManager:
+    """Orbax's manager of a folder of checkpoints; `partial` to read a part of the state."""
     options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
     handlers = {
-        "state": ocp.StandardCheckpointHandler(),
+        "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
         "history": ocp.StandardCheckpointHandler(),
         "carried": ocp.StandardCheckpointHandler(),
         "notes": ocp.JsonCheckpointHandler(),
@@ -154,8 +155,7 @@ def restore_params(folder: Path, like: Params) -> Params:
         InputError: there is no checkpoint, or it holds the parameters of another model.
     """
     together(lambda: _check_folder(folder))
-    handlers = {"state": ocp.PyTreeCheckpointHandler()}
-    with ocp.CheckpointManager(folder.absolute(), item_handlers=handlers) as manager:
+    with _manager(folder, partial=True) as manager:
         number = _number(folder, manager)
         wanted = {"params": like}
         check_same_state(folder, {"params": dict(manager.item_metadata(number)["state"])["params"]}, wanted)
