@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +36,7 @@ from rljax.training.state import create, place
 from rljax.training.update import Sequences
 from rljax.training.value_pretraining import monte_carlo
 
-TINY = replace(
-    SMALL,
+TINY = SMALL.replace(
     name="tiny",
     algorithm="vapo",
     train_problems=40,
@@ -60,7 +58,7 @@ TINY = replace(
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "whole"
-    return rljax.train(replace(TINY, run=str(path)), even_length)
+    return rljax.train(TINY.replace(run=str(path)), even_length)
 
 
 def last_state(config, path):
@@ -79,8 +77,8 @@ def distance(ours, theirs):
 
 
 def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
-    config = replace(
-        TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=1, learning_rate=1e-30, critic_learning_rate=1e-2
+    config = TINY.replace(
+        run=str(tmp_path / "run"), warm_start_steps=0, steps=1, learning_rate=1e-30, critic_learning_rate=1e-2
     )
     result = rljax.train(config, even_length)
     setup, first_params = make_setup(config, reward=even_length)
@@ -109,10 +107,10 @@ def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
     def starts_with_a_digit(completions):
         return [float(completion[:1].isdigit()) for completion in completions]
 
-    config = replace(
-        TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8, microbatch_rows=64
+    config = TINY.replace(
+        run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8, microbatch_rows=64
     )
-    config = replace(config, value_pretraining_steps=120, critic_learning_rate=2e-2)
+    config = config.replace(value_pretraining_steps=120, critic_learning_rate=2e-2)
     result = rljax.train(config, starts_with_a_digit)
     explained = [row["explained_variance"] for row in rows(result.run, "value")]
     assert max(explained[:2]) < 0.3
@@ -121,9 +119,9 @@ def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
 
 def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
     easy = {"value_pretraining_explained_variance": -1e9}
-    both = rljax.train(replace(TINY, run=str(tmp_path / "a"), steps=0, value_pretraining_loss=1e9, **easy), even_length)
+    both = rljax.train(TINY.replace(run=str(tmp_path / "a"), steps=0, value_pretraining_loss=1e9, **easy), even_length)
     assert len(rows(both.run, "value")) == 1
-    one = rljax.train(replace(TINY, run=str(tmp_path / "b"), steps=0, value_pretraining_loss=1e-9, **easy), even_length)
+    one = rljax.train(TINY.replace(run=str(tmp_path / "b"), steps=0, value_pretraining_loss=1e-9, **easy), even_length)
     assert len(rows(one.run, "value")) == TINY.value_pretraining_steps
 
 
@@ -131,7 +129,7 @@ def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
 def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        rljax.train(replace(TINY, run=str(path)), stopping_after(calls))
+        rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
     stopped = last_state(TINY, path)
     assert (int(stopped.value_step), int(stopped.step)) == {2: (1, 0), 5: (3, 1)}[calls]
     rljax.train(None, even_length, resume=path)
@@ -141,8 +139,8 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
 
 
 def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
-    config = replace(
-        TINY, run=str(tmp_path / "next"), critic=str(finished.run), value_pretraining_steps=0, warm_start_steps=0, steps=0
+    config = TINY.replace(
+        run=str(tmp_path / "next"), critic=str(finished.run), value_pretraining_steps=0, warm_start_steps=0, steps=0
     )
     rljax.train(config, even_length)
     _, saved = load_value_model(finished.run / "critic")
@@ -150,7 +148,7 @@ def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
 
 
 def test_the_log_probabilities_told_are_those_of_the_policy_that_sampled():
-    config = replace(TINY, temperature=0.7)
+    config = TINY.replace(temperature=0.7)
     setup, first_params = make_setup(config, reward=even_length)
     params = first_params()
     sequences = as_sequences(setup.train.generate(params, [0, 3, 5, 6], 4, jax.random.key(2)))
@@ -161,11 +159,11 @@ def test_the_log_probabilities_told_are_those_of_the_policy_that_sampled():
 
 
 def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(tmp_path):
-    config = replace(TINY, critic_surprisal=True, warm_start_steps=0, steps=1)
+    config = TINY.replace(critic_surprisal=True, warm_start_steps=0, steps=1)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    rljax.train(replace(config, run=str(whole)), even_length)
+    rljax.train(config.replace(run=str(whole)), even_length)
     with pytest.raises(Interrupted):
-        rljax.train(replace(config, run=str(stopped)), stopping_after(2))
+        rljax.train(config.replace(run=str(stopped)), stopping_after(2))
     rljax.train(None, even_length, resume=stopped)
     end = last_state(config, whole)
     jax.tree.map(np.testing.assert_array_equal, last_state(config, stopped), end)
@@ -173,16 +171,16 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(t
     start = initial_state(setup, first_params()).critic.params
     assert distance(end.critic.params["surprisal"], start["surprisal"]) > 1e-3
 
-    next_config = replace(config, critic=str(whole), value_pretraining_steps=0, steps=0)
-    rljax.train(replace(next_config, run=str(tmp_path / "next")), even_length)
+    next_config = config.replace(critic=str(whole), value_pretraining_steps=0, steps=0)
+    rljax.train(next_config.replace(run=str(tmp_path / "next")), even_length)
     _, saved = load_value_model(whole / "critic")
     jax.tree.map(np.testing.assert_array_equal, last_state(next_config, tmp_path / "next").critic.params, saved)
     with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
-        rljax.train(replace(next_config, run=str(tmp_path / "other"), critic_surprisal=False), even_length)
+        rljax.train(next_config.replace(run=str(tmp_path / "other"), critic_surprisal=False), even_length)
 
 
 def test_a_frozen_trunk_stays(tmp_path):
-    config = replace(TINY, run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
+    config = TINY.replace(run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
     rljax.train(config, even_length)
     setup, first_params = make_setup(config, reward=even_length)
     start, end = initial_state(setup, first_params()).critic.params, last_state(config, tmp_path / "frozen").critic.params
@@ -208,7 +206,7 @@ def test_a_frozen_trunk_stays(tmp_path):
     ids=lambda change: "-".join(map(str, change.values())),
 )
 def test_variants_train(tmp_path, change):
-    config = replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=1, **change)
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1, **change)
     result = rljax.train(config, even_length)
     (row,) = rows(result.run, "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
@@ -219,7 +217,7 @@ def test_variants_train(tmp_path, change):
 
 
 def test_the_blended_critic_is_the_pretrained_one(tmp_path):
-    config = replace(TINY, run=str(tmp_path / "run"), mix_pretrained_value=True, warm_start_steps=0, steps=1)
+    config = TINY.replace(run=str(tmp_path / "run"), mix_pretrained_value=True, warm_start_steps=0, steps=1)
     result = rljax.train(config, even_length)
     state = last_state(config, result.run)
     _, saved = load_value_model(result.run / "critic")
@@ -241,9 +239,9 @@ def test_value_pretraining_aims_at_the_discounted_return(name):
 
 def test_parts_are_taken_out():
     whole = make_algorithm(TINY)
-    assert make_algorithm(replace(TINY, without=("positive_examples",))).terms == ()
-    assert make_algorithm(replace(TINY, without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
-    alone = replace(TINY, without=("group_sampling",))
+    assert make_algorithm(TINY.replace(without=("positive_examples",))).terms == ()
+    assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
+    alone = TINY.replace(without=("group_sampling",))
     config = laid_out(alone, make_algorithm(alone))
     assert (config.prompts, config.group_size) == (16, 1)
     assert laid_out(TINY, whole) is TINY
@@ -256,7 +254,7 @@ def test_parts_are_taken_out():
 def test_critic_updates_fit_the_prompts(prompts, minibatches, updates, expected):
     algorithm = BY_NAME["ppo"]()
     algorithm = algorithm._replace(critic=algorithm.critic._replace(updates=updates))
-    schedule = value_schedule(algorithm, replace(TINY, prompts=prompts, minibatches=minibatches), devices=1)
+    schedule = value_schedule(algorithm, TINY.replace(prompts=prompts, minibatches=minibatches), devices=1)
     assert (schedule.minibatches, schedule.passes) == expected
     assert schedule.minibatches * schedule.passes == minibatches * updates
     assert prompts * TINY.group_size % (schedule.minibatches * schedule.rows) == 0
@@ -293,7 +291,7 @@ def taught(request):
         values=rng.random(mask.shape).astype(np.float32),
     )
     algorithm = BY_NAME["ppo"]()
-    source = make_critic(algorithm, replace(TINY, critic_surprisal=request.param), Model(config))
+    source = make_critic(algorithm, TINY.replace(critic_surprisal=request.param), Model(config))
     optimizer = optax.sgd(0.1)
     batch = jax.device_get(prepare(algorithm, rollout))
     sequences = Sequences(tokens, valid, -3 * rng.random((16, 5)).astype(np.float32))
@@ -369,7 +367,7 @@ def test_returns_beyond_the_support_are_refused():
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(InputError, match=re.escape(message)):
-        rljax.train(replace(TINY, run=str(tmp_path / "run"), **change), even_length)
+        rljax.train(TINY.replace(run=str(tmp_path / "run"), **change), even_length)
     assert not (tmp_path / "run").exists()
 
 
@@ -379,9 +377,9 @@ def test_a_critic_of_another_vocabulary_is_refused(finished, tmp_path):
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(raw | {"vocab_size": 99}))
     with pytest.raises(InputError, match="vocabulary of"):
-        rljax.train(replace(TINY, run=str(tmp_path / "run"), critic=str(folder)), even_length)
+        rljax.train(TINY.replace(run=str(tmp_path / "run"), critic=str(folder)), even_length)
 
 
 def test_an_untrained_critic_is_warned_of(tmp_path, capsys):
-    rljax.train(replace(TINY, run=str(tmp_path / "run"), value_pretraining_steps=0, critic="fresh", steps=0), even_length)
+    rljax.train(TINY.replace(run=str(tmp_path / "run"), value_pretraining_steps=0, critic="fresh", steps=0), even_length)
     assert "value pretraining has 0 steps" in capsys.readouterr().out.replace("\n", " ")

@@ -6,21 +6,18 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.data.history import no_history, record
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.training import checkpoint as checkpoints
 from rljax.training.interrupt import Interrupted
-from rljax.training.loop import initial_state
 from rljax.training.problems import make_stream
 from rljax.training.rollouts import sizes_of
-from rljax.training.setup import make_setup
 
-TINY = replace(
-    SMALL,
+TINY = SMALL.replace(
     name="small",
     algorithm="rloo",
     train_problems=12,
@@ -35,7 +32,7 @@ TINY = replace(
     sample_every=0,
 )
 BUDGET = 2 * 4 * 12
-RAGGED = replace(TINY, token_budget=BUDGET, length_weights=(1, 1, 1, 1, 1), remembered_rewards=3)
+RAGGED = TINY.replace(token_budget=BUDGET, length_weights=(1, 1, 1, 1, 1), remembered_rewards=3)
 
 
 def rl_rows(run):
@@ -44,13 +41,12 @@ def rl_rows(run):
 
 
 def last(config, run):
-    setup, first_params = make_setup(config, reward=even_length)
-    return checkpoints.restore(run / "checkpoints" / "last", initial_state(setup, first_params())).state
+    return checkpoint_of(config, run, reward=even_length).state
 
 
 @pytest.fixture(scope="module")
 def ragged(tmp_path_factory):
-    return rljax.train(replace(RAGGED, run=str(tmp_path_factory.mktemp("runs") / "ragged")), even_length).run
+    return rljax.train(RAGGED.replace(run=str(tmp_path_factory.mktemp("runs") / "ragged")), even_length).run
 
 
 def test_groups_grow_as_responses_turn_out_short(ragged):
@@ -61,7 +57,7 @@ def test_groups_grow_as_responses_turn_out_short(ragged):
 
 def test_a_rollout_that_is_expected_to_be_short_has_full_groups():
     history = record(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
-    sizes = sizes_of(replace(TINY, token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
+    sizes = sizes_of(TINY.replace(token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
     assert sizes.tolist() == [4, 2, 3, 4], (
         "24 tokens each: 3, 12 and (never asked, as the others on average) 7.5 a response"
     )
@@ -69,19 +65,21 @@ def test_a_rollout_that_is_expected_to_be_short_has_full_groups():
 
 
 def test_empty_places_are_not_sampled_judged_or_learnt_from():
-    setup, first_params = make_setup(TINY, reward=even_length)
+    setup, state = first_state(TINY, reward=even_length)
     sizes = np.array([4, 2, 3, 2])
-    groups = setup.train.generate(first_params(), [0, 1, 2, 3], 4, jax.random.key(0), sizes=sizes)
-    there = np.arange(4) < sizes[:, None]
-    np.testing.assert_array_equal(groups.mask.any(-1), there)
-    np.testing.assert_array_equal(groups.valid, there)
-    assert not groups.rewards[~there].any()
+    groups = setup.train.generate(state.params, [0, 1, 2, 3], 4, jax.random.key(0), sizes=sizes)
+    present, rewards = np.arange(4) < sizes[:, None], groups.rollout.rewards
+    np.testing.assert_array_equal(groups.rollout.mask.any(-1), present)
+    np.testing.assert_array_equal(groups.present, present)
+    np.testing.assert_array_equal(groups.rollout.valid, present)
+    assert not rewards[~present].any()
     texts = [
-        [setup.train.text(*row) for row in zip(*rows, strict=True)] for rows in zip(groups.tokens, groups.mask, strict=True)
+        [setup.train.text(*row) for row in zip(*rows, strict=True)]
+        for rows in zip(groups.tokens, groups.attention, strict=True)
     ]
     judged = [[float(len(text) % 2 == 0) for text in row] for row in texts]
-    np.testing.assert_array_equal(groups.rewards[there], np.array(judged)[there])
-    np.testing.assert_array_equal(groups.problem, [0, 1, 2, 3])
+    np.testing.assert_array_equal(rewards[present], np.array(judged)[present])
+    np.testing.assert_array_equal(groups.prompt_ids, [0, 1, 2, 3])
 
 
 def test_memory_holds_the_rewards_of_the_last_responses(ragged):
@@ -95,16 +93,16 @@ def test_memory_holds_the_rewards_of_the_last_responses(ragged):
 
 def test_a_stopped_run_goes_on_as_if_it_had_not(ragged, tmp_path):
     with pytest.raises(Interrupted):
-        rljax.train(replace(RAGGED, run=str(tmp_path / "stopped")), stopping_after(3))
+        rljax.train(RAGGED.replace(run=str(tmp_path / "stopped")), stopping_after(3))
     rljax.train(None, even_length, resume=tmp_path / "stopped")
     jax.tree.map(np.testing.assert_array_equal, last(RAGGED, tmp_path / "stopped"), last(RAGGED, ragged))
 
 
 def test_one_response_a_prompt_is_compared_with_the_past(tmp_path):
-    config = replace(TINY, group_size=1, microbatch_rows=None, steps=6, run=str(tmp_path / "single"))
+    config = TINY.replace(group_size=1, microbatch_rows=None, steps=6, run=str(tmp_path / "single"))
     with pytest.raises(InputError, match="group_size=1"):
         rljax.train(config, even_length)
-    result = rljax.train(replace(config, remembered_rewards=2), even_length)
+    result = rljax.train(config.replace(remembered_rewards=2), even_length)
     norms = [row["grad_norm"] for row in rl_rows(result.run)]
     assert norms[0] == 0, "without a past, a single response says nothing"
     assert max(norms) > 0
@@ -113,7 +111,7 @@ def test_one_response_a_prompt_is_compared_with_the_past(tmp_path):
 def test_lengths_are_those_of_the_worked_responses_where_all_have_one():
     problems = [Problem("1+1=" * (3 - n), "2", "1" * (n + 1)) for n in range(3)]
     weights = (1.0, 0, 0, 0, 0)
-    config = replace(TINY, length_weights=weights)
+    config = TINY.replace(length_weights=weights)
     assert set(make_stream(config, problems).indices(0, 9)) == {0}
     plain = [replace(problem, demonstration=None) for problem in problems]
     assert set(make_stream(config, plain).indices(0, 9)) == {2}
@@ -133,7 +131,7 @@ def test_lengths_are_those_of_the_worked_responses_where_all_have_one():
 )
 def test_contradictory_settings_are_refused(change, message):
     with pytest.raises(InputError, match=message):
-        replace(TINY, microbatch_rows=None, **change)
+        TINY.replace(microbatch_rows=None, **change)
 
 
 @pytest.mark.parametrize(
@@ -148,5 +146,5 @@ def test_contradictory_settings_are_refused(change, message):
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        rljax.train(replace(TINY, run=str(tmp_path / "run"), **change), even_length)
+        rljax.train(TINY.replace(run=str(tmp_path / "run"), **change), even_length)
     assert not (tmp_path / "run").exists()

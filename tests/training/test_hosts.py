@@ -1,7 +1,6 @@
 """Runs of the trainer on two hosts give the numbers of the same runs on one."""
 
 import json
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -15,7 +14,8 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
-from rljax.training.policy import fitted, open_policy
+from rljax.training.config import DevicesConfig
+from rljax.training.opening import fitted, load
 
 REWARD = """
 import os, signal
@@ -29,8 +29,7 @@ def even_length(completions):
         signal.raise_signal(signal.SIGINT)
     return [float(len(completion) % 2 == 0) for completion in completions]
 """
-TINY = replace(
-    SMALL,
+TINY = SMALL.replace(
     train_problems=24,
     heldout_problems=6,
     warm_start_steps=1,
@@ -86,11 +85,11 @@ def reward_folder(tmp_path_factory):
 
 
 def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_one(tmp_path, reward_file):
-    config = replace(
-        TINY, algorithm="vapo", value_pretraining_steps=2, data=1, fsdp=2, reward=f"{reward_file}:even_length", seed=1
+    config = TINY.replace(
+        algorithm="vapo", value_pretraining_steps=2, replicas=1, fsdp=2, reward=f"{reward_file}:even_length", seed=1
     )
     run, like = tmp_path / "two", tmp_path / "one"
-    stopped = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path), STOP_IN_CALL="5")
+    stopped = train_on_two_hosts("--experiment", experiment(config.replace(run=str(run)), tmp_path), STOP_IN_CALL="5")
     assert [host.returncode for host in stopped] == [130, 130], [host.stdout[-2000:] for host in stopped]
     assert "go on with: rljax train --resume" in stopped[0].stdout
     assert "value pretraining: 2 steps" in stopped[0].stdout
@@ -98,34 +97,33 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
     before = len(rows_of(run))
     resumed = train_on_two_hosts("--resume", str(run))
     assert [host.returncode for host in resumed] == [0, 0], [host.stdout[-2000:] for host in resumed]
-    rljax.train(replace(config, run=str(like)))
+    rljax.train(config.replace(run=str(like)))
     assert before < len(rows_of(run))
     assert_same_numbers(run, like)
     ours, theirs = (load_file(folder / "critic" / "model.safetensors") for folder in (run, like))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ours, theirs)
-    first_host_alone = open_policy(str(run), which="last")
-    assert dict(first_host_alone.setup.mesh.shape) == {"data": 1, "fsdp": 2}
+    first_host_alone = load(run, which="last")
+    assert dict(first_host_alone.mesh.shape) == {"data": 1, "fsdp": 2}
 
 
 def test_two_hosts_share_a_reward_model_and_ragged_groups(tmp_path, reward_folder):
-    config = replace(
-        TINY,
+    config = TINY.replace(
         algorithm="dapo",
-        data=2,
+        replicas=2,
         fsdp=2,
         reward=f"model:{reward_folder}",
         token_budget=4 * 3 * 12,
         remembered_rewards=3,
     )
     run, like = tmp_path / "two", tmp_path / "one"
-    ended = train_on_two_hosts("--experiment", experiment(replace(config, run=str(run)), tmp_path), devices=2)
+    ended = train_on_two_hosts("--experiment", experiment(config.replace(run=str(run)), tmp_path), devices=2)
     assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
-    rljax.train(replace(config, run=str(like)))
+    rljax.train(config.replace(run=str(like)))
     assert_same_numbers(run, like)
 
 
 def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
-    config = replace(TINY, algorithm="rloo", data=2, reward=f"{reward_file}:even_length", run=str(tmp_path / "run"))
+    config = TINY.replace(algorithm="rloo", replicas=2, reward=f"{reward_file}:even_length", run=str(tmp_path / "run"))
     program = tmp_path / "program.py"
     program.write_text(
         f"import sys\nfrom rljax.cli import main\n"
@@ -140,7 +138,6 @@ def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
 
 def test_a_mesh_of_many_devices_is_cut_to_those_here():
     assert jax.device_count() == 8
-    cut = fitted(replace(TINY, data=16, fsdp=4))
-    assert (cut.data, cut.fsdp) == (2, 4)
-    assert (fitted(replace(TINY, data=3, fsdp=16)).data, fitted(replace(TINY, data=3, fsdp=16)).fsdp) == (1, 8)
-    assert fitted(replace(TINY, data=None)).data is None
+    assert fitted(DevicesConfig(16, 4)) == DevicesConfig(2, 4)
+    assert fitted(DevicesConfig(3, 16)) == DevicesConfig(1, 8)
+    assert fitted(DevicesConfig(None, 1)).replicas is None

@@ -1,11 +1,11 @@
 """Whole runs, small: what they leave behind, exact resume, Ctrl-C, and refusals that overwrite nothing."""
 
 import json
-from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
+from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -14,15 +14,11 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
-from rljax.training import checkpoint as checkpoints
-from rljax.training.config import TrainConfig
 from rljax.tracking.display import PlainDisplay
+from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.loop import initial_state
-from rljax.training.setup import make_setup
 
-TINY = replace(
-    SMALL,
+TINY = SMALL.replace(
     name="tiny",
     train_problems=40,
     heldout_problems=6,
@@ -50,12 +46,15 @@ CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "whole"
-    return rljax.train(replace(TINY, run=str(path)), even_length)
+    return rljax.train(TINY.replace(run=str(path)), even_length)
 
 
 def last_checkpoint(path):
-    setup, first_params = make_setup(replace(TINY, run=str(path)), reward=even_length)
-    return checkpoints.restore(path / "checkpoints" / "last", initial_state(setup, first_params()))
+    return checkpoint_of(TINY, path, reward=even_length)
+
+
+def distances(ours, theirs):
+    return jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), ours, theirs))
 
 
 def rows(path, *, without=("seconds", "tokens_per_second")):
@@ -65,7 +64,7 @@ def rows(path, *, without=("seconds", "tokens_per_second")):
 
 def test_a_run_leaves_everything_behind(finished):
     path = finished.run
-    assert json.loads((path / "config.json").read_text())["prompts"] == TINY.prompts
+    assert json.loads((path / "config.json").read_text())["sampling"]["prompts"] == TINY.sampling.prompts
     phases = [row["phase"] for row in rows(path)]
     assert [phases.count(phase) for phase in ("warm_start", "rl", "eval")] == [4, 4, 5]
     samples = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
@@ -81,19 +80,17 @@ def test_metrics_are_in_their_units(finished):
         if row["phase"] == "rl":
             assert 0 <= row["filtered_ratio"] <= 1
             assert 0 <= row["truncated_share"] <= 1
-            assert 1 <= row["response_length"] <= TINY.max_response_tokens
+            assert 1 <= row["response_length"] <= TINY.sampling.max_response_tokens
             np.testing.assert_allclose(row["reward"], row["accuracy"], rtol=1e-6, err_msg="this reward is 0 or 1")
-            sampled = row["tries"] * TINY.sampled_prompts * TINY.group_size * row["response_length"]
+            sampled = row["tries"] * TINY.sampling.sampled_prompts * TINY.sampling.group_size * row["response_length"]
             np.testing.assert_allclose(row["tokens_per_second"] * row["seconds"], sampled, rtol=1e-6)
 
 
 def test_the_policy_moved_and_the_best_is_kept(finished):
-    setup, first_params = make_setup(TINY, reward=even_length)
-    moved = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), finished.params, first_params())
-    assert min(jax.tree.leaves(moved)) > 0
+    assert min(distances(finished.params, first_state(TINY)[1].params)) > 0
     evaluations = {row["step"]: row["accuracy"] for row in rows(finished.run) if row["phase"] == "eval"}
-    best = checkpoints.restore(finished.run / "checkpoints" / "best", initial_state(setup, first_params()))
-    assert best.notes["best_quality"] == [max(evaluations.values())] * 2
+    best = checkpoint_of(TINY, finished.run, "best", reward=even_length)
+    assert best.notes.best_quality == (max(evaluations.values()), max(evaluations.values()))
     assert int(best.state.step) == min(step for step, value in evaluations.items() if value == max(evaluations.values()))
     assert (finished.accuracy_before, finished.accuracy_after) == (evaluations[0], evaluations[4])
 
@@ -102,10 +99,10 @@ def test_the_policy_moved_and_the_best_is_kept(finished):
 def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls, capsys):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        rljax.train(replace(TINY, run=str(path)), stopping_after(calls))
+        rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
     assert f"rljax train --resume {path}" in capsys.readouterr().out.replace("\n", "")
     stopped = last_checkpoint(path)
-    assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start_steps + TINY.steps
+    assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start.steps + TINY.optimization.steps
     rljax.train(None, even_length, resume=path)
     ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
     jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
@@ -123,7 +120,7 @@ def test_resume_without_the_reward_that_was_passed_is_refused(finished):
 def test_a_folder_that_holds_a_run_is_not_overwritten(finished):
     before = {file: file.read_bytes() for file in finished.run.glob("*.json*")}
     with pytest.raises(InputError, match="already holds a run"):
-        rljax.train(replace(TINY, run=str(finished.run)), even_length)
+        rljax.train(TINY.replace(run=str(finished.run)), even_length)
     assert {file: file.read_bytes() for file in finished.run.glob("*.json*")} == before
 
 
@@ -136,26 +133,27 @@ def test_own_problems_and_own_algorithm(tmp_path):
         calls.append((prompts, level, columns))
         return [float(len(completion) > 3) for completion in completions]
 
-    config = replace(TINY, run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1)
+    config = TINY.replace(run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1)
     own = BY_NAME["dr_grpo"](max_length=8)._replace(keep_group=None)
     result = rljax.train(config, reward, algorithm=own, problems=(problems[:6], problems[6:]))
     assert np.isfinite(jax.tree.leaves(result.params)[0]).all()
     prompts, level, columns = calls[1]
-    assert len(prompts) == TINY.prompts * TINY.group_size
+    assert len(prompts) == TINY.sampling.prompts * TINY.sampling.group_size
     assert all(level[i] == int(prompts[i].split("+")[0]) % 3 for i in range(len(prompts)))
     assert set(columns) == {"answer"}
 
 
 def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):
-    config = replace(TINY, run=str(tmp_path / "flat"), warm_start_steps=0, steps=1, max_tries=2)
+    config = TINY.replace(run=str(tmp_path / "flat"), warm_start_steps=0, steps=1, max_tries=2)
     result = rljax.train(config, lambda completions: [0.0] * len(completions))
-    _, first_params = make_setup(config)
-    jax.tree.map(np.testing.assert_array_equal, result.params, first_params())
+    jax.tree.map(np.testing.assert_array_equal, result.params, first_state(config)[1].params)
+    (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
+    assert not {"loss", "ratio", "kl", "grad_norm"} & set(row), "nothing was learnt, so nothing was measured of it"
     assert "0 of 4 groups after 2 tries" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_opinionless_responses_take_no_part(tmp_path):
-    config = replace(TINY, run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
+    config = TINY.replace(run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
     silent_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
     result = rljax.train(config, silent_on_short)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
@@ -168,24 +166,21 @@ def test_every_algorithm_trains(tmp_path, name):
         "def parity(prompts, completions, **columns):\n"
         "    return [[(len(text), float(len(text) % 2))] if text else [] for text in completions]\n"
     )
-    config = replace(TINY, run=str(tmp_path / name), algorithm=name, algorithm_options={}, warm_start_steps=0, steps=1)
+    config = TINY.replace(run=str(tmp_path / name), algorithm=name, algorithm_options={}, warm_start_steps=0, steps=1)
     step_reward = f"{judge}:parity" if name == "grpo_process" else None
-    config = replace(config, minibatches=1, microbatch_rows=None, eval_every=0, step_reward=step_reward)
-    result = rljax.train(replace(config, value_pretraining_steps=1 if name in CRITICS else None), even_length)
+    config = config.replace(minibatches=1, microbatch_rows=None, eval_every=0, step_reward=step_reward)
+    result = rljax.train(config.replace(value_pretraining_steps=1 if name in CRITICS else None), even_length)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
     assert ("explained_variance" in row) == (name in CRITICS)
-    _, first_params = make_setup(TINY, reward=even_length)
-    moved = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), result.params, first_params())
-    assert max(jax.tree.leaves(moved)) > 0
+    assert max(distances(result.params, first_state(TINY)[1].params)) > 0
 
 
 def test_a_moving_reference_follows_the_policy(tmp_path):
-    config = replace(TINY, run=str(tmp_path / "moving"), algorithm="t1", algorithm_options={}, warm_start_steps=0, steps=2)
+    config = TINY.replace(run=str(tmp_path / "moving"), algorithm="t1", algorithm_options={}, warm_start_steps=0, steps=2)
     rljax.train(config, even_length)
-    setup, first_params = make_setup(config, reward=even_length)
-    state = checkpoints.restore(tmp_path / "moving" / "checkpoints" / "last", initial_state(setup, first_params())).state
-    first, reference, now = (np.asarray(tree["embedding"]) for tree in (first_params(), state.reference, state.params))
+    state, start = checkpoint_of(config, tmp_path / "moving", reward=even_length).state, first_state(config)[1].params
+    first, reference, now = (np.asarray(tree["embedding"]) for tree in (start, state.reference, state.params))
     assert 0 < np.abs(reference - first).max() < np.abs(now - first).max()
 
 
@@ -196,8 +191,11 @@ def test_a_moving_reference_follows_the_policy(tmp_path):
         ({"algorithm_options": {"clip": 1}}, "dapo has no option 'clip'; it has cache, clip_high"),
         ({"algorithm_options": {"clip_low": -1.0}}, "options .*-1.* cannot train .* low must"),
         ({"group_size": 1, "microbatch_rows": None}, "group_size=1 responses: rewards must hold groups of at least 2"),
-        ({"data": 3, "fsdp": 3}, "needs 9 devices and 8 are here"),
-        ({"data": 8, "microbatch_rows": None, "minibatches": 4}, "microbatch_rows is 4 rows, which 8 devices cannot share"),
+        ({"replicas": 3, "fsdp": 3}, "needs 9 devices and 8 are here"),
+        (
+            {"replicas": 8, "microbatch_rows": None, "minibatches": 4},
+            "microbatch_rows is 4 rows, which 8 devices cannot share",
+        ),
         ({"dataset": "nothing.jsonl"}, "nothing.jsonl"),
         ({"reward": "excat"}, "excat"),
         ({"max_response_tokens": 8}, "every demonstration is longer than the limit of 8 tokens, the shortest has 9"),
@@ -209,7 +207,7 @@ def test_a_moving_reference_follows_the_policy(tmp_path):
 def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message):
-        rljax.train(replace(TINY, run=str(path), **change))
+        rljax.train(TINY.replace(run=str(path), **change))
     assert not path.exists()
 
 
@@ -230,7 +228,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change
 )
 def test_settings_that_contradict_each_other_are_refused(change, message):
     with pytest.raises(InputError, match=message):
-        replace(TINY, **change)
+        TINY.replace(**change)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_settings_that_contradict_each_other_are_refused(change, message):
 )
 def test_rewards_that_fail_are_named(tmp_path, reward, message):
     with pytest.raises(InputError, match=message):
-        rljax.train(replace(TINY, run=str(tmp_path / "bad"), warm_start_steps=0), reward)
+        rljax.train(TINY.replace(run=str(tmp_path / "bad"), warm_start_steps=0), reward)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +254,17 @@ def test_micro_batches_hold_a_bounded_number_of_tokens(tokens, prompts, minibatc
         "group_size": 8,
         "microbatch_rows": None,
     }
-    config = replace(TINY, prompts=prompts, minibatches=minibatches, **changes)
-    assert config.microbatch == rows
-    assert config.microbatch * tokens <= 16_384 or rows == 1
+    config = TINY.replace(prompts=prompts, minibatches=minibatches, **changes)
+    assert config.microbatch_rows == rows
+    assert config.microbatch_rows * tokens <= 16_384 or rows == 1
 
 
 def test_configuration_survives_json():
     assert TrainConfig.from_json(json.loads(json.dumps(TINY.to_json()))) == TINY
     with pytest.raises(InputError, match="unknown to this version of rljax: colour"):
         TrainConfig.from_json({**TINY.to_json(), "colour": 1})
+    with pytest.raises(InputError, match="unknown to this version of rljax: learning_rte"):
+        TrainConfig.from_json({**TINY.to_json(), "optimization": {"learning_rte": 1.0}})
 
 
 @pytest.mark.parametrize("given", [{}, {"config": TINY, "resume": "somewhere"}])
@@ -278,13 +278,11 @@ def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):
         return [Failed("timed_out", "too long") if i % 8 == 0 else 1.0 for i in range(len(completions))]
 
     reward = Weighted({"even": even_length, "done": sometimes_fails}, {"even": 1.0, "done": 0.5})
-    config = replace(
-        TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=2, checkpoint_every=1, max_failure_share=0.2
-    )
-    result = rljax.train(replace(config, algorithm="rloo", algorithm_options={}, eval_every=0), reward)
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=2, checkpoint_every=1, max_failure_share=0.2)
+    result = rljax.train(config.replace(algorithm="rloo", algorithm_options={}, eval_every=0), reward)
     for row in rows(result.run):
         if row["phase"] == "rl":
-            assert row["reward_timed_out"] == TINY.prompts * TINY.group_size / 8
+            assert row["reward_timed_out"] == TINY.sampling.prompts * TINY.sampling.group_size / 8
             assert row["reward_done"] == 1.0
             assert 0 < row["reward_even"] < 1
             assert row["reward"] == pytest.approx(row["reward_even"] + 0.5, abs=0.15)
@@ -298,26 +296,26 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
         calls.append(None)
         return [-0.25 if len(calls) == 5 else -0.5] * len(completions)
 
-    config = replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=3, eval_every=1)
-    rljax.train(replace(config, algorithm="rloo", algorithm_options={}), negative)
-    said = capsys.readouterr().out
-    assert "Held-out greedy accuracy: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after." in said
-    assert "(0.0% (mean reward -0.250) at step 2)" in said
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=3, eval_every=1)
+    rljax.train(config.replace(algorithm="rloo", algorithm_options={}), negative)
+    shown = capsys.readouterr().out
+    assert "Held-out greedy accuracy: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after." in shown
+    assert "(0.0% (mean reward -0.250) at step 2)" in shown
 
 
 def test_the_display_is_told_how_far_the_judging_is(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(PlainDisplay, "judging", lambda self, done, total: told.append((done, total)))
+    reported = []
+    monkeypatch.setattr(PlainDisplay, "judging", lambda self, done, total: reported.append((done, total)))
 
     def telling(completions, progress):
         for done in range(len(completions)):
             progress(done + 1, len(completions))
         return even_length(completions)
 
-    rljax.train(replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0, steps=1), telling)
-    rows = TINY.heldout_problems
-    assert told[:rows] == [(done, rows) for done in range(1, rows + 1)]
-    assert len(told) > rows
+    rljax.train(TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1), telling)
+    rows = TINY.data.heldout_problems
+    assert reported[:rows] == [(done, rows) for done in range(1, rows + 1)]
+    assert len(reported) > rows
 
 
 def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
@@ -325,7 +323,7 @@ def test_a_reward_that_fails_too_often_stops_the_run(tmp_path):
         return [Failed("raised", "KeyError: 'x'")] * len(completions)
 
     with pytest.raises(InputError, match="more than the 10% that may fail"):
-        rljax.train(replace(TINY, run=str(tmp_path / "run"), warm_start_steps=0), fails)
+        rljax.train(TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0), fails)
 
 
 def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
@@ -335,16 +333,16 @@ def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
         return [float(int(prompt[0]) < 5) for prompt in prompts]
 
     problems = [Problem(f"{n // 10}+{n % 10}=", str(n // 10 + n % 10)) for n in range(10, 90)]
-    config = replace(TINY, run=str(tmp_path / "run"), algorithm="rloo", algorithm_options={}, warm_start_steps=0, steps=16)
-    config = replace(config, prompts=8, sample_every=0, difficulty_window=(0.0, 0.9), eval_every=0, tokenizer="characters")
+    config = TINY.replace(run=str(tmp_path / "run"), algorithm="rloo", algorithm_options={}, warm_start_steps=0, steps=16)
+    config = config.replace(prompts=8, sample_every=0, difficulty_window=(0.0, 0.9), eval_every=0, tokenizer="characters")
     rljax.train(config, easy_below_50, problems=(problems, problems[:4]))
-    setup, first_params = make_setup(config, reward=easy_below_50, problems=(problems, problems[:4]))
-    found = checkpoints.restore(tmp_path / "run" / "checkpoints" / "last", initial_state(setup, first_params()))
+    setup, _ = first_state(config, problems=(problems, problems[:4]))
+    found = checkpoint_of(config, tmp_path / "run", problems=(problems, problems[:4]))
     asked = found.history.tokens > 0
     assert asked.all(), "80 problems, 128 questions: one epoch is done"
     assert int(found.state.position) > 8 * 16, "some were passed over"
     easy = np.array([problem.prompt[0] < "5" for problem in setup.train.prompts.problems])
-    rounds = found.history.attempts / TINY.group_size
+    rounds = found.history.attempts / TINY.sampling.group_size
     assert rounds[easy].mean() < 1.2 < rounds[~easy].mean()
 
 
@@ -358,4 +356,4 @@ def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
 )
 def test_a_window_that_is_none_is_refused(change, message):
     with pytest.raises(InputError, match=message):
-        replace(TINY, **change)
+        TINY.replace(**change)

@@ -5,8 +5,8 @@ import numpy as np
 import optax
 import pytest
 
-from rljax.training.config import TrainConfig
-from rljax.training.optimizer import constant_schedule, cosine_schedule, make_optimizer
+from rljax.errors import InputError
+from rljax.training.optimizer import adamw, check_optimizer, constant_schedule, cosine_schedule, learning_rate_of
 
 
 def test_the_constant_schedule_rises_linearly_and_stays():
@@ -28,8 +28,7 @@ def test_the_cosine_schedule_falls_to_a_tenth():
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_only_gradients_above_the_limit_are_scaled_down(scale):
     """With plain moments the first update sees the clipped gradient: AdamW's first step is its sign times the rate."""
-    config = TrainConfig(max_grad_norm=1.0)
-    optimizer = make_optimizer(config, constant_schedule(0.1, 0))
+    optimizer = adamw(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1.0)
     params = {"w": jnp.zeros(4)}
     state = optimizer.init(params)
     gradient = {"w": jnp.array([3.0, -4.0, 0.0, 0.0]) * scale}
@@ -37,11 +36,37 @@ def test_only_gradients_above_the_limit_are_scaled_down(scale):
     np.testing.assert_allclose(updates["w"], [-0.1, 0.1, 0.0, 0.0], rtol=1e-3)
     moment = optax.tree.get(state, "mu")["w"]
     limit = min(1.0, 1.0 / (5.0 * scale))
-    np.testing.assert_allclose(moment, (1 - config.adam_b1) * np.array([3.0, -4.0, 0.0, 0.0]) * scale * limit, rtol=1e-4)
+    np.testing.assert_allclose(moment, (1 - 0.9) * np.array([3.0, -4.0, 0.0, 0.0]) * scale * limit, rtol=1e-4)
 
 
 def test_weight_decay_pulls_towards_zero():
-    optimizer = make_optimizer(TrainConfig(weight_decay=0.5), constant_schedule(0.1, 0))
+    optimizer = adamw(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.5, max_grad_norm=1.0)
     params = {"w": jnp.array([2.0])}
     updates, _ = optimizer.update({"w": jnp.zeros(1)}, optimizer.init(params), params)
     np.testing.assert_allclose(updates["w"], [-0.1 * 0.5 * 2.0], rtol=1e-6)
+
+
+def test_the_state_tells_the_learning_rate_of_the_last_update():
+    optimizer = adamw(constant_schedule(1.0, 4), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1.0)
+    params = {"w": jnp.ones(2)}
+    state, rates = optimizer.init(params), []
+    for _ in range(3):
+        _, state = optimizer.update(params, state, params)
+        rates.append(learning_rate_of(state))
+    np.testing.assert_allclose(rates, [0.2, 0.4, 0.6], rtol=1e-6)
+    assert learning_rate_of(optax.sgd(0.1).init(params)) is None
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("adam", "optimizer: an optax.GradientTransformation is needed, such as .*; got 'adam'"),
+        (
+            optax.GradientTransformation(lambda params: {"name": "state"}, lambda *_: None),
+            "optimizer.init: the state must be a pytree of arrays .*; got TypeError",
+        ),
+    ],
+)
+def test_what_is_no_optimizer_of_these_parameters_is_refused(optimizer, message):
+    with pytest.raises(InputError, match=message):
+        check_optimizer(optimizer, {"w": jnp.ones(2)})

@@ -25,11 +25,8 @@ from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import hidden_states
 from rljax.models.value_model import init_value_params, load_value_model, save_value_model, value_model
 from rljax.parallel import make_mesh, put_rows
-from rljax.rewards.failure import Failed
-from rljax.rewards.protocol import judge
-from rljax.training import reward_model as training
-from rljax.training.config import TrainConfig
-from rljax.training.interrupt import Interrupted
+from rljax.preference.config import RewardModelConfig
+from rljax.preference.pair_update import Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
 from rljax.preference.reward_model import (
     NOTE,
     load_reward_model,
@@ -39,8 +36,11 @@ from rljax.preference.reward_model import (
     score_sequences,
     sequence_tokens,
 )
-from rljax.preference.pair_update import Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
-from rljax.preference.config import RewardModelConfig
+from rljax.rewards.failure import Failed
+from rljax.rewards.protocol import judge
+from rljax.training import reward_model as training
+from rljax.training.config import TrainConfig
+from rljax.training.interrupt import Interrupted
 from rljax.training.reward_model import make_reward_setup, train_reward_model
 from rljax.training.rollouts import micro_batches
 from rljax.training.state import place

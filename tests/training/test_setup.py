@@ -1,7 +1,6 @@
 """From a configuration to what a run works with: tasks, datasets and their faults, rewards that are models."""
 
 import json
-from dataclasses import replace
 
 import jax
 import pytest
@@ -12,10 +11,12 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
-from rljax.training.setup import make_setup
+from rljax.training.config import TrainConfig
+from rljax.training.config.flat import flat_names
+from rljax.training.config.train import GROUPS
+from rljax.training.setup import first_params, make_setup
 
-TINY = replace(
-    SMALL,
+TINY = SMALL.replace(
     algorithm="grpo",
     tokenizer="bytes",
     train_problems=12,
@@ -30,18 +31,34 @@ def written(path, rows):
 
 
 def test_long_chains_are_a_task():
-    setup, _ = make_setup(replace(TINY, task="iteration", iterations=(8, 9), max_response_tokens=64))
+    setup = make_setup(TINY.replace(task="iteration", iterations=(8, 9), train_problems=12, max_response_tokens=64))
     assert {problem.columns["steps"] for problem in setup.train.prompts.problems} <= {8, 9}
     with pytest.raises(InputError, match="task is 'poetry'; choose sums or iteration"):
-        replace(TINY, task="poetry")
+        TINY.replace(task="poetry")
+
+
+def test_a_dataset_takes_the_place_of_the_generated_task():
+    assert TINY.replace(dataset="sums.jsonl").task is None
+    with pytest.raises(InputError, match=r"dataset \('sums.jsonl'\) and a generated task \(sums\); give one of them"):
+        TINY.replace(dataset="sums.jsonl", operands=(2, 3))
+    with pytest.raises(InputError, match="no setting 'iterations'"):
+        TINY.replace(task="sums", iterations=(2, 3))
+
+
+def test_every_setting_has_one_flat_name():
+    flat = TINY.to_flat()
+    assert TrainConfig.flat(**flat) == TINY
+    names = [name for group in GROUPS.values() for name in flat_names(group).values()]
+    assert len(names) == len(set(names))
+    assert {"warm_start_steps", "critic", "critic_learning_rate", "replicas", "model", "reward"} <= set(flat)
 
 
 def test_bad_rows_are_fatal_or_told_of(tmp_path):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
     file = written(tmp_path / "sums.jsonl", [*rows[:3], "{broken", *rows[3:]])
     with pytest.raises(InputError, match="line 4"):
-        make_setup(replace(TINY, dataset=file))
-    setup, _ = make_setup(replace(TINY, dataset=file, on_error="drop"))
+        make_setup(TINY.replace(dataset=file))
+    setup = make_setup(TINY.replace(dataset=file, on_error="drop"))
     assert [fault.place for fault in setup.faults] == ["line 4"]
     assert len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens) == 20
 
@@ -54,8 +71,8 @@ def test_a_reward_that_compares_needs_answers(tmp_path):
     file = written(tmp_path / "code.jsonl", rows)
     limits = {"max_prompt_tokens": 400}
     with pytest.raises(InputError, match=r"'exact' compares with answers, and no problem of .* has one"):
-        make_setup(replace(TINY, dataset=file, **limits))
-    setup, _ = make_setup(replace(TINY, dataset=file, reward="code", **limits))
+        make_setup(TINY.replace(dataset=file, **limits))
+    setup = make_setup(TINY.replace(dataset=file, reward="code", **limits))
     assert setup.train.prompts.problems[0].columns["tests"] == ["assert f() is None"]
 
 
@@ -65,9 +82,9 @@ def test_a_reward_model_is_a_reward(tmp_path):
     model = value_model(Model(shape), 1)
     folder = tmp_path / "judge"
     save_reward_model(folder, RewardModel(model, init_value_params(model, jax.random.key(0)), tokenizer, chat=False))
-    setup, first_params = make_setup(replace(TINY, reward=f"model:{folder}"))
-    groups = setup.train.generate(first_params(), [0, 1], 2, jax.random.key(1))
-    assert groups.valid.all()
-    assert len(set(groups.rewards.reshape(-1).tolist())) > 1
+    setup = make_setup(TINY.replace(reward=f"model:{folder}"))
+    groups = setup.train.generate(first_params(setup), [0, 1], 2, jax.random.key(1))
+    assert groups.rollout.valid.all()
+    assert len(set(groups.rollout.rewards.reshape(-1).tolist())) > 1
     with pytest.raises(InputError, match="nowhere"):
-        make_setup(replace(TINY, reward="model:/nowhere"))
+        make_setup(TINY.replace(reward="model:/nowhere"))

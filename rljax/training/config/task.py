@@ -44,7 +44,7 @@ class IterationConfig:
     """Least and most steps of a problem."""
     lapse_share: float = 0.0
     """Share of the steps 11, 21, ... at which demonstrations lapse, and of the lapses that they leave open."""
-    train_problems: int = 8192
+    train_problems: int = 2600
     """How many problems are generated to train on."""
 
     def __post_init__(self):

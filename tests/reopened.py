@@ -1,0 +1,19 @@
+"""A run's checkpoint, read back into the setup that it was made with."""
+
+from functools import partial
+
+from rljax.training import checkpoint as checkpoints
+from rljax.training.loop import initial_state, state_of_phase
+from rljax.training.setup import Seams, first_params, make_setup
+
+
+def first_state(config, **seams):
+    """Setup of a run, and the state that it begins with."""
+    setup = make_setup(config, Seams(**seams))
+    return setup, initial_state(setup, first_params(setup))
+
+
+def checkpoint_of(config, run, which="last", **seams):
+    """The last or the best checkpoint of a run."""
+    setup, state = first_state(config, **seams)
+    return checkpoints.restore(run / "checkpoints" / which, partial(state_of_phase, setup, state))
