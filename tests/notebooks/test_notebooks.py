@@ -1,7 +1,10 @@
 """Every notebook runs from top to bottom and draws what it promises; it is committed without its outputs."""
 
+import ast
 import os
+import re
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -11,8 +14,12 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8}  # at least as many pictures; a new notebook adds its line
+LOOPS = ("own_loop_nnx", "own_loop_equinox")  # the equations in a person's own loop
+# at least as many pictures; a new notebook adds its line
+FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8, "own_loop_nnx": 2, "own_loop_equinox": 2}
+NEEDS = {"own_loop_equinox": "equinox"}  # what a notebook imports that rljax does not install
 LONGEST_CELL = 24
+LONGEST_LOOP = 50
 
 
 def read(name):
@@ -43,6 +50,9 @@ def run(notebook, home: Path):
 
 @pytest.fixture(scope="module", params=FIGURES)
 def executed(request):
+    package = NEEDS.get(request.param)
+    if package is not None and find_spec(package) is None:
+        pytest.skip(f"{request.param}.ipynb needs {package}, which is not installed")
     with tempfile.TemporaryDirectory(prefix="rljax") as home:  # pytest's own folders are too deep for a socket's path
         yield request.param, run(read(request.param), Path(home))
 
@@ -81,7 +91,7 @@ def test_it_is_committed_without_outputs(name):
         "language_info": {"name": "python"},
     }
     for cell in notebook.cells:
-        assert cell.metadata == {}, cell.id
+        assert cell.metadata in ({}, {"tags": ["loop"]}), cell.id
     for cell in code_cells(notebook):
         assert cell.outputs == [], cell.id
         assert cell.execution_count is None, cell.id
@@ -91,3 +101,44 @@ def test_it_is_committed_without_outputs(name):
 def test_its_cells_are_short(name):
     for cell in code_cells(read(name)):
         assert cell.source.count("\n") < LONGEST_CELL, cell.id
+
+
+def loop_lines(name):
+    """Lines of the cells tagged `loop`, without blank lines and comments."""
+    loop = "\n".join(cell.source for cell in code_cells(read(name)) if "loop" in cell.metadata.get("tags", []))
+    return [line for line in loop.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_loop_is_short_and_complete(name):
+    assert len(loop_lines(name)) < LONGEST_LOOP
+    untagged = [cell.id for cell in code_cells(read(name)) if not cell.metadata]
+    assert untagged == ["imports", "batch", "run", "figure", "swap"]  # what is neither model, sampler, reward nor update
+
+
+def imported(name):
+    """Full names of all that the code cells import."""
+    for cell in code_cells(read(name)):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_loop_needs_the_equations_alone(name):
+    ours = [module for module in imported(name) if module.split(".")[0] == "rljax"]
+    assert ours
+    assert all(module.startswith(("rljax.ops.", "rljax.algorithms.")) for module in ours), ours
+
+
+@pytest.mark.parametrize("executed", LOOPS, indirect=True)
+def test_the_loop_learns_with_either_algorithm(executed):
+    _, notebook = executed
+    text = "".join(output.text for _, output in outputs(notebook) if output.output_type == "stream")
+    rewards = re.findall(r"mean reward ([\d.]+) at the first step, ([\d.]+) at the last", text)
+    assert len(rewards) == 2, text
+    for first, last in rewards:
+        assert 0.3 <= float(first) <= 0.5
+        assert float(last) >= 0.98
