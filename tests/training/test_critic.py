@@ -9,32 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
-from rljax.models import Model, TransformerConfig, init_params, score_tokens
+from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
-from rljax.parallel import make_mesh, put_rows
-from rljax.training import checkpoint as checkpoints
-from rljax.training.critic import (
-    Valuer,
-    check_support,
-    first_critic,
-    make_critic,
-    make_head,
-    make_value_step,
-    value_schedule,
-)
+from rljax.parallel import make_mesh, micro_batches, put_rows
+from rljax.rollout import Sequences, pack, sequences_of
+from rljax.training.algorithm import laid_out, make_algorithm
+from rljax.training.critic import first_critic, make_critic, make_head
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
-from rljax.training.loop import initial_state
-from rljax.training.rollouts import as_sequences, micro_batches
-from rljax.training.setup import laid_out, make_algorithm, make_setup
 from rljax.training.state import create, place
-from rljax.training.update import Sequences
+from rljax.training.update import make_score, make_scores
 from rljax.training.value_pretraining import monte_carlo
+from rljax.training.value_update import check_support, make_value_step, value_schedule
 
 TINY = SMALL.replace(
     name="tiny",
@@ -62,8 +54,7 @@ def finished(tmp_path_factory):
 
 
 def last_state(config, path):
-    setup, first_params = make_setup(config, reward=even_length)
-    return checkpoints.restore(path / "checkpoints" / "last", initial_state(setup, first_params())).state
+    return checkpoint_of(config, path, reward=even_length).state
 
 
 def rows(path, phase):
@@ -81,11 +72,11 @@ def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
         run=str(tmp_path / "run"), warm_start_steps=0, steps=1, learning_rate=1e-30, critic_learning_rate=1e-2
     )
     result = rljax.train(config, even_length)
-    setup, first_params = make_setup(config, reward=even_length)
-    assert distance(result.params, first_params()) < 1e-12
-    start = initial_state(setup, first_params()).critic.params
+    setup, state = first_state(config)
+    assert distance(result.params, state.params) < 1e-12
+    start = state.critic.params
     model, saved = load_value_model(result.run / "critic")
-    assert model == setup.critic.model
+    assert (model.size, model.trunk.config.vocab_size) == (setup.critic.function.size, setup.policy.vocab_size)
     assert distance(saved["trunk"], start["trunk"]) > 1e-3
     value_rows = rows(result.run, "value")
     assert [row["step"] for row in value_rows] == [1, 2, 3]
@@ -122,7 +113,7 @@ def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
     both = rljax.train(TINY.replace(run=str(tmp_path / "a"), steps=0, value_pretraining_loss=1e9, **easy), even_length)
     assert len(rows(both.run, "value")) == 1
     one = rljax.train(TINY.replace(run=str(tmp_path / "b"), steps=0, value_pretraining_loss=1e-9, **easy), even_length)
-    assert len(rows(one.run, "value")) == TINY.value_pretraining_steps
+    assert len(rows(one.run, "value")) == TINY.critic.pretraining_steps
 
 
 @pytest.mark.parametrize("calls", [2, 5], ids=["in value pretraining", "in RL"])
@@ -147,15 +138,17 @@ def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, last_state(config, tmp_path / "next").critic.params, saved)
 
 
-def test_the_log_probabilities_told_are_those_of_the_policy_that_sampled():
-    config = TINY.replace(temperature=0.7)
-    setup, first_params = make_setup(config, reward=even_length)
-    params = first_params()
-    sequences = as_sequences(setup.train.generate(params, [0, 3, 5, 6], 4, jax.random.key(2)))
-    start, seen = setup.prompt_length, sequences.valid[:, setup.prompt_length :]
-    scores = score_tokens(setup.model, params, *sequences[:2], start=start, temperature=config.temperature)
-    assert sequences.logp[seen].std() > 0.01
-    np.testing.assert_allclose(sequences.logp[seen], np.asarray(scores.logp)[seen], atol=1e-4)
+def test_a_critic_reads_the_log_probabilities_of_the_policy_that_sampled():
+    setup, state = first_state(TINY.replace(temperature=0.7))
+    sequences = sequences_of(setup.train.generate(state.params, [0, 3, 5, 6], 4, jax.random.key(2)))
+    scores = make_scores(make_score(setup.policy, 0.7), setup.mesh, 16)(state.params, sequences)
+    packed, start = pack(sequences), setup.prompt_length
+    assert sequences.policy_logp[sequences.attention].std() > 0.01
+    np.testing.assert_allclose(
+        packed.policy_logp[:, start:][sequences.attention], scores.logp[sequences.attention], atol=1e-4
+    )
+    assert not packed.policy_logp[:, :start].any()
+    assert not packed.policy_logp[:, start:][~sequences.attention].any()
 
 
 def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(tmp_path):
@@ -167,8 +160,7 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(t
     rljax.train(None, even_length, resume=stopped)
     end = last_state(config, whole)
     jax.tree.map(np.testing.assert_array_equal, last_state(config, stopped), end)
-    setup, first_params = make_setup(config, reward=even_length)
-    start = initial_state(setup, first_params()).critic.params
+    start = first_state(config)[1].critic.params
     assert distance(end.critic.params["surprisal"], start["surprisal"]) > 1e-3
 
     next_config = config.replace(critic=str(whole), value_pretraining_steps=0, steps=0)
@@ -182,8 +174,7 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(t
 def test_a_frozen_trunk_stays(tmp_path):
     config = TINY.replace(run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
     rljax.train(config, even_length)
-    setup, first_params = make_setup(config, reward=even_length)
-    start, end = initial_state(setup, first_params()).critic.params, last_state(config, tmp_path / "frozen").critic.params
+    start, end = first_state(config)[1].critic.params, last_state(config, tmp_path / "frozen").critic.params
     assert distance(end["trunk"], start["trunk"]) == 0
     assert distance(end["head"], start["head"]) > 0
 
@@ -210,10 +201,10 @@ def test_variants_train(tmp_path, change):
     result = rljax.train(config, even_length)
     (row,) = rows(result.run, "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
-    assert ("lambda_50" in row) == (config.algorithm == "vapo" and "length_adaptive" not in config.without)
-    setup, first_params = make_setup(config, reward=even_length)
-    assert distance(result.params, first_params()) > 0
-    assert distance(last_state(config, result.run).critic.params, initial_state(setup, first_params()).critic.params) > 0
+    assert ("lambda_50" in row) == (config.algorithm.name == "vapo" and "length_adaptive" not in config.algorithm.without)
+    start = first_state(config)[1]
+    assert distance(result.params, start.params) > 0
+    assert distance(last_state(config, result.run).critic.params, start.critic.params) > 0
 
 
 def test_the_blended_critic_is_the_pretrained_one(tmp_path):
@@ -243,7 +234,7 @@ def test_parts_are_taken_out():
     assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
     alone = TINY.replace(without=("group_sampling",))
     config = laid_out(alone, make_algorithm(alone))
-    assert (config.prompts, config.group_size) == (16, 1)
+    assert (config.sampling.prompts, config.sampling.group_size) == (16, 1)
     assert laid_out(TINY, whole) is TINY
 
 
@@ -257,7 +248,7 @@ def test_critic_updates_fit_the_prompts(prompts, minibatches, updates, expected)
     schedule = value_schedule(algorithm, TINY.replace(prompts=prompts, minibatches=minibatches), devices=1)
     assert (schedule.minibatches, schedule.passes) == expected
     assert schedule.minibatches * schedule.passes == minibatches * updates
-    assert prompts * TINY.group_size % (schedule.minibatches * schedule.rows) == 0
+    assert prompts * TINY.sampling.group_size % (schedule.minibatches * schedule.rows) == 0
 
 
 def test_credit_is_measured_as_by_hand():
@@ -270,10 +261,10 @@ def test_credit_is_measured_as_by_hand():
         *(jnp.asarray(x, jnp.float32) for x in (poisoned, rewards)), jnp.asarray(mask), jnp.float32(advantage)
     )
     explained = 1 - np.var(outcome - values[mask]) / np.var(outcome)
-    np.testing.assert_allclose(measured["explained_variance"], explained, rtol=1e-4)
-    np.testing.assert_allclose(measured["value"], values[mask].mean(), rtol=1e-4)
-    np.testing.assert_allclose(measured["outcome_loss"], 0.5 * np.square(outcome - values[mask]).mean(), rtol=1e-4)
-    np.testing.assert_allclose(measured["advantage_correlation"], np.corrcoef(advantage[mask], outcome)[0, 1], rtol=1e-3)
+    np.testing.assert_allclose(measured.explained_variance, explained, rtol=1e-4)
+    np.testing.assert_allclose(measured.value, values[mask].mean(), rtol=1e-4)
+    np.testing.assert_allclose(measured.outcome_loss, 0.5 * np.square(outcome - values[mask]).mean(), rtol=1e-4)
+    np.testing.assert_allclose(measured.advantage_correlation, np.corrcoef(advantage[mask], outcome)[0, 1], rtol=1e-3)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["reads tokens", "reads log-probabilities"])
@@ -281,9 +272,9 @@ def taught(request):
     """One critic update of the same data, cut and sharded in several ways."""
     config = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     policy, rng = init_params(config, jax.random.key(0)), np.random.default_rng(0)
-    tokens = rng.integers(2, 16, (16, 8)).astype(np.int32)
-    valid = np.arange(8) < rng.integers(4, 9, 16)[:, None]
-    mask = valid[:, 3:].reshape(4, 4, 5)
+    prompts, tokens = np.split(rng.integers(2, 16, (16, 8)).astype(np.int32), [3], axis=1)
+    attention = np.arange(5) < rng.integers(1, 6, 16)[:, None]
+    mask = attention.reshape(4, 4, 5)
     rollout = Rollout(
         mask,
         np.zeros(mask.shape, np.float32),
@@ -291,17 +282,20 @@ def taught(request):
         values=rng.random(mask.shape).astype(np.float32),
     )
     algorithm = BY_NAME["ppo"]()
-    source = make_critic(algorithm, TINY.replace(critic_surprisal=request.param), Model(config))
+    built_in = transformer_policy(config, eos=1)
+    critic = make_critic(algorithm, TINY.replace(critic_surprisal=request.param), built_in, bos=None, eos=1)
     optimizer = optax.sgd(0.1)
     batch = jax.device_get(prepare(algorithm, rollout))
-    sequences = Sequences(tokens, valid, -3 * rng.random((16, 5)).astype(np.float32))
+    logp = -3 * rng.random((16, 5)).astype(np.float32)
+    sequences = Sequences(prompts, np.ones(prompts.shape, bool), tokens, attention, logp)
 
     def update(microbatch, mesh):
-        critic = first_critic(source, optimizer, policy, 0, blended=False)
-        state = place(create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=critic), mesh)
-        step = make_value_step(algorithm, Valuer(source, algorithm.critic.head, 3), optimizer, state, mesh)
+        start = first_critic(critic, optimizer, policy, 0, blended=False)
+        state = create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=start)
+        state = place(state, mesh, transformer_policy(config, eos=1, shards=mesh.shape["fsdp"]).partition)
+        step = make_value_step(algorithm, critic, optimizer, state, mesh)
         (part,) = micro_batches((sequences, batch), 1, microbatch)
-        state, metrics = step(state, *put_rows(mesh, part, leading=1))
+        state, metrics = step(state, *put_rows(mesh, (pack(part[0]), part[1]), leading=1))
         return jax.device_get((state.critic.params, metrics))
 
     return update

@@ -7,44 +7,50 @@ import optax
 import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, prepare
-from rljax.models import Model, TransformerConfig, init_params
-from rljax.parallel import make_mesh, put_rows
-from rljax.training.rollouts import filled_first, micro_batches
+from rljax.errors import InputError
+from rljax.models import Scores, TransformerConfig, init_params, policy_of_logits, transformer_policy
+from rljax.parallel import accumulate, filled_first, make_mesh, micro_batches, put_rows
+from rljax.rollout import Sequences, pack
 from rljax.training.state import create, place
-from rljax.training.update import Scorer, Sequences, accumulate, make_policy_step, make_supervised_step
+from rljax.training.update import check_policy, make_policy_step, make_score, make_supervised_step
 
 CONFIG = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
 PROMPTS, GROUP, START, LENGTH = 4, 4, 3, 5
 ROWS = PROMPTS * GROUP
-SCORER = Scorer(Model(CONFIG), START, 1.0, 256)
+POLICY = transformer_policy(CONFIG, eos=1)
+SCORE = make_score(POLICY, 1.0)
 OPTIMIZER = optax.adamw(1e-2)
 
 
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
-    tokens = rng.integers(2, 16, (ROWS, START + LENGTH)).astype(np.int32)
-    lengths = rng.integers(1, LENGTH + 1, ROWS)
-    valid = np.concatenate([np.ones((ROWS, START), bool), np.arange(LENGTH) < lengths[:, None]], axis=1)
-    sequences = Sequences(tokens, valid)
-    scores = SCORER(init_params(CONFIG, jax.random.key(0)), sequences)
+    prompts, tokens = np.split(rng.integers(2, 16, (ROWS, START + LENGTH)).astype(np.int32), [START], axis=1)
+    attention = np.arange(LENGTH) < rng.integers(1, LENGTH + 1, ROWS)[:, None]
+    sequences = Sequences(prompts, np.ones(prompts.shape, bool), tokens, attention)
+    scores = SCORE(init_params(CONFIG, jax.random.key(0)), jax.tree.map(jnp.asarray, pack(sequences)))
     rollout = Rollout(
-        mask=valid[:, START:].reshape(PROMPTS, GROUP, LENGTH),
+        mask=attention.reshape(PROMPTS, GROUP, LENGTH),
         behaviour_logp=np.asarray(scores.logp).reshape(PROMPTS, GROUP, LENGTH),
         rewards=rng.integers(0, 2, (PROMPTS, GROUP)).astype(np.float32),
     )
     return sequences, jax.device_get(prepare(BY_NAME["grpo"](beta=0.0), jax.tree.map(jnp.asarray, rollout)))
 
 
+def placed(mesh, **options):
+    """First state of a policy whose parameters this mesh shares."""
+    state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, **{"with_reference": False} | options)
+    return place(state, mesh, transformer_policy(CONFIG, eos=1, shards=mesh.shape["fsdp"]).partition)
+
+
 def updated(data, *, microbatch, mesh, steps=1):
     """Parameters and metrics after updates on the same data."""
-    state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=False)
-    state = place(state, mesh)
-    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORER, OPTIMIZER, state, mesh)
-    (part,) = micro_batches(data, 1, microbatch)
+    state = placed(mesh)
+    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
+    ((sequences, batch),) = micro_batches(data, 1, microbatch)
     history = []
     for _ in range(steps):
-        state, metrics = step(state, *put_rows(mesh, part, leading=1))
+        state, metrics = step(state, *put_rows(mesh, (pack(sequences), batch), leading=1))
         history.append(jax.device_get(metrics))
     return jax.device_get(state.params), history
 
@@ -57,8 +63,7 @@ def single(data):
 def assert_same(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours[0], theirs[0])
     for mine, other in zip(ours[1], theirs[1], strict=True):
-        for name, value in mine.items():
-            np.testing.assert_allclose(value, other[name], atol=2e-5, err_msg=name)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), mine, other)
 
 
 def test_micro_batches_add_up_to_the_whole(data, single):
@@ -71,33 +76,35 @@ def test_eight_devices_give_the_losses_of_one(data, single, axes, rows):
 
 
 def test_the_objective_rises(data, single):
-    losses = [metrics["loss"] for metrics in single[1]]
+    losses = [metrics.loss.loss for metrics in single[1]]
     assert losses[2] < losses[1] < losses[0]
-    np.testing.assert_allclose(single[1][0]["ratio"], 1.0, atol=1e-5)
-    assert single[1][0]["grad_norm"] > 0
+    np.testing.assert_allclose(single[1][0].loss.ratio, 1.0, atol=1e-5)
+    assert single[1][0].grad_norm > 0
 
 
 def test_the_state_lives_where_the_mesh_wants_it(data):
     mesh = make_mesh(2, 4)
-    state = place(create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=True), mesh)
-    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORER, OPTIMIZER, state, mesh)
-    (part,) = micro_batches(data, 1, 16)
-    after, _ = step(state, *put_rows(mesh, part, leading=1))
+    state = placed(mesh, with_reference=True)
+    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
+    ((sequences, batch),) = micro_batches(data, 1, 16)
+    after, _ = step(state, *put_rows(mesh, (pack(sequences), batch), leading=1))
     matrix = after.params["layers"][0]["feed_forward"]["gate"]
     assert {shard.data.shape for shard in matrix.addressable_shards} == {(16, 8)}
     assert after.reference["embedding"].sharding == after.params["embedding"].sharding
+    moment = after.opt_state[0].mu["layers"][0]["feed_forward"]["gate"]
+    assert moment.sharding == matrix.sharding, "a moment lies where its parameter lies"
 
 
 def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
     sequences, _ = data
     mesh = make_mesh(1, 1)
-    state = place(create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, with_reference=False), mesh)
-    logp = np.asarray(SCORER(state.params, sequences).logp)
-    counted = sequences.valid[:, START:]
-    step = make_supervised_step(SCORER, OPTIMIZER, state, mesh)
+    state, packed = placed(mesh), pack(sequences)
+    logp = np.asarray(SCORE(state.params, jax.tree.map(jnp.asarray, packed)).logp)
+    counted = sequences.attention
+    step = make_supervised_step(SCORE, OPTIMIZER, state, mesh)
     losses = []
     for _ in range(5):
-        state, metrics = step(state, put_rows(mesh, sequences))
+        state, metrics = step(state, *put_rows(mesh, (packed, counted)))
         losses.append(float(metrics["loss"]))
     np.testing.assert_allclose(losses[0], -logp[counted].mean(), rtol=1e-5)
     assert losses == sorted(losses, reverse=True)
@@ -107,7 +114,7 @@ def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
 def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):
     sequences, _ = data
     rollout = Rollout(
-        mask=jnp.asarray(sequences.valid[:, START:].reshape(PROMPTS, GROUP, LENGTH)),
+        mask=jnp.asarray(sequences.attention.reshape(PROMPTS, GROUP, LENGTH)),
         behaviour_logp=jnp.zeros((PROMPTS, GROUP, LENGTH)),
         rewards=jnp.ones((PROMPTS, GROUP)),
     )
@@ -122,7 +129,7 @@ def test_rows_without_a_token_are_moved_together_and_cost_nothing(data, single):
     spread = np.arange(2 * ROWS) // 2
     empty = np.arange(2 * ROWS) % 2 == 1
     doubled = jax.tree.map(lambda array: np.asarray(array)[spread].copy(), (sequences, batch))
-    for array in (doubled[0].valid[:, START:], doubled[1].mask, doubled[1].weights, doubled[1].token_share):
+    for array in (doubled[0].attention, doubled[1].mask, doubled[1].weights, doubled[1].token_share):
         array[empty] = 0
     moved = filled_first(doubled, doubled[1].mask, 2)
     for half in np.split(moved[1].mask.any(-1), 2):
@@ -143,3 +150,23 @@ def test_micro_batches_that_do_not_count_are_not_computed():
     gradient, metrics = summed(jnp.float32(2.0), jnp.array([3.0, 0.0, 4.0]))
     jax.effects_barrier()
     assert (float(gradient), float(metrics["parts"]), sorted(computed)) == (7.0, 2.0, [3, 4])
+
+
+def test_a_policy_whose_scores_have_another_shape_is_refused():
+    sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
+    params = {"bias": jnp.zeros(8)}
+    one_row = POLICY._replace(score=lambda params, packed, temperature: Scores(params["bias"], params["bias"]))
+    with pytest.raises(
+        InputError, match=r"policy.score: .* batch's shape \[B, T\] = \[2, 4\] are needed; got Scores .*\(8,\)"
+    ):
+        check_policy(one_row, params, **sizes)
+    plain = POLICY._replace(score=lambda params, packed, temperature: (params["bias"],) * 2)
+    with pytest.raises(InputError, match=r"policy.score: rljax.models.Scores.* got tuple"):
+        check_policy(plain, params, **sizes)
+    raising = POLICY._replace(score=lambda params, packed, temperature: params["weight"])
+    with pytest.raises(InputError, match=r"policy.score: a function .* that JAX can trace; got KeyError: 'weight'"):
+        check_policy(raising, params, **sizes)
+    logits = policy_of_logits(
+        8, lambda key: params, lambda params, packed: jnp.broadcast_to(params["bias"], (*packed.tokens.shape, 8))
+    )
+    check_policy(logits, params, **sizes)
