@@ -257,7 +257,7 @@ def prepare(
 
     Raises:
         ValueError: something the algorithm needs is missing, shapes disagree, P is no multiple of `minibatches` or
-            `value_minibatches`, or a past is given to an algorithm that does not compare responses.
+            `value_minibatches`, or the algorithm has a past and does not compare responses.
 
     Example:
         >>> import jax.numpy as jnp

@@ -175,7 +175,10 @@ def test_value_metrics_add_up_to_the_explained_variance(rollout, name):
     expected = explained_variance(values, batch.value_target, batch.mask)
     for sums in (metrics, summed):
         np.testing.assert_allclose(explained_variance_of(sums), expected, rtol=1e-9)
-    assert metrics.numbers() == {"value_loss": float(total), "value_explained_variance": float(explained_variance_of(metrics))}
+    assert metrics.numbers() == {
+        "value_loss": float(total),
+        "value_explained_variance": float(explained_variance_of(metrics)),
+    }
     assert abs(expected) > 0.01
 
 
@@ -193,7 +196,9 @@ def test_the_explained_variance_does_not_depend_on_the_scale_of_the_weights(roll
 @pytest.mark.usefixtures("x64")
 def test_targets_that_are_all_the_same_leave_nothing_to_explain(reward, factor):
     algorithm = BY_NAME["vapo"]()
-    rollout = Rollout(mask=MASK, behaviour_logp=-jnp.ones((P, G, T)), rewards=jnp.full((P, G), reward), values=jnp.where(MASK, 0.1, 0.0))
+    rollout = Rollout(
+        mask=MASK, behaviour_logp=-jnp.ones((P, G, T)), rewards=jnp.full((P, G), reward), values=jnp.where(MASK, 0.1, 0.0)
+    )
     batch = prepare(algorithm, rollout)
     batch = batch._replace(value_weights=factor * batch.value_weights)
     assert explained_variance_of(value_loss(algorithm, rows(jnp.arange(12.0)), batch)[1]) == 0
