@@ -218,7 +218,7 @@ def test_neither_padding_nor_compilation_changes_anything(case):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_what_is_masked_is_never_read(case, poison):
+def test_nothing_outside_the_mask_is_read(case, poison):
     def spoil(x, counts):
         return np.where(counts, x, poison).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
 
@@ -311,7 +311,7 @@ def test_mini_batches_are_rollouts_of_their_own(case):
 
 
 @pytest.mark.parametrize("name", BATCH_GLOBAL)
-def test_what_is_global_still_weighs_each_mini_batch_by_itself(name):
+def test_global_statistics_still_weigh_each_mini_batch_by_itself(name):
     program = Program(CASES[name])
     batch = program.batch(DATA.rollout, minibatches=2)
     for part in np.split(batch.token_share, 2):

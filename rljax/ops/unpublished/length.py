@@ -209,6 +209,7 @@ def length_reweighted(
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from rljax.ops.weights import token_mean
         >>> mask = jnp.array([[1, 1, 1, 1], [1, 0, 0, 0]])
         >>> length_reweighted(token_mean(mask), mask, alpha=0.5, reference=1.0)[:, 0].tolist()
         [0.10000000149011612, 0.20000000298023224]

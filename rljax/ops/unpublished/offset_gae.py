@@ -153,8 +153,7 @@ def complexity_weighted_gae(
     check_at_least(1, chunk=chunk)
     _check_complexity(complexity, mask, max_complexity)
     decay = gamma * lambda_base * (1 - beta * jnp.abs(_in_front(complexity, mask)) / max_complexity)
-    weighted = _chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk)
-    return _in_place(weighted, mask)
+    return _in_place(_chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk), mask)
 
 
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.ops import group, reward_history
+from rljax.ops import group
+from rljax.ops.unpublished import reward_history
 
 N, H, P, G = 4, 3, 2, 4  # more responses a step than are remembered
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
