@@ -126,8 +126,8 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 
     Source:
         unpublished: from a design document, in no paper; its Eq. 52, confidence scores, length-normalised as GEPO's authors
-        do (arXiv:2508.17850). Published for the same job:
-        the weights of `rljax.ops.ratio.group_expectation_log_denominator`.
+        do (arXiv:2508.17850). Published for the same job: the weights of
+        `rljax.ops.ratio.group_expectation_log_denominator`.
     """
     check_floating(logp=logp)
     check_mask(mask=mask)
