@@ -48,7 +48,7 @@ def documented(record: Record) -> Record:
 
 def _texts_of(record: type) -> Mapping[str, str]:
     """Field -> the text under it; nothing without the source."""
-    namespace = vars(sys.modules[record.__module__])
+    namespace = vars(sys.modules[record.__module__]) if record.__module__ in sys.modules else {}
     source = "".join(linecache.getlines(namespace.get("__file__") or "", namespace))
     tree = _class_alone(source, record.__qualname__) or ast.parse(source)
     return dict(_fields(tree, record.__qualname__.split(".")))
