@@ -1,11 +1,12 @@
 """Documentation of a record's fields: the text under each field, where `help()` shows it."""
 
 import ast
-import functools
 import inspect
+import itertools
 import linecache
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 Record = TypeVar("Record", bound=type)
@@ -35,7 +36,7 @@ def documented(record: Record) -> Record:
     is_tuple = issubclass(record, tuple) and hasattr(record, "_fields")
     if not (is_tuple or hasattr(record, "__dataclass_fields__")):
         raise TypeError(f"record must be a NamedTuple or a dataclass, got {record!r}")
-    texts = _texts_in(record.__module__).get(record.__qualname__, {})
+    texts = _texts_of(record)
     if is_tuple:
         for name, text in texts.items():
             getattr(record, name).__doc__ = text
@@ -45,33 +46,37 @@ def documented(record: Record) -> Record:
     return record
 
 
-@functools.lru_cache(maxsize=1)  # the records of a file ask one after the other
-def _texts_in(module: str) -> Mapping[str, Mapping[str, str]]:
-    """Qualified name of each class of a module -> field -> the text under it; nothing without the source."""
-    namespace = vars(sys.modules[module])
-    lines = linecache.getlines(namespace.get("__file__") or "", namespace)
-    texts: dict[str, dict[str, str]] = {}
-    _collect(ast.parse("".join(lines)), "", texts)
-    return texts
+def _texts_of(record: type) -> Mapping[str, str]:
+    """Field -> the text under it; nothing without the source."""
+    namespace = vars(sys.modules[record.__module__]) if record.__module__ in sys.modules else {}
+    source = "".join(linecache.getlines(namespace.get("__file__") or "", namespace))
+    tree = _class_alone(source, record.__qualname__) or ast.parse(source)
+    return dict(_fields(tree, record.__qualname__.split(".")))
 
 
-def _collect(parent: ast.Module | ast.ClassDef | ast.FunctionDef, prefix: str, texts: dict[str, dict[str, str]]) -> None:
-    """Read every class in `parent`, however deep; names are qualified as Python qualifies them."""
-    for node in parent.body:
-        if isinstance(node, ast.ClassDef):
-            texts[prefix + node.name] = dict(_fields(node))
-            _collect(node, f"{prefix}{node.name}.", texts)
-        elif isinstance(node, ast.FunctionDef):
-            _collect(node, f"{prefix}{node.name}.<locals>.", texts)
+def _class_alone(source: str, name: str) -> ast.Module | None:
+    """One class of the outermost level, parsed without the rest of its file, which would take most of an import's time."""
+    heads = list(re.finditer(rf"^class {name}\b", source, re.MULTILINE))
+    if len(heads) != 1:
+        return None
+    after = re.compile(r"^[^\s#)]", re.MULTILINE).search(source, heads[0].end())
+    try:
+        return ast.parse(source[heads[0].start() : after.start() if after else None])
+    except SyntaxError:
+        return None
 
 
-def _fields(record: ast.ClassDef) -> list[tuple[str, str]]:
-    """Each annotated field that a text follows, with that text."""
-    found: list[tuple[str, str]] = []
-    for field, below in zip(record.body, record.body[1:], strict=False):
+def _fields(parent: ast.Module | ast.ClassDef | ast.FunctionDef, path: list[str]) -> Iterator[tuple[str, str]]:
+    """Each annotated field that a text follows, with that text, of the class at the end of a qualified name."""
+    body = parent.body
+    if path:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == path[0]:
+                yield from _fields(node, path[2:] if path[1:2] == ["<locals>"] else path[1:])
+        return
+    for field, below in itertools.pairwise(body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found.append((name, inspect.cleandoc(text)))
+                yield name, inspect.cleandoc(text)
             case _:
                 pass
-    return found

@@ -94,6 +94,11 @@ def test_without_its_source_a_record_stays_as_it_is():
     assert shown == "True Alias for field number 0\n"
 
 
+def test_a_record_of_no_known_module_stays_as_it_is():
+    homeless = type("Homeless", (Pair,), {"__module__": "no.such.module"})
+    assert documented(homeless).second.__doc__ == "Alias for field number 1"
+
+
 @pytest.mark.parametrize("wrong", [int, tuple, type("Plain", (), {})])
 def test_only_records_are_documented(wrong):
     with pytest.raises(TypeError, match="record must be a NamedTuple or a dataclass, got"):

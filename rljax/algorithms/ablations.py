@@ -1,4 +1,4 @@
-"""The rows of published ablation tables: each is its parent less one idea, and differs from it in one slot."""
+"""Rows of published ablation tables: each is an algorithm less one idea, and differs from it in one slot."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -75,7 +75,7 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
 
 `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491). "Without
 decoupled GAE" gives the policy the critic's λ = 1: VC-PPO prints the same score for that row as for λ_policy = 1; VAPO does not
-say. Without "length_adaptive" λ_policy is VC-PPO's 0.95. Without "group_sampling" there is one response a prompt (8192 prompts
+state it. Without "length_adaptive" λ_policy is VC-PPO's 0.95. Without "group_sampling" there is one response a prompt (8192 prompts
 in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder: `dapo_ladder`.
 """
 

@@ -108,11 +108,11 @@ class Critic(NamedTuple):
     """Last layer of the critic: how many numbers it has for each token, and the value that they stand for."""
     blend: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(values of the critic as it was pretrained, values, share of the training that is done, explained variance) -> values
-    that credit and targets are made of."""
+    for advantages and targets."""
     policy_lambda: Callable[[Int[Array, "P G"]], Float[Array, "P G"]] | None = None
     """Response lengths in tokens -> λ of each response, which `advantage` then gets as `lambda_=`; None: it has its own."""
     learning_rate_ratio: float = 1.0
-    """The critic's learning rate over the policy's. This and the two below are for whoever runs the optimisers."""
+    """The critic's learning rate over the policy's. This and the two below are for the training loop."""
     updates: int = 1
     """Critic updates for each update of the policy."""
     pretraining_steps: int = 0
@@ -166,7 +166,7 @@ class Algorithm(NamedTuple):
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None
-    """Responses a prompt in the paper; None where it states none. For whoever draws the responses: `prepare` takes any."""
+    """Responses a prompt in the paper; None where it states none. `prepare` takes any number."""
 
     def needs(self, name: str) -> bool:
         """Whether the algorithm reads `name`, which not every algorithm does.

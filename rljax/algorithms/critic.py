@@ -1,4 +1,4 @@
-"""Small compositions that the critics of several algorithms share."""
+"""Compositions that the critics of several algorithms share."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,13 +11,13 @@ from rljax.ops.value import value_loss
 def squared_error(
     values: Float[Array, "*rows T"], old_values: Float[Array, "*rows T"], target: Float[Array, "*rows T"], mask: Array
 ) -> Float[Array, "*rows T"]:
-    """Half the squared error of the critic, wherever it was at sampling: `rljax.ops.value.value_loss` as a `Critic.loss`."""
+    """Half the squared error of the critic, whatever its values at sampling: `rljax.ops.value.value_loss` as a `Critic.loss`."""
     del old_values  # the slot's fourth argument is for losses that clip around it
     return value_loss(values, target, mask)
 
 
 def with_pretrained_value(algorithm: Algorithm, *, initial: float = 0.8, decay: float = 2.0, eta: float = 1.0) -> Algorithm:
-    """Blend the critic as it was after its pretraining into the values that credit is made of.
+    """Blend the values of the pretrained critic into those that advantages are computed from.
 
     ::
 

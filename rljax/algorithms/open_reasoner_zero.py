@@ -1,4 +1,4 @@
-"""Open-Reasoner-Zero: PPO at its plainest (arXiv:2503.24290)."""
+"""Open-Reasoner-Zero: plain PPO (arXiv:2503.24290)."""
 
 from functools import partial
 

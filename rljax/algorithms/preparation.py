@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term
+from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
 from rljax.ops.masked import count_tokens, zero_outside
@@ -29,8 +29,7 @@ _WHY = {
 def _required(rollout: Rollout, name: str) -> Array:
     """A field of the rollout that the algorithm reads."""
     array = rollout._asdict()[name]
-    if array is None:
-        raise ValueError(f"rollout.{name} must be given: {_WHY[name]}; got None")
+    assert array is not None  # `_check_rollout` has seen to it
     return array
 
 
@@ -43,13 +42,13 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout) -> None:
         for name in names:
             if fields[name] is not None and fields[name].shape != shape:
                 raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(fields[name].shape)}")
-    for name in _WHY:
-        if algorithm.needs(name):
-            _required(rollout, name)
+    for name, why in _WHY.items():
+        if fields[name] is None and algorithm.needs(name):
+            raise ValueError(f"rollout.{name} must be given: {why}; got None")
 
 
-def _check_credit(algorithm: Algorithm, progress: Array | float | None) -> None:
-    """Refuse a record that takes credit from nowhere, or from two places without saying how to mix them."""
+def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
+    """Refuse a record without a source of credit, with two of them and no mix, and arguments that do not fit it."""
     names = ("advantage", "token_advantage", "step_advantage", "critic")
     sources = [name for name in names if algorithm._asdict()[name] is not None]
     if algorithm.mix is None and len(sources) != 1:
@@ -60,6 +59,8 @@ def _check_credit(algorithm: Algorithm, progress: Array | float | None) -> None:
         raise ValueError("progress must be given: the algorithm's mix of two advantages depends on it; got None")
     if progress is not None:
         check_between(0, 1, progress=progress)
+    if past is not None and algorithm.advantage is None:
+        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got one")
 
 
 def _check_minibatches(prompts: int, **counts: int) -> None:
@@ -212,8 +213,16 @@ def _weights(algorithm: Algorithm, rollout: Rollout, policy_logp: Array, minibat
     return weights * algorithm.correction(policy_logp, rollout.behaviour_logp, rollout.mask)
 
 
-def _term_weights(algorithm: Algorithm, term: Term) -> Callable[[Rollout], Array]:
-    return (lambda part: algorithm.weights(part.mask)) if term.weights is None else term.weights
+def _term_weights(algorithm: Algorithm, trained: Rollout, minibatches: int) -> tuple[Float[Array, "P G T"], ...]:
+    """Weights of each of the algorithm's terms."""
+
+    def surrogate_weights(part: Rollout) -> Array:
+        return algorithm.weights(part.mask)
+
+    return tuple(
+        _for_each_minibatch(trained, minibatches, surrogate_weights if term.weights is None else term.weights)
+        for term in algorithm.terms
+    )
 
 
 def _critic_data(
@@ -257,7 +266,7 @@ def prepare(
 
     Raises:
         ValueError: something the algorithm needs is missing, shapes disagree, P is no multiple of `minibatches` or
-            `value_minibatches`, or a past is given to an algorithm that does not compare responses.
+            `value_minibatches`, or the algorithm has a past and does not compare responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -269,9 +278,7 @@ def prepare(
         [0.5, -0.5]
     """
     _check_rollout(algorithm, rollout)
-    _check_credit(algorithm, progress)
-    if past is not None and algorithm.advantage is None:
-        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got one")
+    _check_credit(algorithm, progress, past)
     prompts, group, length = rollout.mask.shape
     value_minibatches = minibatches if value_minibatches is None else value_minibatches
     _check_minibatches(prompts, minibatches=minibatches, value_minibatches=value_minibatches)
@@ -281,10 +288,6 @@ def prepare(
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
     rewards, token_rewards = _rewards(algorithm, rollout, policy_logp)
     credit = _credit(algorithm, rollout, rewards, token_rewards, progress=progress, past=past)
-
-    def weigh(weights: Callable[[Rollout], Array]) -> Array:
-        return _for_each_minibatch(trained, minibatches, weights)
-
     batch = Batch(
         mask=trained.mask,
         advantage=_advantage(algorithm, rollout, trained, credit),
@@ -292,8 +295,8 @@ def prepare(
         old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
         policy_logp=policy_logp,
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
-        term_weights=tuple(weigh(_term_weights(algorithm, term)) for term in algorithm.terms),
-        token_share=weigh(lambda part: token_mean(part.mask)),
+        term_weights=_term_weights(algorithm, trained, minibatches),
+        token_share=_for_each_minibatch(trained, minibatches, lambda part: token_mean(part.mask)),
         **_critic_data(algorithm.critic, rollout, trained, token_rewards, value_minibatches),
     )
     return jax.lax.stop_gradient(jax.tree.map(lambda x: x.reshape(prompts * group, length), batch))

@@ -52,7 +52,7 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
 
 
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
-    """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, every token of theirs counting the same.
+    """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with the same weight for all their tokens.
 
     A response is correct when its unshaped reward is above 0. No term at all when the coefficient is 0.
     """

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import io
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,33 +17,32 @@ from rich.text import Text
 from rljax import ops
 from rljax.algorithms import BY_NAME
 from rljax.errors import InputError
+from rljax.records import documented
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
 WITHOUT_EQUATIONS = frozenset({"arrays", "checks"})
 WIDTH_IN_A_PIPE = 160
 
 
+@documented
 @dataclass(frozen=True)
 class Equation:
-    """One equation and where to find it.
-
-    Args:
-        name: `module.function` of an op (`unpublished.module.function`), the name on the command line of an algorithm.
-        summary: what it is, one line.
-        equation: the formula block, not indented.
-        source: paper and equation number.
-        module: importable name of the module.
-        function: name in the module.
-        test: file that proves it, from the root of the repository.
-    """
+    """One equation, its source and its test."""
 
     name: str
+    """`module.function` of an op (`unpublished.module.function`), the name on the command line of an algorithm."""
     summary: str
+    """First line of its documentation."""
     equation: str
+    """The formula, not indented."""
     source: str
+    """Paper and equation number."""
     module: str
+    """Importable name of the module."""
     function: str
+    """Name in the module."""
     test: str
+    """File of its tests, from the root of the repository."""
 
 
 def sections(docstring: str) -> dict[str, str]:
@@ -183,12 +183,12 @@ def table(entries: Sequence[Equation]) -> Table:
     return result
 
 
-def console_on(stream: TextIO) -> Console:
+def console_on(stream: TextIO | io.StringIO) -> Console:
     """Prints to a terminal in its width, to anything else in a fixed one; colours only on a terminal."""
     return Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else WIDTH_IN_A_PIPE)
 
 
-def show(query: str, stream: TextIO) -> None:
+def show(query: str, stream: TextIO | io.StringIO) -> None:
     """Print the index (an empty query) or, with their formulas, the equations that a query finds.
 
     Raises:

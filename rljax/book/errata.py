@@ -1,5 +1,6 @@
 """Errors of documents about these algorithms, each with a counterexample that runs."""
 
+import io
 import re
 import textwrap
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ def _order(entry: Erratum) -> tuple[int, str]:
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:
-    """Every entry with what its counterexample came to; None where there is nothing to compute."""
+    """Every entry with the evidence of its counterexample; None where there is nothing to compute."""
     return [(entry, None if entry.check is None else entry.check()) for entry in errata()]
 
 
@@ -55,7 +56,7 @@ def _verdict(evidence: Evidence | None) -> str:
     return f"{evidence.numbers}. {'Refuted.' if evidence.holds else 'NOT refuted.'}"
 
 
-def show(stream: TextIO) -> int:
+def show(stream: TextIO | io.StringIO) -> int:
     """Run every counterexample and print all entries; return how many did not refute their claim."""
     results = run_all()
     console = console_on(stream)

@@ -119,7 +119,7 @@ def falling_lambda(length: int) -> float:
 
 
 def lambda_by_length(claimed: Callable[[int], float] = falling_lambda) -> Evidence:
-    """Whether lambda moves with the length as VAPO's does."""
+    """Lambda at two lengths, against VAPO's."""
     short, long = claimed(100), claimed(1000)
     paper = length_adaptive_lambda(jnp.array([100.0, 1000.0]))
     numbers = f"lambda at 100 and 1000 tokens: {short:.3f} and {long:.3f}; VAPO's {paper[0]:.3f} and {paper[1]:.3f}"
@@ -127,7 +127,7 @@ def lambda_by_length(claimed: Callable[[int], float] = falling_lambda) -> Eviden
 
 
 def alpha_range(recommended: float = 0.05, low: float = 0.1, high: float = 1.0) -> Evidence:
-    """Whether the recommended alpha lies in the range of its definition."""
+    """The recommended alpha against the range of its definition."""
     numbers = f"Table 1 recommends {recommended:g}; the text under Eq. 11 allows [{low:g}, {high:g}]"
     return Evidence(numbers, holds=not low <= recommended <= high)
 
@@ -139,7 +139,7 @@ def symmetric_clip(low: float = 0.2, high: float = 0.2) -> Evidence:
     return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
 
 
-# Scores on AIME 2024 of VAPO's Table 1: what is left when the part is taken out.
+# Scores on AIME 2024 of VAPO's Table 1, each without the part.
 LEFT_OUT = {
     "value pretraining": 11,
     "decoupled GAE": 33,

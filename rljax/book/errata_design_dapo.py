@@ -46,7 +46,7 @@ def group_size_from_one(length: int) -> int:
 
 
 def group_of_one(group_size: Callable[[int], int] = group_size_from_one) -> Evidence:
-    """A prompt of 2049 tokens, and what a group of that size can teach."""
+    """A prompt of 2049 tokens, and the largest advantage in its group."""
     size = group_size(2049)
     rewards = jnp.arange(size, dtype=float)
     spread = float(jnp.abs(rewards - rewards.mean()).max())
@@ -76,9 +76,9 @@ def useless_groups(keep: Callable[[jax.Array], jax.Array] = keep_everything) -> 
     return Evidence(numbers, holds=kept and teaches == 0)
 
 
-def stated(claimed: float, primary: float, what: str) -> Evidence:
+def stated(claimed: float, primary: float, quantity: str) -> Evidence:
     """A number of the document against the paper's."""
-    return Evidence(f"{what}: {claimed:g} in the document, {primary:g} in the paper", holds=claimed != primary)
+    return Evidence(f"{quantity}: {claimed:g} in the document, {primary:g} in the paper", holds=claimed != primary)
 
 
 def exploration_gradient(low: float = 0.2, high: float = 0.28) -> jax.Array:
@@ -208,7 +208,7 @@ ERRATA = (
         claim="DAPO scores 52.1",
         correction="50",
         source=f"{DAPO}, Table 1",
-        check=lambda: stated(52.1, 50, "AIME 2024"),
+        check=lambda: stated(52.1, 50.0, "AIME 2024"),
         kind="documentary",
     ),
     Erratum(
@@ -243,7 +243,7 @@ ERRATA = (
         document=DESIGN,
         where="Theorem 4.1, Eq. 36",
         claim="E[J(pi*) - J(pi_k)] <= C / sqrt(k), C depending on the clip range and the variance of dynamic sampling alone",
-        correction="C depends on where training begins without bound: what never succeeds is dropped, and teaches nothing",
+        correction="C depends on where training begins without bound: a group without a success is dropped and teaches nothing",
         source="arithmetic",
         check=rate_constant,
     ),

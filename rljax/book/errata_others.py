@@ -103,7 +103,7 @@ def penalty_start(start: int = 20480) -> Evidence:
 
 
 def favours_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Whether a mean over all tokens gives a long response less weight than a mean over responses does."""
+    """Weight of a long response under a mean over all tokens, against a mean over responses."""
     ours, per_response = response_weights(weights), response_weights(sequence_mean)
     numbers = f"of a response of 3 tokens beside one of 1: {ours[1]:.2f}; with a mean a response {per_response[1]:.2f}"
     return Evidence(f"weight {numbers}", holds=ours[1] > per_response[1])
@@ -136,7 +136,7 @@ def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence
 
 
 def buffer(cache: int = 4906) -> Evidence:
-    """Whether the expected length and the buffer make up the maximum."""
+    """The expected length plus the buffer, against the maximum."""
     begin = 20480 - cache
     numbers = f"16384 + {cache} = {16384 + cache}, not 20480; with it the penalty would begin at {begin}"
     return Evidence(numbers if cache != 4096 else f"16384 + {cache} = {16384 + cache}", holds=16384 + cache != 20480)

@@ -96,7 +96,7 @@ def batch_normalized_rewards(
 
 
 def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, ""]:
-    """Factor that gives a batch back the gradient that its groups without a signal take from the mean.
+    """Factor that restores the gradient of a mean over groups of which some have no signal.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Values held as distributions: supports, target distributions, and what a distribution says and costs.
+"""Values as distributions: supports, target distributions, means and the cross-entropy.
 
 A categorical value is a distribution over N support points (atoms) on a last axis of its own, `[..., N]`. The loss comes back
 per distribution, to be **minimised** as `sum(weights * loss)`.
@@ -258,7 +258,7 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
 
 
 def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
-    """Value of a distribution given by its logits.
+    """Value of a distribution, from its logits.
 
     ::
 

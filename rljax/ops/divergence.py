@@ -1,7 +1,7 @@
-"""Distances between two policies, and what keeps one near the other.
+"""Distances between two policies, penalties on them, and a reference that moves.
 
 The estimators `k1`, `k2` and `k3` see only the token that was sampled; `exact_kl` and `entropy` see the whole vocabulary.
-The estimators know no mask: give both policies the same (say zero) log-probability where there is no token, and reduce
+The estimators take no mask: set both log-probabilities to the same number (say 0) outside it, and reduce
 with `rljax.ops.weights`.
 """
 
@@ -17,7 +17,7 @@ from rljax.ops.masked import zero_outside
 
 
 def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """The plain estimator of KL(π‖π_ref): unbiased, of either sign, useless as a loss.
+    """The plain estimator of KL(π‖π_ref): unbiased, of either sign, of no use as a loss.
 
     For tokens sampled from π, at a fixed context: E[k1] = KL(π‖π_ref), but E[∇k1] = E[∇log π] = 0, so as a loss term it
     pulls nowhere on average. Its place is the reward (`kl_in_reward`).
@@ -42,7 +42,7 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
         [0.5, -1.0]
 
     Source:
-        Schulman, "Approximating KL divergence" (2020); the summand of Eq. 4 of the design document.
+        Convention: Schulman, "Approximating KL divergence" (2020); the summand of Eq. 4 of the design document.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp)
@@ -84,7 +84,7 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref) whose gradient is that of the other KL.
 
     For tokens sampled from π, at a fixed context: E[k3] = KL(π‖π_ref) wherever π covers the support of π_ref, but
-    E[∇k3] = ∇KL(π_ref‖π), the forward divergence, which is what a loss that holds k3 really descends.
+    E[∇k3] = ∇KL(π_ref‖π), the forward divergence: that is what a loss with k3 minimises.
 
     ::
 
@@ -138,8 +138,8 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
         '0.1438'
 
     Source:
-        Kullback and Leibler (1951); Eq. 8 of the design document bounds it, with the old policy in the place of π
-        and the new one in π_ref's.
+        Convention: Kullback and Leibler (1951). Eq. 8 of the design document bounds it, with the old policy for π and the
+        new one for π_ref.
     """
     check_floating(logits=logits, ref_logits=ref_logits)
     check_same_shape(logits=logits, ref_logits=ref_logits)
@@ -163,7 +163,7 @@ def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
         logits: of the policy, `[..., V]`, already divided by the sampling temperature.
 
     Returns:
-        `[...]`, nats, in [0, log V]. As a bonus it is added to what is maximised.
+        `[...]`, nats, in [0, log V]. As a bonus it is added to an objective that is maximised.
 
     Raises:
         ValueError: `logits` is not floating point, or the vocabulary is empty.
@@ -191,7 +191,7 @@ def kl_in_reward(
     *,
     beta: float,
 ) -> Float[Array, "*rows T"]:
-    """Per-token reward less the price of leaving the reference.
+    """Per-token reward less a KL penalty to the reference.
 
     The policy gradient of these rewards, summed from each token to the end, is the gradient of expected reward less β times
     the KL of whole responses. They are data: compute them from the log-probabilities of the policy that sampled.
@@ -234,7 +234,7 @@ def batch_normalized_kl(
 ) -> Float[Array, "*rows T"]:
     """Per-token KL estimate less its mean over the batch's tokens.
 
-    What is punished is then drifting further than the batch does on average, not drifting. The mean couples the rows:
+    It punishes a token for drifting further than the batch does on average. The mean couples the rows:
     compute it once for a whole rollout, before any split into micro-batches.
 
     ::
@@ -270,7 +270,7 @@ def batch_normalized_kl(
 
 
 def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
-    """Reference that follows the policy at a distance.
+    """Reference that follows the policy as an exponential moving average.
 
     ::
 

@@ -1,8 +1,8 @@
-"""Advantages and returns from a critic: how much of each later TD error a token is credited with.
+"""Advantages and returns from a critic: sums of later TD errors or rewards.
 
 Every function takes per-token arrays `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the mask.
 A slot outside the mask is not a time step: the successor of a response token is the *next response token*, so an
-observation inside a response neither discounts nor decays what passes over it, and padding changes nothing.
+observation inside a response neither discounts nor decays, and padding changes nothing.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
 
 
 def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[Array, "*rows"]:
-    """Value of the state after the last token of each row; a row without tokens has none, whatever is given for it."""
+    """Value of the state after the last token of each row; a row without tokens has none, whatever `bootstrap` holds."""
     rows = mask.shape[:-1]
     if bootstrap is None:
         return jnp.zeros(rows, dtype)
@@ -300,7 +300,7 @@ def decoupled_gae(
     Source:
         VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; Eqs. 19-20 of the design document.
     """
-    # Checked here, where they have names of their own, so that a refusal says which of the two is wrong.
+    # Checked here under their own names, so that a refusal names the wrong one of the two.
     check_mask(mask=mask)
     _check_lambda(mask, policy_lambda=policy_lambda, value_lambda=value_lambda)
     return DecoupledGAE(

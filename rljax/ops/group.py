@@ -25,7 +25,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
 
         A_i = r_i - (1/G) Σ_j r_j
 
-    A group of identical rewards gets exactly 0: what is averaged is the distance to the lowest reward, not the reward.
+    A group of identical rewards gets exactly 0: the mean is taken of the distances to the lowest reward.
 
     Args:
         rewards: one number a response, `[..., G]`.
@@ -116,7 +116,7 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
 def process_normalized(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:
-    """Advantage of a token as the sum of the normalised rewards of the steps that are not over before it.
+    """Advantage of a token as the sum of the normalised rewards of the steps that end at it or later.
 
     ::
 

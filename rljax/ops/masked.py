@@ -1,6 +1,6 @@
-"""Sums, means and z-scores over what counts: the tokens of a response, or the responses of a group.
+"""Sums, means and z-scores under a mask: over the tokens of a response, or over the responses of a group.
 
-A masked slot may hold anything, NaN and infinity included: it is replaced by `where` *before* any arithmetic, so neither
+A slot outside the mask may hold anything, NaN and infinity included: it is replaced by `where` *before* any arithmetic, so neither
 the value nor the gradient sees it.
 """
 
@@ -12,7 +12,7 @@ from rljax.ops.checks import check_floating, check_group, check_mask, check_nonn
 
 
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Replace what the mask leaves out by 0.
+    """Put 0 wherever the mask is 0.
 
     ::
 
@@ -43,7 +43,7 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
 
 
 def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
-    """Sum over the tokens that count.
+    """Sum over the tokens of the mask.
 
     ::
 
@@ -71,7 +71,7 @@ def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
 
 
 def masked_mean(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
-    """Mean over the tokens that count.
+    """Mean over the tokens of the mask.
 
     ::
 
@@ -100,7 +100,7 @@ def masked_mean(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]
 
 
 def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
-    """Number of tokens that count: the length of a response.
+    """Number of tokens of the mask: the length of a response.
 
     ::
 
@@ -128,9 +128,9 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
 
 
 def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Distance of what counts to its own mean.
+    """Entries of the mask less their mean.
 
-    A row of identical entries gets exactly 0, because what is averaged is the distance to the lowest entry: the mean of
+    A row of identical entries gets exactly 0, because the mean is taken of the distances to the lowest entry: the mean of
     eight times 0.1 is not 0.1 in floating point, the mean of eight zeros is 0.
 
     ::
@@ -139,10 +139,10 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
 
     Args:
         x: any quantity, `[..., T]`.
-        mask: what counts, bool or 0/1, `[..., T]`.
+        mask: bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`; 0 outside the mask, and in a row where fewer than 2 entries count.
+        `[..., T]`; 0 outside the mask, and in a row with fewer than 2 entries in the mask.
 
     Raises:
         ValueError: `x` is not floating point, or the shapes differ.
@@ -164,7 +164,7 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
 
 
 def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, ddof: int) -> Float[Array, "*rows T"]:
-    """What counts as a z-score.
+    """Entries of the mask as z-scores.
 
     ::
 
@@ -172,13 +172,13 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
 
     Args:
         x: any quantity, `[..., T]`.
-        mask: what counts, bool or 0/1, `[..., T]`.
+        mask: bool or 0/1, `[..., T]`.
         eps: ε, added to the standard deviation; not negative.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1.
 
     Returns:
-        `[..., T]`, without unit; 0 outside the mask, in a row of identical entries whatever ε, and in a row where fewer
-        than 2 entries count.
+        `[..., T]`, without unit; 0 outside the mask, in a row of identical entries whatever ε, and in a row with fewer
+        than 2 entries in the mask.
 
     Raises:
         ValueError: `x` is not floating point, the shapes differ, negative `eps`, `ddof` other than 0 or 1.
@@ -202,11 +202,11 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
 
 
 def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Array, "*P G"]:
-    """Which responses of a group take part in a comparison.
+    """Responses of a group that take part in a comparison.
 
     ::
 
-        m_i = v_i, or 1 for every response when no v is given
+        m_i = v_i, or 1 for every response without v
 
     Args:
         rewards: one number a response, `[..., G]`.
@@ -224,7 +224,7 @@ def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Arr
         [True, True]
 
     Source:
-        Convention: ragged groups, where a verifier may give no verdict on some responses.
+        Convention: ragged groups, where a reward may have no opinion on some responses.
     """
     check_floating(rewards=rewards)
     check_group(rewards=rewards)

@@ -1,7 +1,7 @@
 """Importance ratios, in log space.
 
 `logp` carries the gradient, `old_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
-every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` and `bounded_ratio` do, if asked.
+every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does.
 """
 
 import jax
@@ -24,7 +24,7 @@ def token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -47,7 +47,7 @@ def token_log_ratio(
 
 
 def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Give every token of a row the row's number, and 0 to what is no token."""
+    """The row's number on each of its tokens, 0 outside the mask."""
     return jnp.where(mask.astype(bool), per_row[..., None], 0)
 
 
@@ -64,7 +64,7 @@ def sequence_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -98,7 +98,7 @@ def sequence_token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
-        old_logp: under the policy that sampled, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -192,7 +192,7 @@ def group_expectation_log_ratio(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
-        old_logp: under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
@@ -259,7 +259,7 @@ def group_expectation_log_ratio_unnormalized(
 
     Args:
         logp: log-probabilities under the policy that is trained, `[..., G, T]`, nats.
-        old_logp: under the policy that sampled, `[..., G, T]`, nats.
+        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
@@ -287,7 +287,7 @@ def group_expectation_log_ratio_unnormalized(
 def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio kept within a symmetric bound.
 
-    A clamped token has no gradient, so this changes the objective. No other function of the library does it unasked.
+    A clamped token has no gradient, so this changes the objective. No other function of the library clamps.
 
     ::
 
@@ -319,7 +319,7 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
 def truncated_importance_weight(
     learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: float = 2.0
 ) -> Float[Array, "*rows T"]:
-    """Weight that corrects for a sampler whose numbers differ from the learner's, cut at a cap.
+    """Weight that corrects for a sampler whose numbers differ from the learner's, capped.
 
     Both log-probabilities are of the same parameters: those that sampled, once as the training code scores the tokens and
     once as the sampling engine did. The surrogate of each token is multiplied by the weight.

@@ -1,4 +1,4 @@
-"""Terms that hold a policy to something: to correct answers, to earlier tasks, to rules."""
+"""Regularisers of a policy: towards correct answers and towards earlier tasks."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
         [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
 
     Source:
-        VAPO, arXiv:2504.05118, Section 4.3 (there added to the policy loss with weight 0.1).
+        VAPO, arXiv:2504.05118, Section 4.3 (added to the policy loss with weight 0.1).
     """
     check_mask(mask=mask)
     if not hasattr(correct, "dtype") or correct.dtype != jnp.bool_:
@@ -98,7 +98,7 @@ def fisher_anchor(
     *,
     coefficient: Number,
 ) -> Float[Array, ""]:
-    """Quadratic pull back to the parameters of an earlier task, stiff where that task's likelihood was (EWC).
+    """Quadratic penalty on leaving the parameters of an earlier task, weighted by their Fisher information (EWC).
 
     ::
 

@@ -1,4 +1,4 @@
-"""Selection: which prompts are worth a gradient, and how many responses a prompt deserves.
+"""Selection of the prompts to train on, by the rewards of their responses.
 
 Rewards are `[..., P, G]`; a function of a group returns one value a prompt, `[..., P]`. Nothing here carries a gradient.
 """
@@ -16,11 +16,11 @@ from rljax.ops.masked import group_members
 
 
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
-    """Whether the responses of a prompt differ in reward at all: dynamic sampling keeps these groups.
+    """Groups whose responses differ in reward: dynamic sampling keeps these.
 
     The paper counts correct responses. For rewards of two values that is the same as "not all identical", which also
-    covers graded rewards; equality is exact. Judge the outcome before any length shaping is added to it, or a group
-    that is wrong throughout is kept for the lengths of its responses.
+    covers graded rewards; equality is exact. Pass the outcomes before any length shaping, or a group that is
+    wrong throughout is kept for the lengths of its responses.
 
     ::
 
@@ -32,7 +32,7 @@ def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = No
 
     Returns:
         bool, `[...]`; False for a group with fewer than 2 valid responses. A NaN reward that counts as valid keeps its
-        group, so that the fault shows in the loss instead of vanishing here.
+        group, so that the fault shows in the loss instead of vanishing.
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of another shape.
@@ -86,7 +86,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
 def in_difficulty_window(
     rewards: Float[Array, "*P G"], *, low: Number, high: Number, threshold: Number = 0.0, valid: Mask | None = None
 ) -> Bool[Array, "*P"]:
-    """Whether a prompt is neither too hard nor too easy for the policy of now.
+    """Prompts that are neither too hard nor too easy for the current policy.
 
     ::
 
@@ -124,7 +124,7 @@ def in_difficulty_window(
 
 
 def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Float[Array, "..."]:
-    """How far the optimum of KL-regularised RL lies from the policy that starts, for a reward of 0 or 1.
+    """KL divergence of the initial policy from the optimum of KL-regularised RL, for a reward of 0 or 1.
 
     The optimum is π*(y) = π_init(y) e^{r(y)/β} / Z. With one correct class of mass p, the divergence is exact. It is 0 at
     p = 0 and p = 1, where nothing can be learned, and ½ p(1-p)/β² to second order in 1/β. Its maximum lies at

@@ -1,4 +1,4 @@
-"""Shaped rewards: what is added to, or taken from, the verdict on a response before it is compared with others.
+"""Shaped rewards: bonuses and penalties on the reward of a response, before it is compared with others.
 
 Lengths are counted in tokens, never in characters. Nothing here carries a gradient to the policy.
 """
@@ -34,7 +34,7 @@ def rule_reward(correct: Bool[Array, "..."]) -> Float[Array, "..."]:
         the shape of `correct`, 1 or -1.
 
     Raises:
-        ValueError: `correct` is not boolean; a graded score has no place here.
+        ValueError: `correct` is not boolean; graded scores are refused.
 
     Example:
         >>> import jax.numpy as jnp

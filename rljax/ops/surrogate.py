@@ -1,7 +1,7 @@
 """Surrogate objectives: per token, unreduced, to be **maximised**.
 
 Each takes a log-ratio (see `rljax.ops.ratio`) and an advantage, both `[..., T]`, and returns `[..., T]`. The advantage is
-data and must be finite; `rljax.ops.weights` says how much each token counts.
+data and must be finite; `rljax.ops.weights` has the weight of each token.
 """
 
 import jax
@@ -45,7 +45,7 @@ def _pessimistic(
 def clipped(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: float = 0.2, high: float = 0.2
 ) -> Float[Array, "*rows T"]:
-    """PPO's pessimistic clip, with a low and a high side of its own.
+    """PPO's pessimistic clip, with one bound below and another above.
 
     ::
 
@@ -84,7 +84,7 @@ def dual_clipped(
     high: float = 0.2,
     cap: float = 3.0,
 ) -> Float[Array, "*rows T"]:
-    """PPO's clip with a floor under what a bad token can cost.
+    """PPO's clip, with a bound on the objective of a token whose advantage is negative.
 
     Without it a token with A < 0 whose ratio explodes has an unbounded objective. Clipping the ratio from above by δ before
     PPO's `min` (a "two-sided" clip) is the same for δ = c >= 1 + high.
@@ -124,7 +124,7 @@ def dual_clipped(
 def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """The score function times the advantage: no ratio, no clip.
 
-    Only the gradient means something. A token log-ratio in place of `logp` shifts the value by the constant A log π_old.
+    Only the gradient has a meaning. A token log-ratio in place of `logp` shifts the value by the constant A log π_old.
 
     ::
 
@@ -171,7 +171,7 @@ def cispo(
         high: how far above 1 the weight may rise, not negative. The paper tunes it and gives no number.
 
     Returns:
-        `[..., T]`, to be maximised; only its gradient means something.
+        `[..., T]`, to be maximised; only its gradient has a meaning.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
@@ -198,7 +198,7 @@ def sapo(
     tau_positive: float = 1.0,
     tau_negative: float = 1.05,
 ) -> Float[Array, "*rows T"]:
-    """A soft gate in place of the clip: the gradient fades on both sides of ρ = 1 and never stops at once.
+    """A soft gate in place of the clip: the gradient fades on both sides of ρ = 1 and never stops abruptly.
 
     On-policy the gradient with respect to log ρ is A, whatever τ.
 

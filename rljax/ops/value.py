@@ -1,4 +1,4 @@
-"""Critics: what they are trained on, how they are judged, and how several are blended into one.
+"""Critics: their losses, and the explained variance.
 
 Losses come back per token, to be **minimised** as `sum(weights * loss)`. Values held as distributions: `rljax.ops.categorical`.
 """
@@ -55,7 +55,7 @@ def clipped_value_loss(
     *,
     clip: Number = 0.2,
 ) -> Float[Array, "*rows T"]:
-    """Half the squared error, the larger of the critic's and of the critic's held near what it said at sampling.
+    """Half the squared error: the larger of the value's own and that of the value clipped around the one at sampling.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Loss weights: how much each token counts.
+"""Loss weights of the tokens.
 
 Every weighting is computed once for a whole optimiser batch, and every loss is `-sum(weights * surrogate)`. That is linear
 in the rows, so any split into micro-batches or devices adds up to the same number.
@@ -122,7 +122,7 @@ def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"
 
 
 def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
-    """Sum over the tokens of a response, then mean over responses: a response counts for as much as it is long.
+    """Sum over the tokens of a response, then mean over responses: a response counts in proportion to its length.
 
     ::
 
@@ -183,7 +183,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
-    """Leave truncated responses out of the loss: their verdict says nothing about what was being written.
+    """Leave truncated responses out of the loss: an unfinished response was not wrong yet.
 
     ::
 

@@ -34,6 +34,7 @@ def prepare(algorithm, rollout):
     return jax.jit(partial(prepare_eagerly, algorithm), compiler_options=fast)(rollout)
 
 
+@pytest.mark.usefixtures("untyped")
 def test_refusals(rollout):
     logp, batch = rows(draw()), prepare(BY_NAME["ppo"](), rollout)
     with pytest.raises(ValueError, match=r"logp must have the batch's shape \[4, 3\], got \[3, 3\]"):
@@ -44,7 +45,7 @@ def test_refusals(rollout):
         value_loss(BY_NAME["ppo"](), logp[:, :1], batch)
     with pytest.raises(ValueError, match="algorithm must have a critic to have a value loss, got critic=None"):
         value_loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))
-    curious = BY_NAME["ppo"](entropy=0.1)
+    with_bonus = BY_NAME["ppo"](entropy=0.1)
     with pytest.raises(
         ValueError, match="batch must have weights for the algorithm's 0 terms, got 1: it was prepared by another"
     ):
@@ -54,7 +55,7 @@ def test_refusals(rollout):
     ):
         value_loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["rloo"](), rollout))
     with pytest.raises(ValueError, match=r"entropy must be given: the algorithm's term 'entropy_bonus' reads it; got None"):
-        loss(curious, logp, prepare(curious, rollout))
+        loss(with_bonus, logp, prepare(with_bonus, rollout))
 
 
 @pytest.mark.parametrize("make", [kl_to_reference, kl_penalty, entropy_bonus, positive_examples])
@@ -123,7 +124,7 @@ def test_a_term_may_read_the_policy_before_the_update(rollout):
     algorithm = BY_NAME["rloo"]()._replace(terms=(term,))
     logp = rows(rollout.behaviour_logp) + 0.25
     metrics = loss(algorithm, logp, prepare(algorithm, rollout))[1]
-    np.testing.assert_allclose(metrics.terms["drift"], 0.25 * MASK.sum() / (P * G))
+    np.testing.assert_allclose(metrics.terms["drift"], 0.25 * np.asarray(MASK).sum() / (P * G))
 
 
 @pytest.mark.parametrize("names", [("kl",), ("loss",), ("twice", "twice")])
@@ -140,24 +141,24 @@ def test_a_response_of_advantage_zero_is_not_counted_as_clipped(rollout):
     assert loss(algorithm, rows(rollout.behaviour_logp) + 1.0, batch)[1].clip_fraction == 0
 
 
-def test_what_a_slot_says_outside_the_mask_is_not_heard(rollout):
+def test_values_of_a_slot_outside_the_mask_are_ignored(rollout):
     def where_masked(x, batch):
         return jnp.where(batch.mask, 0.0, jnp.inf) + x
 
     plain = BY_NAME["vapo"]()
     batch, logp = prepare(plain, rollout), rows(draw())
-    loud = plain._replace(
+    noisy = plain._replace(
         surrogate=lambda log_ratio, advantage: where_masked(plain.surrogate(log_ratio, advantage), batch),
         terms=(plain.terms[0]._replace(per_token=lambda inputs: where_masked(-inputs.logp, batch)),),
     )
-    assert loss(loud, logp, batch)[1] == loss(plain, logp, batch)[1]
+    assert loss(noisy, logp, batch)[1] == loss(plain, logp, batch)[1]
 
 
 def test_terms_keep_their_weights_and_their_sign(rollout):
     algorithm = BY_NAME["ppo"](entropy=0.5)._replace(critic=BY_NAME["ppo"]().critic)
     batch = prepare(algorithm, rollout)
     slope = jax.grad(lambda h: loss(algorithm, rows(rollout.behaviour_logp), batch, entropy=h)[0])(jnp.abs(rows(draw())))
-    np.testing.assert_allclose(slope, -0.5 * rows(MASK) / MASK.sum())
+    np.testing.assert_allclose(slope, -0.5 * rows(np.asarray(MASK)) / np.asarray(MASK).sum())
 
 
 @pytest.mark.parametrize("name", ["ppo", "vapo"])

@@ -64,7 +64,7 @@ def grouped(x):
         ("dapo_grpo", "behaviour_entropy", r"rollout\.behaviour_entropy must be given: .* an exploration bonus; got None"),
     ],
 )
-def test_what_an_algorithm_reads_must_be_there(name, missing, message):
+def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, missing, message):
     with pytest.raises(ValueError, match=message):
         prepare(BY_NAME[name](), EVERYTHING._replace(**{missing: None}), progress=0.0)
 
@@ -80,7 +80,7 @@ def test_what_an_algorithm_reads_must_be_there(name, missing, message):
         ({"correction": truncated_importance_weight}, "policy_logp", r"rollout\.policy_logp must be given: .* engine; got"),
     ],
 )
-def test_what_a_variant_reads_must_be_there(slots, missing, message):
+def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missing, message):
     algorithm = BY_NAME["dapo"]()._replace(**slots)
     assert prepare(algorithm, EVERYTHING).mask.shape == (P * G, T)
     with pytest.raises(ValueError, match=message):
@@ -156,7 +156,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_needs_says_what_must_be_given(name):
+def test_needs_names_the_required_fields(name):
     questions = [*Rollout._fields[3:6], "values", "step_rewards", "step_end", "behaviour_entropy", "progress", "entropy"]
     asked = {question for question in questions if BY_NAME[name]().needs(question)}
     assert asked == NEEDS.get(name, set())
@@ -185,7 +185,7 @@ def test_a_response_without_a_verdict_takes_no_part(name):
             np.testing.assert_allclose(grouped(a)[:, :-1].reshape(b.shape), b, rtol=1e-5, atol=1e-6, err_msg=field)
 
 
-def test_what_had_no_verdict_makes_no_group_mixed():
+def test_a_response_without_a_verdict_makes_no_group_mixed():
     rewards = jnp.asarray([[1.0, 1.0, 1.0, -7.0], [0.0, 1.0, 0.0, 0.0]])
     rollout = ROLLOUT._replace(rewards=rewards, valid=jnp.ones((P, G), bool).at[0, 3].set(False))
     assert not grouped(prepare(BY_NAME["dapo"](), rollout).mask)[0].any()
@@ -290,7 +290,7 @@ def test_without_a_critic_there_is_nothing_for_one():
 
 
 @pytest.mark.parametrize("name", ["ppo", "gepo", "grpo", "grpo_process", "dapo_grpo"])
-def test_nothing_of_what_is_masked_is_left_in_the_batch(name):
+def test_nothing_outside_the_mask_is_left_in_the_batch(name):
     spoilt = jax.tree.map(
         lambda x: jnp.where(ROLLOUT.mask, x, jnp.nan) if x.ndim == 3 and x.dtype != bool else x, EVERYTHING
     )

@@ -197,7 +197,7 @@ def test_an_ablation_differs_in_one_slot(name, part):
     assert differing(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is left as it was"
 
 
-def test_what_the_ablated_slots_hold():
+def test_contents_of_the_ablated_slots():
     vapo = BY_NAME["vapo"]()
     assert without("vapo", vapo, "value_pretraining").critic.pretraining_steps == 0
     assert without("vapo", vapo, "length_adaptive").critic.policy_lambda is None

@@ -108,7 +108,7 @@ def test_algorithm_is_named_in_its_test(name):
     assert re.search(rf"\b{name}\b", TEXT[book.read_algorithm(name, BY_NAME[name]).test])
 
 
-def test_entry_holds_what_the_docstring_says():
+def test_entry_holds_the_contents_of_the_docstring():
     entry = book.read_op(complete)
     assert entry == book.Equation(
         name="gae.complete",
@@ -197,7 +197,7 @@ def test_formula_with_brackets_prints_as_it_stands():
     assert "clip(1 - 1/(α|o_i|), 0, 1)" in stream.getvalue()
 
 
-def test_query_without_result_says_so():
+def test_query_without_result_is_refused():
     with pytest.raises(InputError, match=r"No equation holds 'clippd' .*; did you mean .*clipped"):
         book.show("clippd", io.StringIO())
     with pytest.raises(InputError, match="all of them are listed"):

@@ -186,11 +186,11 @@ TRUE = {
 
 
 @pytest.mark.parametrize("number", TRUE)
-def test_what_is_true_is_not_refuted(number):
+def test_the_right_form_is_not_refuted(number):
     assert TRUE[number]().holds is False
 
 
-def test_every_check_was_given_what_is_true():
+def test_every_check_has_its_right_form():
     assert {number for number, entry in ENTRIES.items() if entry.check} - set(TRUE) == {"10f"}  # as 10b
 
 

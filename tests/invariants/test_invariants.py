@@ -8,7 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, Algorithm, Batch, Rollout, loss, prepare, value_loss
+from rljax.algorithms import (
+    BY_NAME,
+    Algorithm,
+    Batch,
+    LossMetrics,
+    Rollout,
+    ValueMetrics,
+    loss,
+    prepare,
+    value_loss,
+)
 from rljax.ops.ratio import truncated_importance_weight
 from rljax.ops.weights import overlong_filter
 
@@ -49,7 +59,7 @@ BATCH_GLOBAL = {
 
 
 class Outputs(NamedTuple):
-    """What the networks say, `[P, G, T]`."""
+    """Outputs of the networks, `[P, G, T]`."""
 
     logp: np.ndarray
     entropy: np.ndarray
@@ -59,7 +69,7 @@ class Outputs(NamedTuple):
 class Result(NamedTuple):
     """Both losses and all metrics, and the losses' gradients by each of the outputs, `[P, G, T]`."""
 
-    losses: dict[str, np.ndarray]
+    metrics: tuple[LossMetrics, ValueMetrics | None]
     gradient: Outputs
 
 
@@ -126,10 +136,10 @@ class Program:
 
         (by_logp, by_entropy), metrics = jax.grad(policy, (0, 1), has_aux=True)(outputs.logp, outputs.entropy)
         if self.algorithm.critic is None:
-            return metrics, Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp))
+            return (metrics, None), Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp))
         critic = partial(value_loss, self.algorithm, batch=batch)
         by_values, value_metrics = jax.grad(critic, has_aux=True)(outputs.values)
-        return metrics | value_metrics, Outputs(by_logp, by_entropy, by_values)
+        return (metrics, value_metrics), Outputs(by_logp, by_entropy, by_values)
 
     def batch(self, rollout: Rollout, dtype=np.float64, minibatches: int = 1) -> Batch:
         with jax.enable_x64(dtype == np.float64):
@@ -141,8 +151,8 @@ class Program:
 
     def run(self, data: Data, dtype=np.float64) -> Result:
         shape = data.rollout.mask.shape
-        losses, gradient = self.run_rows(self.batch(data.rollout, dtype), as_rows(data.outputs), dtype)
-        return Result(losses, jax.tree.map(lambda x: x.reshape(shape), gradient))
+        metrics, gradient = self.run_rows(self.batch(data.rollout, dtype), as_rows(data.outputs), dtype)
+        return Result(metrics, jax.tree.map(lambda x: x.reshape(shape), gradient))
 
 
 def cast(tree, dtype):
@@ -159,9 +169,10 @@ def on_tokens(change, data: Data) -> Data:
 
 
 def assert_same(actual: Result, expected: Result, rtol: float = 1e-9) -> None:
-    assert actual.losses.keys() == expected.losses.keys()
-    for name, value in expected.losses.items():
-        np.testing.assert_allclose(actual.losses[name], value, rtol=rtol, atol=rtol / 10, err_msg=name)
+    def assert_close(place, ours, theirs):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol / 10, err_msg=jax.tree_util.keystr(place))
+
+    jax.tree_util.tree_map_with_path(assert_close, actual.metrics, expected.metrics)
     for name, ours, theirs in zip(Outputs._fields, actual.gradient, expected.gradient, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max(), err_msg=name)
 
@@ -180,7 +191,7 @@ def case(request) -> Case:
 
 def test_there_is_something_to_keep(case):
     gradient = case.result.gradient
-    assert all(np.isfinite(value) for value in case.result.losses.values())
+    assert all(np.isfinite(value) for value in jax.tree.leaves(case.result.metrics))
     assert np.abs(gradient.logp).max() > 1e-3
     assert not gradient.logp[~MASK].any()
     assert not gradient.entropy[~MASK].any()
@@ -201,13 +212,13 @@ def test_neither_padding_nor_compilation_changes_anything(case):
     with jax.enable_x64(True):
         data = on_tokens(lambda x: x[..., :NARROW], jax.tree.map(jnp.asarray, cast(DATA, np.float64)))
         batch = prepare(case.program.algorithm, data.rollout, progress=PROGRESS)
-        losses, gradient = jax.device_get(case.program.both_losses(batch, as_rows(data.outputs)))
+        metrics, gradient = jax.device_get(case.program.both_losses(batch, as_rows(data.outputs)))
     wide = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, T - NARROW))).reshape(P, G, T), gradient)
-    assert_same(Result(losses, wide), case.result)
+    assert_same(Result(metrics, wide), case.result)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_what_is_masked_is_never_read(case, poison):
+def test_nothing_outside_the_mask_is_read(case, poison):
     def spoil(x, counts):
         return np.where(counts, x, poison).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
 
@@ -223,7 +234,7 @@ def test_what_is_masked_is_never_read(case, poison):
 def test_the_order_of_prompts_does_not_matter(case):
     order = np.array([2, 0, 3, 1])
     shuffled = case.program.run(jax.tree.map(lambda x: x[order], DATA))
-    assert_same(shuffled, Result(case.result.losses, jax.tree.map(lambda x: x[order], case.result.gradient)))
+    assert_same(shuffled, Result(case.result.metrics, jax.tree.map(lambda x: x[order], case.result.gradient)))
 
 
 def test_the_order_of_responses_does_not_matter(case):
@@ -233,7 +244,7 @@ def test_the_order_of_responses_does_not_matter(case):
         return x[np.arange(P)[:, None], order]
 
     shuffled = case.program.run(jax.tree.map(shuffle, DATA))
-    assert_same(shuffled, Result(case.result.losses, jax.tree.map(shuffle, case.result.gradient)))
+    assert_same(shuffled, Result(case.result.metrics, jax.tree.map(shuffle, case.result.gradient)))
 
 
 @pytest.mark.parametrize("rows", [np.arange(P * G), np.random.default_rng(0).permutation(P * G)], ids=["in order", "mixed"])
@@ -244,7 +255,7 @@ def test_micro_batches_add_up(case, rows):
     ]
     back = np.argsort(rows)
     gradient = jax.tree.map(lambda *x: np.concatenate(x)[back].reshape(P, G, T), *[part.gradient for part in parts])
-    assert_same(Result(jax.tree.map(np.add, parts[0].losses, parts[1].losses), gradient), case.result)
+    assert_same(Result(jax.tree.map(np.add, parts[0].metrics, parts[1].metrics), gradient), case.result)
 
 
 def test_observations_between_the_tokens_are_not_time_steps(case):
@@ -259,7 +270,7 @@ def test_observations_between_the_tokens_are_not_time_steps(case):
     assert (np.diff(moved.rollout.mask.astype(int), axis=-1) > 0).any(), "no observation precedes a token"
     result = case.program.run(moved)
     assert_same(
-        Result(result.losses, jax.tree.map(lambda x: np.take_along_axis(x, place, -1), result.gradient)), case.result
+        Result(result.metrics, jax.tree.map(lambda x: np.take_along_axis(x, place, -1), result.gradient)), case.result
     )
 
 
@@ -300,7 +311,7 @@ def test_mini_batches_are_rollouts_of_their_own(case):
 
 
 @pytest.mark.parametrize("name", BATCH_GLOBAL)
-def test_what_is_global_still_weighs_each_mini_batch_by_itself(name):
+def test_global_statistics_still_weigh_each_mini_batch_by_itself(name):
     program = Program(CASES[name])
     batch = program.batch(DATA.rollout, minibatches=2)
     for part in np.split(batch.token_share, 2):

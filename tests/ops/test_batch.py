@@ -105,7 +105,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradient_is_that_of_the_formula_and_stops_at_what_does_not_count(name, x64):
+def test_gradient_is_that_of_the_formula_and_zero_outside_the_mask(name, x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, P, G))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)

@@ -55,7 +55,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSALS)
-def test_refusals_name_the_argument_its_value_and_what_was_expected(call, message):
+def test_refusals_name_the_argument_its_value_and_the_expected_one(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

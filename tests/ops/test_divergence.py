@@ -120,8 +120,8 @@ def test_entropy_matches_formula(logits, gone):
 
 
 def test_leading_axes_are_free():
-    here, there = np.random.default_rng(0).normal(size=(2, 2, 3, VOCABULARY))
-    for op, arguments in ((divergence.exact_kl, (here, there)), (divergence.entropy, (here,))):
+    logits, other = np.random.default_rng(0).normal(size=(2, 2, 3, VOCABULARY))
+    for op, arguments in ((divergence.exact_kl, (logits, other)), (divergence.entropy, (logits,))):
         whole = op(*map(jnp.array, arguments))
         for row in np.ndindex(2, 3):
             np.testing.assert_allclose(whole[row], op(*(jnp.array(x[row]) for x in arguments)), rtol=1e-5)

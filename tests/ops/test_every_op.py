@@ -348,13 +348,13 @@ def of_role(*roles):
     ],
 )
 @pytest.mark.parametrize("wrong", [-0.01, 1.01])
-def test_what_is_a_share_lies_between_0_and_1(name, argument, wrong):
+def test_a_share_lies_between_0_and_1(name, argument, wrong):
     with pytest.raises(ValueError, match=rf"{argument} must lie in \[0, 1\], got {wrong}"):
         call(name, **{argument: wrong})
 
 
 @pytest.mark.parametrize(("name", "argument"), of_role("eps", "eta", "coefficient", "high", "clip"))
-def test_what_is_a_size_is_not_negative(name, argument):
+def test_a_size_is_not_negative(name, argument):
     with pytest.raises(ValueError, match=rf"{argument} must (be positive|not be negative|lie in .*), got -0.01"):
         call(name, **{argument: -0.01})
 

@@ -1,4 +1,4 @@
-"""Group-relative advantages against loops written from the formulas, ragged groups, and the theorems said of them."""
+"""Group-relative advantages against loops written from the formulas, ragged groups, and theorems about them."""
 
 import itertools
 
@@ -202,7 +202,7 @@ def test_theorem_5_1_is_not_the_scale_invariance_of_its_name():
 
 
 @given(reward_arrays, st.integers(1, 40).map(lambda k: k / 8), tenths)
-def test_scale_invariance_is_what_the_standard_deviation_buys(rewards, scale, shift):
+def test_the_standard_deviation_makes_the_advantage_invariant_to_scale(rewards, scale, shift):
     assume(all(np.ptp(row) > 0.05 for row in rewards))
     with jax.enable_x64(True):
         np.testing.assert_allclose(z_score(jnp.array(scale * rewards + shift)), z_score(jnp.array(rewards)), atol=1e-9)
@@ -237,7 +237,7 @@ def test_theorem_5_2_holds_in_simulation_for_other_rewards():
     np.testing.assert_allclose(advantage[:, 0].var(), 4.0 * (1 - 1 / G), rtol=0.05)
 
 
-def test_table_15_calls_what_is_left_of_the_variance_its_reduction():
+def test_table_15_calls_the_remaining_share_of_the_variance_its_reduction():
     table = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
     for size, relabelled in table.items():
         np.testing.assert_allclose(1 - 1 / size, relabelled, atol=0.006)

@@ -87,7 +87,7 @@ def test_cispo(peer):
 
 
 def test_sapo(peer):
-    """Whatever aggregation is asked for (here a token mean), it takes the mean over responses of their token means."""
+    """The peer ignores the aggregation of its settings (a token mean): it takes the mean over responses of token means."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_token_advantages"])
 
     def surrogates(logp):

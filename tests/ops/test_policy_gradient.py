@@ -180,7 +180,7 @@ def test_on_policy_every_token_surrogate_is_the_policy_gradient(objective):
     [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio],
 )
 def test_on_policy_sequence_ratios_average_the_score_over_tokens(log_ratio):
-    lengths = MASK.sum(-1, keepdims=True)
+    lengths = MASK.sum(-1, keepdims=True).astype(float)
 
     def tokens(theta):
         logp = token_logp(theta)
@@ -191,7 +191,7 @@ def test_on_policy_sequence_ratios_average_the_score_over_tokens(log_ratio):
 
 
 def test_on_policy_geometric_mean_averages_the_score_over_tokens():
-    lengths = MASK.sum(-1, keepdims=True)
+    lengths = MASK.sum(-1, keepdims=True).astype(float)
 
     def tokens(theta):
         logp = token_logp(theta)

@@ -48,15 +48,15 @@ def test_loss_matches_the_formula(chosen, rejected, margin):
 @pytest.mark.usefixtures("x64")
 def test_slopes_match_central_differences():
     rng = np.random.default_rng(0)
-    given = [*rng.normal(size=(2, *SHAPE)), rng.uniform(0.1, 2, SHAPE)]
+    arguments = [*rng.normal(size=(2, *SHAPE)), rng.uniform(0.1, 2, SHAPE)]
     weight = rng.normal(size=SHAPE)
-    slopes = jit_slopes(*map(jnp.array, given), jnp.array(weight))
+    slopes = jit_slopes(*map(jnp.array, arguments), jnp.array(weight))
     for argument, slope in enumerate(slopes):
         expected = np.zeros(SHAPE)
         for at in np.ndindex(*SHAPE):
             ends = []
             for step in (1e-6, -1e-6):
-                moved = [array.copy() for array in given]
+                moved = [array.copy() for array in arguments]
                 moved[argument][at] += step
                 ends.append((weight * by_hand(*moved)).sum())
             expected[at] = (ends[0] - ends[1]) / 2e-6
@@ -77,9 +77,9 @@ def test_extreme_scores_overflow_neither_loss_nor_slope(size):
 def test_a_common_constant_changes_nothing_and_the_two_probabilities_add_up():
     rng = np.random.default_rng(1)
     chosen, rejected = map(jnp.array, rng.normal(size=(2, *SHAPE)))
-    there = bradley_terry_loss(chosen, rejected)
-    np.testing.assert_allclose(bradley_terry_loss(chosen + 5, rejected + 5), there, rtol=1e-9)
-    np.testing.assert_allclose(jnp.exp(-there) + jnp.exp(-bradley_terry_loss(rejected, chosen)), 1.0, rtol=1e-12)
+    before = bradley_terry_loss(chosen, rejected)
+    np.testing.assert_allclose(bradley_terry_loss(chosen + 5, rejected + 5), before, rtol=1e-9)
+    np.testing.assert_allclose(jnp.exp(-before) + jnp.exp(-bradley_terry_loss(rejected, chosen)), 1.0, rtol=1e-12)
 
 
 def test_half_precision_stays_half_precision():

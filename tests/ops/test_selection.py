@@ -58,7 +58,7 @@ def test_pass_rate_matches_formula(rewards, valid, threshold):
 
 
 @given(verdicts, valid_arrays, st.sampled_from([(0.0, 1.0), (0.25, 0.75), (0.5, 0.5), (0.3, 0.7)]))
-def test_difficulty_window_includes_its_ends_and_refuses_to_judge_by_one(rewards, valid, window):
+def test_difficulty_window_includes_its_ends_and_needs_two_responses(rewards, valid, window):
     low, high = window
     expected = []
     for row, row_valid in zip(rewards, valid, strict=True):

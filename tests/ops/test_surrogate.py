@@ -267,7 +267,7 @@ def test_far_ratios_stay_finite_where_the_objective_is_bounded(name, dtype):
     assert np.isfinite(gradient).all()
 
 
-def test_dual_clip_bounds_what_the_plain_clip_leaves_open():
+def test_dual_clip_bounds_the_side_that_the_plain_clip_leaves_open():
     log_ratio, advantage = jnp.array([1e4]), jnp.array([-1.0])
     value, gradient = jax.value_and_grad(lambda x: surrogate.dual_clipped(x, advantage).sum())(log_ratio)
     assert value == pytest.approx(-3.0)

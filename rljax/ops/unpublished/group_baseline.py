@@ -25,7 +25,7 @@ from rljax.ops.masked import group_members, masked_centered, masked_mean
 def weighted_centered(
     rewards: Float[Array, "*P G"], weights: Float[Array, "*P G"], *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Reward less a weighted mean of its group; with a quality for weight, the quality-weighted baseline.
+    """Reward less a weighted mean of its group.
 
     ::
 
@@ -99,7 +99,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
 
 
 def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
-    """Quality weight that is the policy's own confidence in a response, a token.
+    """Quality weight: the policy's probability of a response, as a geometric mean over its tokens.
 
     The document writes π(y_j|x). A product over a thousand tokens underflows to 0 in every precision, which leaves a
     group without a baseline, and even in exact arithmetic the shortest response would take all the weight. The geometric
@@ -126,8 +126,8 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 
     Source:
         unpublished: from a design document, in no paper; its Eq. 52, confidence scores, length-normalised as GEPO's authors
-        do (arXiv:2508.17850), whose denominator `rljax.ops.ratio.group_expectation_log_denominator` weighs by the same
-        probability.
+        do (arXiv:2508.17850). Published for the same job: the weights of
+        `rljax.ops.ratio.group_expectation_log_denominator`.
     """
     check_floating(logp=logp)
     check_mask(mask=mask)
@@ -137,7 +137,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 
 
 def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Float[Array, "*P G"]:
-    """Quality weight that trusts a reward as far as repeated scorings of it agree.
+    """Quality weight: the inverse variance of repeated scorings of a response.
 
     The document asks for confidence(R) and does not define it; this is our reading. Averages of quantities with unequal
     noise have the least variance when each is weighted by its inverse variance.
@@ -176,9 +176,9 @@ def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Flo
 
 
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Place of a response in the order of its group, ties sharing the mean of their places.
+    """Rank of a response in its group; ties share the mean of their ranks.
 
-    Unmoved by any increasing transformation of the rewards, and by how far an outlier lies out.
+    It does not change under an increasing transformation of the rewards, nor with the distance of an outlier.
 
     ::
 

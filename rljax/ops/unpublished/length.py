@@ -21,7 +21,7 @@ from rljax.ops.masked import count_tokens
 def adaptive_length_penalty(
     lengths: Lengths, rewards: Float[Array, "..."], *, target: Number, threshold: Number, alpha: Number, beta: Number
 ) -> Float[Array, "..."]:
-    """Penalty for length that is gentle with a response above the threshold and harsh with one below it.
+    """Penalty for length: logarithmic for a reward above the threshold, quadratic below it.
 
     The document passes a complexity to this function and then does not use it; there is no such argument here.
 
@@ -69,7 +69,7 @@ def adaptive_length_penalty(
 def quality_aware_length_weight(
     rewards: Float[Array, "..."], *, threshold: Number, base: Number = 0.05, gamma: Number = 2.0
 ) -> Float[Array, "..."]:
-    """How much the penalty for length weighs: less, the further a reward lies above the threshold.
+    """Weight of the penalty for length, which falls as the reward rises above the threshold.
 
     ::
 
@@ -184,7 +184,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
 def length_reweighted(
     weights: Float[Array, "*rows T"], mask: Mask, *, alpha: Number, reference: Number
 ) -> Float[Array, "*rows T"]:
-    """Another weighting, tilted against long responses.
+    """Loss weights, tilted against long responses.
 
     ::
 
@@ -209,6 +209,7 @@ def length_reweighted(
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from rljax.ops.weights import token_mean
         >>> mask = jnp.array([[1, 1, 1, 1], [1, 0, 0, 0]])
         >>> length_reweighted(token_mean(mask), mask, alpha=0.5, reference=1.0)[:, 0].tolist()
         [0.10000000149011612, 0.20000000298023224]
@@ -228,7 +229,7 @@ def length_reweighted(
 
 
 def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
-    """Number of responses for a prompt, fewer where they are long, so that a group costs about the same tokens.
+    """Number of responses for a prompt: fewer of them the longer they are, so that every group takes about as many tokens.
 
     The document puts the floor at 1, which makes every prompt of more than `base · reference / 2` tokens a group of one,
     whose group-relative advantage is identically 0.

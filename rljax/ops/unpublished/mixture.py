@@ -87,7 +87,7 @@ def with_exploration_bonus(
 
 
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """How much more uncertain the policy was at a token than at the average token of the batch.
+    """Entropy of the policy at a token, less its mean over the batch.
 
     The document adds an exploration bonus and does not say which; this is our reading. It is centred, because a bonus that
     is positive everywhere makes every sampled token more likely and leaves exploration where it was.
@@ -165,7 +165,7 @@ def pretrained_value_weight(
     reliability: Number,
     eta: Number,
 ) -> Float[Array, "..."]:
-    """Weight of the pretrained value model: it falls as training goes on and as the critic proves itself.
+    """Weight of the pretrained value model: it falls with the training step and with the critic's reliability.
 
     ::
 
@@ -205,8 +205,8 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
 
         V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax(weight_logits(s))
 
-    The softmax is ours (the source leaves w free): it keeps V between the lowest and the highest head. For weights of
-    one's own, pass their logarithms.
+    The softmax is ours (the source leaves w free): it keeps V between the lowest and the highest head. For other
+    weights, pass their logarithms.
 
     Args:
         values: V_h, `[..., H]`.
@@ -246,7 +246,7 @@ def _check_weights(weights: Array, **columns: Array) -> None:
 def constitutional_sum(
     base: Float[Array, "*rows"], scores: Float[Array, "*rows N"], weights: Float[Array, "N"]
 ) -> Float[Array, "*rows"]:
-    """Reward plus weighted scores of how well a response keeps each of N principles.
+    """Reward plus a weighted sum of scores, one for each of N principles.
 
     ::
 

@@ -1,7 +1,7 @@
 """Advantages whose λ changes with the offset to the TD error, so that no recursion computes them.
 
 Every function takes the TD errors per token `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the
-mask. The offset counts response tokens: an observation inside a response neither discounts nor decays what passes over it.
+mask. The offset counts response tokens: an observation inside a response neither discounts nor decays.
 """
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, is_concrete
+from rljax.ops.arrays import Mask, Number, common_dtype, is_concrete
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive, check_tokens
 from rljax.ops.masked import zero_outside
 
@@ -85,7 +85,7 @@ def offset_decayed_gae(
     check_tokens(mask, gamma, td=td)
     _check_offset_decay(gamma, lambda_base, alpha, max_length)
     length = td.shape[-1]
-    dtype = jnp.promote_types(td.dtype, jnp.float32)  # no FFT computes in half precision
+    dtype = common_dtype(td, jnp.zeros((), jnp.float32))  # no FFT computes in half precision
     offset = jnp.arange(length, dtype=dtype)
     kernel = _power(jnp.asarray(gamma * lambda_base, dtype), offset) * jnp.exp(-alpha * offset * (offset / max_length))
     padded = 1 << (2 * length - 1).bit_length()  # at least 2T - 1, so that the circular product does not wrap
@@ -153,8 +153,7 @@ def complexity_weighted_gae(
     check_at_least(1, chunk=chunk)
     _check_complexity(complexity, mask, max_complexity)
     decay = gamma * lambda_base * (1 - beta * jnp.abs(_in_front(complexity, mask)) / max_complexity)
-    weighted = _chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk)
-    return _in_place(weighted, mask)
+    return _in_place(_chunked_offset_sum(_in_front(td, mask), decay.astype(td.dtype), alpha / max_length, chunk), mask)
 
 
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
@@ -175,7 +174,7 @@ def _chunked_offset_sum(
     size = min(chunk, length)
     positions = jnp.arange(length)[None, :]
 
-    @jax.checkpoint  # or reverse mode would keep the weights of every chunk, O(T²)
+    @jax.checkpoint  # without it reverse mode keeps the weights of every chunk, O(T²)
     def block(start: Array) -> Array:
         offset = positions - (start + jnp.arange(size))[:, None]
         ahead = offset >= 0

@@ -9,7 +9,7 @@ from rljax.ops.checks import check_at_least, check_floating
 def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio whose ratio is kept within a factor of 1.
 
-    A clamped token has no gradient, so this changes the objective. No other function of the library does it unasked.
+    A clamped token has no gradient, so this changes the objective. No other function of the library clamps.
 
     ::
 
@@ -17,7 +17,7 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
 
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
-        bound: C, a ratio, at least 1. The document below takes 10.
+        bound: C, a ratio, at least 1. The design document takes 10.
 
     Returns:
         `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count what was clamped.

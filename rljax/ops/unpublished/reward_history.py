@@ -1,8 +1,8 @@
-"""Temporal groups: the responses of a prompt judged together with those it got in earlier steps.
+"""Temporal groups: the responses of a prompt, compared with those from earlier steps.
 
 The memory is a ring buffer of rewards for each prompt, as a pytree: it belongs in the training state and its checkpoint.
-Earlier responses come from earlier policies. Since a past reward does not depend on the response that is judged, the
-baseline stays a baseline; it lags behind a policy that improves, and then flatters every response alike.
+Earlier responses come from earlier policies. A past reward does not depend on the present response, so the
+baseline stays unbiased. It lags behind a policy that improves: every advantage is then too high by the same amount.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 
     Args:
         prompts: N, the number of prompts; identities run from 0 to N - 1.
-        capacity: H, rewards that are kept of each prompt, at least 1. To judge in groups of K, keep K - G.
+        capacity: H, rewards that are kept of each prompt, at least 1. For groups of K, keep K - G.
 
     Returns:
         the empty memory.
@@ -98,7 +98,7 @@ def push_history(
         H(x) ← last H of (H(x), r_1, …, r_G)
 
     Args:
-        history: what is remembered.
+        history: the memory.
         prompt_ids: identity x of each prompt, `[P]`, in [0, N). One may occur more than once: its rows enter in order. An
             identity out of range is refused where its value is known, and enters nothing under a trace.
         rewards: one number a response, `[P, G]`, of the history's dtype.
@@ -151,7 +151,7 @@ def join_history(
         group(x) = (r_1, …, r_G, H(x))
 
     Args:
-        history: what is remembered, before this step is pushed.
+        history: the memory, before this step is pushed.
         prompt_ids: identity x of each prompt, `[P]`, in [0, N); under a trace, one out of range has no past.
         rewards: one number a response, `[P, G]`, of the history's dtype; G may be 1 here.
         valid: responses that have a reward, bool or 0/1, `[P, G]`; all of them when absent.
@@ -161,7 +161,7 @@ def join_history(
         `group` take as `rewards` and `valid`.
 
     Raises:
-        ValueError: what `push_history` refuses.
+        ValueError: as `push_history`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -196,7 +196,7 @@ def temporal_advantage(
         A_i = advantage(r_1, …, r_G, H(x))_i        i = 1 … G
 
     Args:
-        history: what is remembered; push this step's rewards after, not before.
+        history: the memory; push this step's rewards after, not before.
         prompt_ids: identity x of each prompt, `[P]`, in [0, N).
         rewards: one number a response, `[P, G]`, of the history's dtype.
         advantage: a function of `(rewards, *, valid)`, such as `group_centered`, `group_normalized`, `leave_one_out` or
@@ -208,7 +208,7 @@ def temporal_advantage(
         response without a past gets 0.
 
     Raises:
-        ValueError: what `push_history` refuses.
+        ValueError: as `push_history`.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Numbers that change with the training step.
+"""Schedules: numbers that change with the training step.
 
 Each is a pure function of the step, which may be traced; `functools.partial` with the keywords filled in makes an Optax
 schedule of it.

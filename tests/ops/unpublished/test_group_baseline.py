@@ -107,7 +107,7 @@ def test_leading_axes_are_free(case, x64):
 
 
 @given(reward_arrays, weight_arrays, valid_arrays)
-def test_weighted_matches_formula_and_never_sees_what_is_not_valid(rewards, weights, valid):
+def test_weighted_matches_formula_and_ignores_responses_that_are_not_valid(rewards, weights, valid):
     expected = ragged(slow_weighted, valid, rewards, weights)
     dirty_rewards, dirty_weights = np.where(valid, rewards, np.inf), np.where(valid, weights, np.nan)
     with jax.enable_x64(True):
@@ -226,7 +226,7 @@ def test_hierarchical_is_exactly_zero_within_a_type_of_identical_rewards(x64):
     assert local[2:].all()
 
 
-def test_hierarchical_gradient_is_that_of_the_formula_and_stops_at_what_does_not_count(x64):
+def test_hierarchical_gradient_is_that_of_the_formula_and_zero_outside_the_mask(x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, 4, 3))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)

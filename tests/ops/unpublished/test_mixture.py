@@ -71,7 +71,7 @@ def test_entropy_bonus_matches_formula(entropy, mask):
         np.testing.assert_allclose(bonus, expected, atol=1e-12)
 
 
-def test_entropy_bonus_gradient_is_that_of_the_formula_and_stops_at_what_does_not_count(x64):
+def test_entropy_bonus_gradient_is_that_of_the_formula_and_zero_outside_the_mask(x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, 4, 3))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)

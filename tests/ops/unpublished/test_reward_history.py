@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.ops import group, reward_history
+from rljax.ops import group
+from rljax.ops.unpublished import reward_history
+from rljax.ops.unpublished.group_baseline import rank_based
 
 N, H, P, G = 4, 3, 2, 4  # more responses a step than are remembered
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
@@ -68,7 +70,7 @@ def test_join_gives_this_steps_responses_first_then_the_past():
 def test_without_a_past_it_is_the_plain_advantage_and_any_other_serves(x64):
     rewards = jnp.array([[1.0, 0.5, -1.0, 0.0]])
     history = reward_history.empty_history(1, 2)
-    for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, group.rank_based):
+    for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, rank_based):
         actual = temporal(history, jnp.array([0]), rewards, advantage=advantage)
         np.testing.assert_allclose(actual, jax.jit(advantage)(rewards), atol=1e-12)
 
