@@ -120,7 +120,9 @@ def test_a_folder_holds_a_file_for_each_split(write, tmp_path):
     write([{"prompt": "b", "answer": "1"}], "test.json")
     assert load_problems(tmp_path)[0].prompt == "a"
     assert load_problems(str(tmp_path), split="test")[0].prompt == "b"
-    with pytest.raises(InputError, match=r"contains none of dev\.jsonl, dev\.json, dev\.parquet; give the file"):
+    with pytest.raises(
+        InputError, match=r"contains none of dev\.jsonl, dev\.json, dev\.parquet; give the path of the file"
+    ):
         load_problems(tmp_path, split="dev")
     write([{"prompt": "b", "answer": "1"}], "test.jsonl")
     with pytest.raises(InputError, match=r"contains 2 of test\.jsonl"):

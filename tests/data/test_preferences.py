@@ -106,9 +106,7 @@ BAD = {
     json.dumps(
         PAIR | {"chosen": [USER], "rejected": [WRONG]}
     ): "one non-empty message of the assistant, but the roles are: user",
-    json.dumps(
-        PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}
-    ): "one non-empty message .* the roles are: assistant, assistant",
+    json.dumps(PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}): "non-empty message .* are: assistant, assistant",
     json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "one non-empty message",
 }
 

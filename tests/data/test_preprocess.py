@@ -3,6 +3,7 @@
 import hashlib
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
