@@ -1,10 +1,10 @@
-"""Arithmetic that can be verified, with chains of thought of very different lengths.
+"""Verifiable arithmetic problems whose chains of thought have very different lengths.
 
-A problem is `7+5+9=`, its demonstration `7+5=12;12+9=21;#21`: every intermediate step written out, one character a token,
-the answer after the `#`. More operands mean more steps, more digits mean longer steps.
+A problem is `7+5+9=` and its demonstration `7+5=12;12+9=21;#21`: every intermediate step, one token per character, and the
+answer after the `#`. More operands mean more steps, and more digits mean longer steps.
 
-Whether a prompt is held out is decided by a hash of its text alone. So the two splits are disjoint by construction, across
-seeds and across difficulties: a problem seen in training under one setting is held out under none.
+A hash of the prompt's text alone decides whether a prompt is held out. So the two splits are disjoint by construction, across
+seeds and difficulties: a problem seen in training under one setting is not held out under any other.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 
 ALPHABET = "0123456789+-*()=;#"
-"""Every character that a prompt or a demonstration can hold."""
+"""Every character that a prompt or a demonstration can contain."""
 
 HELDOUT_PERIOD = 8  # one prompt in eight is held out
-LARGEST_COUNTED = 16_384  # spaces up to this size are listed in full, larger ones are sampled from
+LARGEST_COUNTED = 16_384  # sets of prompts up to this size are listed in full, larger ones are sampled
 
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -31,7 +31,7 @@ Span = tuple[int, int]
 
 
 def is_heldout(prompt: str) -> bool:
-    """Say on which side of the split a prompt lies, for ever.
+    """Decide by its hash whether a prompt is held out.
 
     Args:
         prompt: the whole prompt, `=` included.
@@ -51,7 +51,7 @@ def _hash(text: str) -> int:
 
 
 def share_of(text: str) -> float:
-    """Draw a number from [0, 1) that belongs to a text, whoever asks.
+    """Map a text to a number in [0, 1), always the same for the same text.
 
     Example:
         >>> share_of("3+4=") == share_of("3+4="), 0 <= share_of("3+5=") < 1
@@ -62,7 +62,7 @@ def share_of(text: str) -> float:
 
 @dataclass(frozen=True)
 class _Difficulty:
-    """Everything but the number of operands."""
+    """All settings of a task except the number of operands."""
 
     digits: int
     operators: str
@@ -77,20 +77,20 @@ class _Difficulty:
         return 10**self.digits
 
     def size(self, operands: int) -> int:
-        """Count the distinct prompts with that many operands."""
+        """Count the distinct prompts with this many operands."""
         values = (self.beyond - self.smallest) ** operands
         return values * len(self.operators) ** (operands - 1) * _count_groupings(operands, self.nesting)
 
     def supply(self, split: str, operands: int) -> int:
-        """Count the prompts of a split: exactly where they can be listed, else a number that is surely there."""
+        """Count the prompts of a split: exactly if they can be listed, else a safe lower bound."""
         size = self.size(operands)
         if size <= LARGEST_COUNTED:
             return len(self.listed(split, operands))
-        # The hash leaves size/8 held out within a few per mille; half of each side is reached with few rejected draws.
+        # The hash holds out size/8 to within a few per mille; drawing half of either side needs few rejected draws.
         return size // (2 * HELDOUT_PERIOD) if split == "heldout" else size // 2
 
     def listed(self, split: str, operands: int) -> list[tuple]:
-        """Write down every prompt of the split with that many operands, each beside the parts it is made of."""
+        """List every prompt of the split with this many operands, each with the parts it is made of."""
         everything = itertools.product(
             itertools.product(range(self.smallest, self.beyond), repeat=operands),
             itertools.product(self.operators, repeat=operands - 1),
@@ -100,7 +100,7 @@ class _Difficulty:
         return [prompt for prompt in prompts if is_heldout(prompt[0]) == (split == "heldout")]
 
     def draw(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
-        """Take `count` different problems of the split at random."""
+        """Draw `count` different problems of the split at random."""
         if self.size(operands) <= LARGEST_COUNTED:
             listed = self.listed(split, operands)
             return [_problem(*listed[i]) for i in rng.choice(len(listed), count, replace=False)]
@@ -125,7 +125,7 @@ def _count_groupings(operands: int, nesting: int) -> int:
 
 
 def _groupings(operands: int, nesting: int, offset: int) -> Iterator[tuple[Span, ...]]:
-    """List those ways: spans of operand positions, outermost first."""
+    """List the ways to set the parentheses: spans of operand positions, outermost first."""
     if nesting == 0:
         yield ()
         return
@@ -155,10 +155,10 @@ def _write(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -
 
 
 def _solve(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -> tuple[list[str], int]:
-    """Work from the innermost parentheses outwards; within one, products first, then from left to right."""
+    """Solve from the innermost parentheses outwards; within each, products first, then from left to right."""
     values, signs, steps = list(values), list(signs), []
     for start, outer_stop in (*reversed(spans), (0, len(values))):
-        stop = outer_stop - len(steps)  # every step so far lies within this span and has taken one operand away
+        stop = outer_stop - len(steps)  # every step so far lies within this span and has removed one operand
         for remaining in range(stop - start - 1, 0, -1):
             chain = signs[start : start + remaining]
             at = start + (chain.index("*") if "*" in chain else 0)
@@ -174,7 +174,7 @@ def _problem(prompt: str, values: Sequence[int], signs: Sequence[str], spans: Se
 
 
 def _share(count: int, supplies: dict[int, int]) -> dict[int, int]:
-    """Split `count` as evenly as the supplies allow; what a small one cannot give, the larger ones do."""
+    """Split `count` as evenly as the supplies allow; the larger ones make up for those that run out."""
     shares = {}
     for served, key in enumerate(sorted(supplies, key=supplies.__getitem__)):
         shares[key] = min(supplies[key], (count - sum(shares.values())) // (len(supplies) - served))
@@ -185,23 +185,23 @@ def _check(split: str, count: int, seed: int, operands: tuple[int, int], difficu
     if split not in ("train", "heldout"):
         raise InputError(f"split is {split!r}; an arithmetic task has the splits 'train' and 'heldout'.")
     if count < 1:
-        raise InputError(f"count is {count}; ask for at least 1 problem.")
+        raise InputError(f"count is {count}; it must be at least 1.")
     if seed < 0:
-        raise InputError(f"seed is {seed}; give a whole number of 0 or more.")
+        raise InputError(f"seed is {seed}; it must be an integer of 0 or more.")
     if not 1 <= difficulty.digits <= 9:
-        raise InputError(f"digits is {difficulty.digits}; an operand has 1 to 9 digits.")
+        raise InputError(f"digits is {difficulty.digits}; an operand must have 1 to 9 digits.")
     if not difficulty.operators or not set(difficulty.operators) <= set(_APPLY):
         raise InputError(f"operators is {difficulty.operators!r}; choose one or more of {''.join(_APPLY)!r}, as in '+-'.")
     if len(set(difficulty.operators)) < len(difficulty.operators):
         raise InputError(f"operators is {difficulty.operators!r}; name each operator once.")
     if difficulty.nesting < 0:
-        raise InputError(f"nesting is {difficulty.nesting}; it is a number of parentheses within one another, 0 or more.")
+        raise InputError(f"nesting is {difficulty.nesting}; it must be 0 or more pairs of nested parentheses.")
     if not 2 <= operands[0] <= operands[1]:
-        raise InputError(f"operands is {operands}; give the fewest and the most operands, at least 2, as in (3, 6).")
+        raise InputError(f"operands is {operands}; give the minimum and the maximum, at least 2, as in (3, 6).")
     if operands[0] < difficulty.nesting + 2:
         raise InputError(
-            f"operands starts at {operands[0]} but nesting is {difficulty.nesting}; {difficulty.nesting} parentheses "
-            f"within one another need at least {difficulty.nesting + 2} operands."
+            f"operands starts at {operands[0]} but nesting is {difficulty.nesting}; {difficulty.nesting} nested pairs of "
+            f"parentheses need at least {difficulty.nesting + 2} operands."
         )
 
 
@@ -215,24 +215,24 @@ def arithmetic(
     operators: str = "+",
     nesting: int = 0,
 ) -> list[Problem]:
-    """Draw different arithmetic problems, every one with its steps written out.
+    """Draw different arithmetic problems, each with its steps written out.
 
-    Each number of operands gets the same share, except where one has not so many different problems to give.
+    Every number of operands gets the same share of the problems, unless it has too few different ones.
 
     Args:
-        split: `train`, or `heldout` for about one prompt in eight; no prompt is ever in both.
-        count: how many problems, all different.
+        split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
+        count: the number of problems, all different.
         seed: the same seed gives the same problems in the same order.
-        operands: fewest and most operands.
-        digits: digits of each operand; the first is not 0.
-        operators: which of `+`, `-` and `*` occur; a product binds tighter than a sum.
-        nesting: how many pairs of parentheses, each inside the one before; they are solved innermost first.
+        operands: minimum and maximum number of operands.
+        digits: number of digits of each operand; the first is not 0.
+        operators: which of `+`, `-` and `*` occur; products bind tighter than sums.
+        nesting: number of pairs of parentheses, each inside the one before; the innermost is solved first.
 
     Returns:
         `count` problems in random order, each with the column `operands`.
 
     Raises:
-        InputError: a value out of its range, or more problems asked for than the difficulty can supply.
+        InputError: a value is out of its range, or there are fewer different problems than `count`.
 
     Example:
         >>> problem, *_ = arithmetic("train", 4, seed=0, operands=(3, 3), nesting=1)
@@ -245,7 +245,7 @@ def arithmetic(
     if count > sum(supplies.values()):
         raise InputError(
             f"count is {count}, but operands={operands}, digits={digits}, operators={operators!r} and nesting={nesting} "
-            f"can supply {sum(supplies.values())} different {split} problems; ask for fewer or raise the difficulty."
+            f"can supply {sum(supplies.values())} different {split} problems; lower count or raise the difficulty."
         )
     rng = np.random.default_rng(seed)
     problems = [
@@ -256,21 +256,21 @@ def arithmetic(
     return [problems[i] for i in rng.permutation(count)]
 
 
-def unfinished(problems: Sequence[Problem], *, share: float, operands: int) -> list[Problem]:
-    """Let a share of the demonstrations of longer problems stop after their steps, before the answer is stated.
+def unfinished(problems: Sequence[Problem], *, share: float | int, operands: int) -> list[Problem]:
+    """Remove the final answer from a share of the demonstrations of longer problems.
 
-    A model that imitates them knows how to calculate and often does not finish; that finishing pays is left for it to find.
+    A model that imitates them can calculate but often does not finish; it is left to RL to discover that finishing pays.
 
     Args:
-        problems: with whole demonstrations.
-        share: how many of the problems concerned lose their last line, in [0, 1].
-        operands: least number of operands of a problem concerned.
+        problems: with whole demonstrations and the column `operands`.
+        share: fraction of the longer problems whose demonstration loses its last step, in [0, 1].
+        operands: the minimum number of operands of a longer problem.
 
     Returns:
-        The problems in their order; which are changed is decided by a hash of the prompt alone.
+        The problems in their order. A hash of the prompt alone decides which are changed.
 
     Raises:
-        InputError: a share outside [0, 1].
+        InputError: the share is outside [0, 1], or a problem has no demonstration or no column `operands`.
 
     Example:
         >>> [problem] = unfinished([Problem("7+5+9=", "21", "7+5=12;12+9=21;#21", {"operands": 3})], share=1.0, operands=3)
@@ -278,10 +278,14 @@ def unfinished(problems: Sequence[Problem], *, share: float, operands: int) -> l
         '7+5=12;12+9=21'
     """
     if not 0 <= share <= 1:
-        raise InputError(f"the share of unfinished demonstrations is {share}; it must lie between 0 and 1.")
+        raise InputError(f"the share of unfinished demonstrations is {share}; it must be between 0 and 1.")
 
-    def finish(problem: Problem) -> Problem:
-        concerned = problem.columns["operands"] >= operands and share_of(f"unfinished {problem.prompt}") < share
-        return replace(problem, demonstration=problem.demonstration.rpartition(";")[0]) if concerned else problem
+    def shortened(problem: Problem) -> Problem:
+        size, demonstration = problem.columns.get("operands"), problem.demonstration
+        if not isinstance(size, int) or demonstration is None:
+            raise InputError(f"the problem {problem.prompt!r} needs the column 'operands' and a demonstration; add both.")
+        if size < operands or share_of(f"unfinished {problem.prompt}") >= share:
+            return problem
+        return replace(problem, demonstration=demonstration.rpartition(";")[0])
 
-    return [finish(problem) for problem in problems]
+    return [shortened(problem) for problem in problems]

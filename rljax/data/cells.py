@@ -1,4 +1,4 @@
-"""From the values of a row to text that can be trusted: a prompt, an answer, a worked response."""
+"""Read and validate the cells of a row: prompts, answers, demonstrations and chats."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,18 @@ from rljax.data.fault import BadRowError, kind, shown
 from rljax.text import boxes
 
 MAX_CHARACTERS = 1_000_000
-"""No prompt, answer or demonstration is longer; what is, is no such thing but a mistake in the file."""
+"""The longest prompt, answer or demonstration that is accepted. A longer text is taken for a mistake in the file."""
 
 Messages = tuple[Mapping[str, str], ...]
 
 MISSING = object()
+"""What `lookup` returns for a column that a row does not have."""
 
 _BOX_COMMANDS = ("boxed", "fbox")
 
 
 def lookup(row: Mapping[str, object], column: str) -> object:
-    """Get a column by its name, or a nested one by the names that lead to it; `MISSING` if there is none.
+    """Get a column by its name, or a nested one by its path `outer.inner`; `MISSING` if there is none.
 
     Example:
         >>> lookup({"reward_model": {"ground_truth": "2"}}, "reward_model.ground_truth")
@@ -34,41 +35,50 @@ def lookup(row: Mapping[str, object], column: str) -> object:
 
 
 def take(row: Mapping[str, object], column: str) -> object:
-    """Get a column that must be there.
+    """Get a required column.
 
     Raises:
-        BadRowError: it is not.
+        BadRowError: the row does not have it.
     """
     value = lookup(row, column)
     if value is MISSING:
-        there = ", ".join(map(str, row)) if row else "none"
-        raise BadRowError(f"it is missing (there are {there})", "add it, or remove the row", column=column)
+        raise BadRowError(f"the column is missing ({columns_of(row)})", "add it, or remove the row", column=column)
     return value
+
+
+def columns_of(row: Mapping[str, object]) -> str:
+    """List the columns of a row, for messages.
+
+    Example:
+        >>> columns_of({"prompt": "1+1?", "answer": "2"}), columns_of({})
+        ('the columns are prompt, answer', 'there are no columns')
+    """
+    return f"the columns are {', '.join(map(str, row))}" if row else "there are no columns"
 
 
 def text_of(row: Mapping[str, object], column: str, noun: str) -> str:
     """Read a column of text.
 
     Args:
-        row: an object of the file.
-        column: its name.
-        noun: what the text is, for messages: "answer".
+        row: the row.
+        column: the name of the column.
+        noun: what the text is called in messages, for example "answer".
 
     Returns:
-        The text as it stands.
+        The text, unchanged.
 
     Raises:
-        BadRowError: no text, only white space, longer than `MAX_CHARACTERS`, or text that cannot be written in UTF-8.
+        BadRowError: the value is not text, is blank, is longer than `MAX_CHARACTERS`, or cannot be encoded in UTF-8.
     """
     value = take(row, column)
     if not isinstance(value, str):
-        raise BadRowError(f"the {noun} must be text, not {kind(value)}", "rewrite it", column=column)
+        raise BadRowError(f"the {noun} must be text, not {kind(value)}", "replace it with text", column=column)
     return _checked(value, column, noun)
 
 
 def _checked(text: str, column: str, noun: str) -> str:
     if not text.strip():
-        raise BadRowError(f"the {noun} is empty", "write it in, or remove the row", column=column)
+        raise BadRowError(f"the {noun} is empty", "fill it in, or remove the row", column=column)
     if len(text) > MAX_CHARACTERS:
         raise BadRowError(
             f"the {noun} has {len(text):,} characters, more than {MAX_CHARACTERS:,}",
@@ -79,16 +89,16 @@ def _checked(text: str, column: str, noun: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise BadRowError(
-            f"the {noun} holds half a character ({error.reason} at {error.start})", "write it in UTF-8", column=column
+            f"the {noun} contains half a character ({error.reason} at {error.start})", "save it in UTF-8", column=column
         ) from error
     return text
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Read an answer that is text or a number; a number becomes text, 27.0 becomes `27`.
+    """Read an answer that is text or a number; a number becomes text, and 27.0 becomes `27`.
 
     Raises:
-        BadRowError: null, a list, an object, a number that is not finite, or text that `text_of` refuses.
+        BadRowError: the value is null, a list, an object, a number that is not finite, or text that `text_of` rejects.
 
     Example:
         >>> answer_of({"answer": 27.0}, "answer"), answer_of({"answer": "27.0"}, "answer")
@@ -102,7 +112,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
     if not isinstance(value, str):
         raise BadRowError(
             f"an answer must be text or a number, not {kind(value)}",
-            "write the answer in, or remove the row",
+            "fill in the answer, or remove the row",
             column=column,
         )
     return _checked(value, column, "answer")
@@ -112,14 +122,14 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
     """Read a prompt that is text or a chat.
 
     Args:
-        row: an object of the file.
-        column: its name.
+        row: the row.
+        column: the name of the column.
 
     Returns:
-        The prompt as text (for a chat the contents of its messages, a line each), and the messages of a chat.
+        The prompt as text (for a chat the contents of its messages, joined by newlines), and the messages of a chat.
 
     Raises:
-        BadRowError: neither of the two, an empty one, or a chat that ends with the assistant's turn.
+        BadRowError: the value is neither text nor a chat, is empty, or is a chat that ends with the assistant's turn.
     """
     value = take(row, column)
     if isinstance(value, str):
@@ -127,16 +137,16 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
     messages = chat_of(value, column)
     if messages[-1]["role"] == "assistant":
         raise BadRowError(
-            "the chat ends with the assistant's turn, which is to be generated", "remove that message", column=column
+            "the chat ends with the assistant's turn, which the policy must generate", "remove that message", column=column
         )
     return _checked(joined(messages), column, "prompt"), messages
 
 
 def chat_of(value: object, column: str) -> Messages:
-    """Read chat messages, `{"role": ..., "content": ...}` each; whatever else a message holds is left out.
+    """Read chat messages, `{"role": ..., "content": ...}` each; other keys of a message are dropped.
 
     Raises:
-        BadRowError: no list, an empty one, or a message whose role or content is not text.
+        BadRowError: the value is not a list, is empty, or has a message whose role or content is not text.
     """
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(
@@ -154,7 +164,7 @@ def chat_of(value: object, column: str) -> Messages:
 
 
 def joined(messages: Sequence[Mapping[str, str]]) -> str:
-    """Write the contents of a chat one below the other.
+    """Join the contents of a chat with newlines.
 
     Example:
         >>> joined([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}])
@@ -164,10 +174,10 @@ def joined(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def after_hashes(solution: str, column: str) -> str:
-    """Read the answer that GSM8K writes after `####`.
+    """Read the answer after the last `####` of a GSM8K solution.
 
     Raises:
-        BadRowError: there is none.
+        BadRowError: there is no answer.
 
     Example:
         >>> after_hashes("48 + 24 = 72 clips.\\n#### 72", "answer")
@@ -176,15 +186,15 @@ def after_hashes(solution: str, column: str) -> str:
     _, hashes, after = solution.rpartition("####")
     answer = after.strip()
     if not hashes or not answer:
-        raise BadRowError("the solution states no answer after '####'", "write one, or remove the row", column=column)
+        raise BadRowError("the solution has no answer after '####'", "add one, or remove the row", column=column)
     return answer
 
 
 def last_boxed(solution: str, column: str) -> str:
-    r"""Read the answer that MATH writes into its last `\boxed{...}` (or `\boxed 5`, or `\fbox{...}`).
+    r"""Read the answer in the last `\boxed{...}` of a MATH solution (or `\boxed 5`, or `\fbox{...}`).
 
     Raises:
-        BadRowError: there is no box, or its braces do not balance.
+        BadRowError: there is no box, the braces of the last one do not balance, or it is empty.
 
     Example:
         >>> last_boxed(r"Thus $x = \boxed{\frac{1}{2}}$.", "solution"), last_boxed(r"It is $\boxed 5$.", "solution")

@@ -1,15 +1,15 @@
-"""Problems from files and from the Hugging Face hub, in the columns that people already have.
+"""Problems from files and from the Hugging Face hub.
 
-GSM8K, MATH, AIME, HumanEval, MBPP, StrategyQA, DAPO-Math-17k and the row formats of TRL and verl are known by their columns (see
-`formats`); anything else is plain: a prompt, an answer, and whatever else a reward may want. Which columns are used is settled
-once, by the first row that can be read.
+GSM8K, MATH, AIME, HumanEval, MBPP, StrategyQA, DAPO-Math-17k and the row formats of TRL and verl are recognised by their columns
+(see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a reward may use. The first row that
+can be read decides once which columns are used.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from rljax.data.cells import MISSING, answer_of, lookup, prompt_of, text_of
+from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
 from rljax.data.fault import BadRowError, Fault, OnError, kind
 from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, optional, recognise, without
 from rljax.data.problem import Problem
@@ -18,19 +18,19 @@ from rljax.errors import InputError
 
 
 class Loaded(NamedTuple):
-    """The problems of a dataset, and what was wrong with it."""
+    """The problems of a dataset, and its bad rows."""
 
     problems: list[Problem]
     places: list[str]
-    """Where each problem stands in its file."""
+    """The place of each problem in its file."""
     faults: list[Fault]
-    """Rows that could not be used, or not as they are."""
+    """Rows that could not be used, or not unchanged."""
     rows: int
-    """How many rows there were, good and bad."""
+    """The number of rows, good and bad."""
     source: str
     """The file, or the hub dataset and its split."""
     format: str
-    """Name of the format that its columns have."""
+    """The name of the format that was recognised."""
 
 
 def load_problems(
@@ -45,25 +45,25 @@ def load_problems(
     """Read problems from a file, a folder, or a dataset on the Hugging Face hub.
 
     Args:
-        path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that holds one of them under the
-            name of the split; or the id of a dataset on the hub, `name` or `name:configuration`.
-        split: which part of a folder or of a hub dataset; a single file is one part and is read whole.
-        prompt_column: the column with the question; None goes by the format, or takes the first of `prompt`, `question`,
+        path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that contains one of them, named
+            after the split; or the id of a dataset on the hub, `name` or `name:configuration`.
+        split: the split of a folder or hub dataset; a single file is read whole.
+        prompt_column: the column with the question. None follows the format, or takes the first of `prompt`, `question`,
             `problem`, `text`.
-        answer_column: the column with the answer, a dot leads into a nested one; None goes by the format, or takes the first
+        answer_column: the column with the answer; a dot leads into a nested one. None follows the format, or takes the first
             of `answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
-        demonstration_column: the column with a worked response; None goes by the format, or takes `demonstration` from
-            the rows that have it. It may be the answer's own column.
-        on_error: `fatal` refuses a dataset with a row that cannot be used; `drop` leaves such rows out; `keep` also keeps
-            those whose prompt is good, without a demonstration, and with an empty answer unless that is good too.
+        demonstration_column: the column with a worked response. None follows the format, or takes `demonstration` from the
+            rows that have it. It may be the same column as the answer's.
+        on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` also keeps bad rows whose prompt is
+            good, without a demonstration, and with an empty answer unless the answer is good.
 
     Returns:
-        One problem a row. Its `columns` hold every column but the prompt's and `answer`, unchanged. An answer that is a
-        number becomes text, 27.0 becomes `27`. Where tests judge (HumanEval, MBPP) the answer is empty and the columns
+        One problem per row. Its `columns` hold every column except the prompt's and `answer`, unchanged. An answer that is a
+        number becomes text, and 27.0 becomes `27`. If tests judge (HumanEval, MBPP), the answer is empty and the columns
         are `tests` and `setup`, or `test` and `entry_point`.
 
     Raises:
-        InputError: a missing file, an empty dataset, a missing package, or rows that cannot be used, with where they stand.
+        InputError: the file or a package is missing, the dataset is empty, or it has bad rows; the message gives their places.
     """
     return read_problems(
         path_or_id,
@@ -84,35 +84,38 @@ def read_problems(
     demonstration_column: str | None = None,
     on_error: OnError = "fatal",
 ) -> Loaded:
-    """Read problems as `load_problems` does, and return beside them what was wrong and where everything stands.
+    """Read problems as `load_problems` does, and also return their places and the bad rows.
 
     Args:
-        path_or_id: see `load_problems`, as for all that follows.
-        split: which part.
-        prompt_column: the column with the question.
-        answer_column: the column with the answer.
-        demonstration_column: the column with a worked response.
-        on_error: what happens to bad rows.
+        path_or_id: as in `load_problems`.
+        split: as in `load_problems`.
+        prompt_column: as in `load_problems`.
+        answer_column: as in `load_problems`.
+        demonstration_column: as in `load_problems`.
+        on_error: as in `load_problems`.
 
     Returns:
         Problems, places, faults and the name of the format.
 
     Raises:
-        InputError: whatever `load_problems` refuses, and an `on_error` that is none of the three.
+        InputError: for the reasons `load_problems` gives, or `on_error` is none of the three.
     """
     if on_error not in get_args(OnError):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnError))}.")
     source, rows = open_rows(path_or_id, split)
     form: Format | None = None
-    problems, places, faults, count = [], [], [], 0
+    problems: list[Problem] = []
+    places: list[str] = []
+    faults: list[Fault] = []
+    count = 0
     for place, row in rows:
         count += 1
         try:
-            _refuse_no_object(row)
+            fields = _checked_row(row)
             if form is None:
-                form = _settle(row, prompt_column, answer_column, demonstration_column)
-            problem, blemish = _read(row, form)
-        except _UnsettledError as error:
+                form = _choose_format(fields, prompt_column, answer_column, demonstration_column)
+            problem, defect = _read(fields, form)
+        except _NoColumnError as error:
             faults.append(error.at(source, place))
             if on_error == "fatal":
                 raise InputError(str(faults[-1])) from error
@@ -120,36 +123,40 @@ def read_problems(
         except BadRowError as error:
             faults.append(error.at(source, place))
             continue
-        if blemish is not None:
-            faults.append(blemish.at(source, place, kept=on_error == "keep"))
-        if blemish is None or on_error == "keep":
+        if defect is not None:
+            faults.append(defect.at(source, place, kept=on_error == "keep"))
+        if defect is None or on_error == "keep":
             problems.append(problem)
             places.append(place)
-    _refuse_nothing(source, problems, faults, on_error)
+    _check_loaded(source, problems, faults, on_error)
+    assert form is not None  # some row was read
     return Loaded(problems, places, faults, count, source, form.name)
 
 
-class _UnsettledError(BadRowError):
-    """The columns cannot be settled by this row, so that no other can be read by them."""
+class _NoColumnError(BadRowError):
+    """The first row lacks a required column, so the columns of the dataset cannot be decided."""
 
 
-def _refuse_no_object(row: object) -> None:
+def _checked_row(row: object) -> Mapping[str, object]:
     if isinstance(row, BadRowError):
         raise row
     if not isinstance(row, Mapping):
-        raise BadRowError(f"a row must be an object with named columns, not {kind(row)}", "rewrite it")
+        raise BadRowError(f"a row must be an object with named columns, not {kind(row)}", "rewrite it as an object")
+    return row
 
 
-def _refuse_nothing(source: str, problems: list[Problem], faults: list[Fault], on_error: OnError) -> None:
+def _check_loaded(source: str, problems: list[Problem], faults: list[Fault], on_error: OnError) -> None:
     if faults and (on_error == "fatal" or not problems):
         others = f" {len(faults) - 1} more rows cannot be used either." if len(faults) > 1 else ""
         raise InputError(f"{faults[0]}{others}")
     if not problems:
-        raise InputError(f"{source} holds no problem at all; give a dataset with at least one row.")
+        raise InputError(f"{source} contains no problems; give a dataset with at least one row.")
 
 
-def _settle(first: Mapping, prompt: str | None, answer: str | None, demonstration: str | None) -> Format:
-    """Decide by a row how all are read; columns that a person names are taken as they are."""
+def _choose_format(
+    first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None
+) -> Format:
+    """Decide by the first row how all rows are read; columns that the user names take precedence."""
     form = recognise(first) if prompt is None and answer is None else None
     if form is None:
         form = _plain(first, prompt, answer)
@@ -158,37 +165,35 @@ def _settle(first: Mapping, prompt: str | None, answer: str | None, demonstratio
     return form._replace(demonstration=lambda row: text_of(row, demonstration, "demonstration"))
 
 
-def _plain(first: Mapping, prompt: str | None, answer: str | None) -> Format:
-    prompt = _choose(first, "prompt", prompt, PROMPT_COLUMNS)
-    answer = _choose(first, "answer", answer, ANSWER_COLUMNS)
+def _plain(first: Mapping[str, object], prompt: str | None, answer: str | None) -> Format:
+    prompt_column = _choose_column(first, "prompt", prompt, PROMPT_COLUMNS)
+    answer_column = _choose_column(first, "answer", answer, ANSWER_COLUMNS)
     return Format(
         "plain",
-        lambda row: prompt_of(row, prompt),
-        lambda row: answer_of(row, answer),
+        lambda row: prompt_of(row, prompt_column),
+        lambda row: answer_of(row, answer_column),
         optional(),
-        # Rewards name the columns of their data, so the answer's column stays under its own name too.
-        without(prompt),
+        # The answer's column also stays under its own name, because rewards ask for columns by name.
+        without(prompt_column),
     )
 
 
-def _choose(row: Mapping[str, object], role: str, given: str | None, known: Iterable[str]) -> str:
-    candidates = known if given is None else (given,)
-    for name in candidates:
-        if lookup(row, name) is not MISSING:
-            return name
-    sought = "none of the columns " + ", ".join(known) if given is None else f"no column {given!r}"
-    there = ", ".join(map(str, row)) if row else "none"
-    raise _UnsettledError(f"there is {sought} for the {role} (there are {there})", f"name the right one as {role}_column")
+def _choose_column(row: Mapping[str, object], role: str, name: str | None, defaults: Sequence[str]) -> str:
+    for candidate in defaults if name is None else (name,):
+        if lookup(row, candidate) is not MISSING:
+            return candidate
+    absent = f"none of the columns {', '.join(defaults)}" if name is None else f"no column {name!r}"
+    raise _NoColumnError(f"there is {absent} for the {role} ({columns_of(row)})", f"name the right one as {role}_column")
 
 
-def _read(row: Mapping, form: Format) -> tuple[Problem, BadRowError | None]:
-    """Turn a row into a problem, and say what had to be left out of it; a row without a prompt is none."""
+def _read(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError | None]:
+    """Turn a row into a problem, and return what is wrong with its answer or demonstration, if anything is."""
     prompt, messages = form.prompt(row)
     columns = form.columns(row)
-    answer, demonstration, blemish = "", None, None
+    answer, demonstration, defect = "", None, None
     try:
         answer = form.answer(row)
         demonstration = form.demonstration(row)
     except BadRowError as error:
-        blemish = error
-    return Problem(prompt, answer, demonstration, columns, messages), blemish
+        defect = error
+    return Problem(prompt, answer, demonstration, columns, messages), defect

@@ -1,8 +1,8 @@
-"""Texts that say nearly the same: exact set similarity over shingles, without hashing, so that nothing is missed by chance.
+"""Near-duplicate texts: exact set similarity over shingles, without hashing, so that no pair is missed by chance.
 
-A text is the set of its runs of three words. Two sets whose Jaccard similarity is at least t overlap so much that, when all
-shingles are put into one order (rarest first), the first `n - ceil(t n) + 1` shingles of each must have one in common. So only
-those are looked up, and whatever they find is compared in full.
+A text is the set of its runs of three words, its shingles. Sort all shingles by frequency, rarest first. If the Jaccard
+similarity of two sets is at least t, the first `n - ceil(t n) + 1` shingles of each (n the size of that set) have one in common.
+So only these are looked up, and every candidate found is compared in full.
 """
 
 import math
@@ -15,7 +15,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 SHINGLE_WORDS = 3
 BOILERPLATE_SHARE = 0.1
 BOILERPLATE_TEXTS = 10  # a shingle of no more texts than this is never boilerplate
-SHORT_TEXT = 10  # a held-out text with fewer shingles may well be a part of another problem by chance
+SHORT_TEXT = 10  # a held-out text with fewer shingles can be part of another problem by chance
 
 Shingles = tuple[int, ...]
 """A text as the ranks of its shingles, rarest first."""
@@ -24,14 +24,14 @@ Shingles = tuple[int, ...]
 def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     """Turn texts into sets of shingles that can be compared.
 
-    A shingle that more than a tenth of all texts share (at least 11) is boilerplate, an instruction around every question, and
-    is left out, so that two questions are not alike for what stands around them.
+    A shingle in more than a tenth of all texts (at least 11) is boilerplate, such as an instruction around every question. It
+    is ignored, so that two questions are not similar only because of the text around them.
 
     Args:
-        texts: all that will be compared with one another.
+        texts: all texts that will be compared with each other.
 
     Returns:
-        For each text its shingles; a common order of rarity, ties by spelling, makes ranks of them.
+        The shingles of each text, as ranks in one common order: rarest first, ties in alphabetical order.
 
     Example:
         >>> shingle_ranks(["a b c d", "b c d"])
@@ -42,11 +42,11 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     order = sorted(counts, key=lambda shingle: (counts[shingle], shingle))
     rank = {shingle: position for position, shingle in enumerate(order)}
     limit = max(BOILERPLATE_TEXTS, BOILERPLATE_SHARE * len(texts))
-    telling = [{shingle for shingle in shingles if counts[shingle] <= limit} for shingles in split]
-    # A text of boilerplate alone is compared as a whole.
+    rare_sets = [{shingle for shingle in shingles if counts[shingle] <= limit} for shingles in split]
+    # A text of nothing but boilerplate is compared as a whole.
     return [
-        tuple(sorted(rank[shingle] for shingle in (rare if rare else all_of_it)))
-        for rare, all_of_it in zip(telling, split, strict=True)
+        tuple(sorted(rank[shingle] for shingle in (rare if rare else shingles)))
+        for rare, shingles in zip(rare_sets, split, strict=True)
     ]
 
 
@@ -55,21 +55,21 @@ def _shingles(text: str) -> frozenset[str]:
     return frozenset(" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))
 
 
-def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: float) -> list[int | None]:
-    """Find the texts that nearly repeat an earlier one of the same label.
+def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: float | int) -> list[int | None]:
+    """Find the texts that nearly repeat an earlier one with the same label.
 
-    Two problems that differ in a number alone look alike, but have different answers: the label keeps them apart.
+    Two problems that differ only in a number look alike but have different answers; the label keeps them apart.
 
     Args:
-        texts: in the order in which the first of each kind is to be kept.
-        labels: one a text; only equal ones are compared.
-        threshold: least Jaccard similarity t of two sets of shingles, in (0, 1].
+        texts: the texts; the first of several near-duplicates is kept.
+        labels: one per text; only texts with equal labels are compared.
+        threshold: the minimum Jaccard similarity t of near-duplicates, in (0, 1].
 
     Returns:
-        For each text the index of the first earlier one that it repeats, itself no repetition; else None.
+        For each text the index of the first kept text that it repeats, or None if it is kept itself.
 
     Raises:
-        ValueError: a threshold out of its range, or not one label a text.
+        ValueError: the threshold is out of its range, or there is not one label per text.
 
     Example:
         >>> texts = ["Tom has 3 red pens and 2 blue pens .", "Tom has 3 red pens and 2 blue pens !", "Ann has 3 red pens ."]
@@ -78,7 +78,7 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
     """
     _check_threshold(threshold)
     if len(labels) != len(texts):
-        raise ValueError(f"labels must have one entry a text, got {len(labels)} for {len(texts)} texts")
+        raise ValueError(f"labels must have one entry per text, got {len(labels)} for {len(texts)} texts")
     sets = shingle_ranks(texts)
     holders: dict[tuple[str, int], list[int]] = defaultdict(list)
     found: list[int | None] = []
@@ -93,20 +93,20 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
     return found
 
 
-def leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float) -> list[int | None]:
-    """Find the training texts that give a held-out one away: they contain nearly all of it, with or without more around it.
+def leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float | int) -> list[int | None]:
+    """Find the training texts that leak a held-out text: they contain nearly all of it, possibly with more text around it.
 
     Args:
-        texts: to train on.
-        heldout: to evaluate on.
-        threshold: least share t of a held-out text's shingles that must be found in one training text, in (0, 1]. For a
-            held-out text of fewer than 10 shingles, the least Jaccard similarity instead.
+        texts: the training texts.
+        heldout: the held-out texts.
+        threshold: the minimum share t of a held-out text's shingles in one training text, in (0, 1]. For a held-out text with
+            fewer than 10 shingles it is the minimum Jaccard similarity instead.
 
     Returns:
-        For each training text the index of the first held-out one that it contains, or None.
+        For each training text the index of the first held-out text that it contains, or None.
 
     Raises:
-        ValueError: a threshold out of its range.
+        ValueError: the threshold is out of its range.
 
     Example:
         >>> question = "Tom has 3 red pens and 2 blue pens . How many pens does Tom have ?"
@@ -115,26 +115,26 @@ def leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float) -> 
     """
     _check_threshold(threshold)
     sets = shingle_ranks([*texts, *heldout])
-    secrets = sets[len(texts) :]
+    heldout_sets = sets[len(texts) :]
     holders: dict[int, list[int]] = defaultdict(list)
-    for index, shingles in enumerate(secrets):
+    for index, shingles in enumerate(heldout_sets):
         for shingle in _beginning(shingles, threshold):
             holders[shingle].append(index)
 
-    def gives_away(shingles: Shingles, secret: Shingles) -> bool:
-        if len(secret) < SHORT_TEXT:
-            return jaccard(shingles, secret) >= threshold
-        return len(set(shingles) & set(secret)) >= _least(secret, threshold)
+    def contains(shingles: Shingles, part: Shingles) -> bool:
+        if len(part) < SHORT_TEXT:
+            return jaccard(shingles, part) >= threshold
+        return len(set(shingles) & set(part)) >= _least(part, threshold)
 
-    found = []
+    found: list[int | None] = []
     for shingles in sets[: len(texts)]:
         candidates = sorted({other for shingle in shingles if shingle in holders for other in holders[shingle]})
-        found.append(next((other for other in candidates if gives_away(shingles, secrets[other])), None))
+        found.append(next((other for other in candidates if contains(shingles, heldout_sets[other])), None))
     return found
 
 
 def jaccard(left: Shingles, right: Shingles) -> float:
-    """Shared shingles over all shingles of two texts.
+    """Divide the number of shared shingles of two texts by the number of all their shingles.
 
     Example:
         >>> jaccard((1, 2, 3), (2, 3, 4))
@@ -144,14 +144,14 @@ def jaccard(left: Shingles, right: Shingles) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def _least(shingles: Shingles, threshold: float) -> int:
-    return math.ceil(threshold * len(shingles) - 1e-9)  # 0.7 * 10 is a little more than 7
+def _least(shingles: Shingles, threshold: float | int) -> int:
+    return math.ceil(threshold * len(shingles) - 1e-9)  # in floating point 0.7 * 10 is slightly more than 7
 
 
-def _beginning(shingles: Shingles, threshold: float) -> Shingles:
+def _beginning(shingles: Shingles, threshold: float | int) -> Shingles:
     return shingles[: len(shingles) - _least(shingles, threshold) + 1]
 
 
-def _check_threshold(threshold: float) -> None:
+def _check_threshold(threshold: float | int) -> None:
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")

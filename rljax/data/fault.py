@@ -1,11 +1,11 @@
-"""What is said about a row that cannot be used, and what becomes of it."""
+"""Records of bad rows: what is wrong with them, where they are, and whether they are kept."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 OnError = Literal["fatal", "drop", "keep"]
-"""Bad rows end the reading, are left out, or stay with an empty answer where at least their prompt can be used."""
+"""Bad rows stop the reading, are dropped, or are kept with an empty answer if at least their prompt can be used."""
 
 
 class Fault(NamedTuple):
@@ -16,40 +16,40 @@ class Fault(NamedTuple):
     place: str
     """`line 3` of a .jsonl file, `entry 3` of a .json list, `row 3` of a table."""
     column: str | None
-    """The column that is wrong; None where the row is no object with columns at all."""
-    what: str
-    """What is wrong with it."""
-    mend: str
-    """What to do about it."""
+    """The bad column; None if the row is not an object with columns."""
+    problem: str
+    """The problem, as a clause."""
+    remedy: str
+    """The fix, as an imperative."""
     kept: bool = False
-    """Whether the row is among the problems nevertheless."""
+    """Whether the row was kept nevertheless."""
 
     def __str__(self):
         column = f", column {self.column!r}" if self.column is not None else ""
-        return f"{self.source}, {self.place}{column}: {self.what}; {self.mend}."
+        return f"{self.source}, {self.place}{column}: {self.problem}; {self.remedy}."
 
 
 class BadRowError(ValueError):
-    """Raised where a row is read and caught where its place is known, to become a `Fault`."""
+    """A row cannot be used. It is raised where the row is read, and caught where the row's place is known, to become a `Fault`."""
 
-    def __init__(self, what: str, mend: str, *, column: str | None = None):
-        super().__init__(what)
-        self.what, self.mend, self.column = what, mend, column
+    def __init__(self, problem: str, remedy: str, *, column: str | None = None):
+        super().__init__(problem)
+        self.problem, self.remedy, self.column = problem, remedy, column
 
     def at(self, source: str, place: str, *, kept: bool = False) -> Fault:
-        """Say where it is."""
-        return Fault(source, place, self.column, self.what, self.mend, kept)
+        """Turn the error into a fault, with the row's place."""
+        return Fault(source, place, self.column, self.problem, self.remedy, kept)
 
 
 def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
-    """Sum faults up in a paragraph: how many rows were left out, how many kept, and the first few by name.
+    """Summarise faults in one paragraph: how many rows were dropped and kept, and the first few in full.
 
     Args:
-        faults: what `read_problems` found.
-        shown: how many are told in full.
+        faults: the faults that `read_problems` found.
+        shown: how many faults to write in full.
 
     Returns:
-        Text without line breaks; empty without faults.
+        Text without line breaks; empty if there are no faults.
 
     Example:
         >>> describe([Fault("a.jsonl", "line 3", "answer", "the answer is empty", "write it in")])
@@ -65,18 +65,18 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
 
 
 def kind(value: object) -> str:
-    """Name what a value is, in the words of JSON; a number is shown itself.
+    """Name the kind of a value in the words of JSON; a number is written as it is.
 
     Example:
         >>> kind(None), kind([1]), kind(3.5)
         ('null', 'a list', '3.5')
     """
-    names = {type(None): "null", dict: "an object", list: "a list", str: "text", bool: "a truth value"}
+    names = {type(None): "null", dict: "an object", list: "a list", str: "text", bool: "a boolean"}
     return names[type(value)] if type(value) in names else shown(value)
 
 
 def shown(value: object) -> str:
-    """Write a value out, cut where it gets long.
+    """Write a value as `repr` does, cut after 80 characters.
 
     Example:
         >>> shown("a" * 100) == repr("a" * 100)[:80] + "…"

@@ -1,6 +1,6 @@
-"""The published datasets that are known by their columns, and how a row of each becomes a problem.
+"""The published datasets that are recognised by their columns, and how a row of each becomes a problem.
 
-A format is a record of functions of a row. Which one a dataset has is settled once, by its first row.
+A format is a record of functions of a row. The first row of a dataset decides its format.
 """
 
 import re
@@ -26,7 +26,7 @@ PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
 DEMONSTRATION_COLUMN = "demonstration"
 PROCESSED = "length_bin"
-"""A column that `rljax preprocess` writes: such rows say themselves what is prompt and what is answer."""
+"""A column that `rljax preprocess` writes. Its rows have a prompt and an answer under these names."""
 
 Row = Mapping[str, object]
 
@@ -35,7 +35,7 @@ _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
 class Format(NamedTuple):
-    """How one kind of row is read; each function raises `BadRowError` for a row that it cannot read."""
+    """The functions that read the rows of one format. Each raises `BadRowError` for a row that it cannot read."""
 
     name: str
     prompt: Callable[[Row], tuple[str, Messages | None]]
@@ -45,13 +45,13 @@ class Format(NamedTuple):
 
 
 def recognise(row: Row) -> Format | None:
-    """Say which published format a row has.
+    """Recognise the published format of a row.
 
     Args:
         row: the first row of a dataset.
 
     Returns:
-        The format; None if the row has only a prompt and an answer under names of their own.
+        The format; None if it is not a published one.
 
     Example:
         >>> recognise({"question": "1+1?", "answer": "1+1 = 2\\n#### 2"}).name
@@ -60,21 +60,21 @@ def recognise(row: Row) -> Format | None:
         True
     """
     candidates = (_tests,) if PROCESSED in row and "prompt" in row else _ALL
-    return next((known for candidate in candidates if (known := candidate(row)) is not None), None)
+    return next((form for candidate in candidates if (form := candidate(row)) is not None), None)
 
 
 def without(*names: str) -> Callable[[Row], dict[str, object]]:
-    """Keep all columns but these and `answer`, the name under which rewards receive the answer itself."""
+    """Keep all columns except these and `answer`, the name under which rewards receive the answer."""
     return lambda row: {name: value for name, value in row.items() if name not in (*names, "answer")}
 
 
 def nothing(row: Row) -> None:
-    """No demonstration."""
+    """Read no demonstration."""
     del row
 
 
 def optional(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row], str | None]:
-    """Read a demonstration where a row has one."""
+    """Read a demonstration if the row has one."""
     return lambda row: None if row.get(column) in (None, "") else text_of(row, column, "demonstration")
 
 
@@ -98,7 +98,7 @@ def _human_eval(first: Row) -> Format | None:
     def columns(row: Row) -> dict[str, object]:
         for name in ("test", "entry_point"):
             text_of(row, name, name)
-        # A prompt may be reworded later, and a completion may be the body alone: what stands before it is kept as it is.
+        # The prompt may be reworded later, but a completion may be only the body of the function: the original header is kept.
         return {"header": row["prompt"], **without("prompt", "canonical_solution")(row)}
 
     demonstration = "canonical_solution" if "canonical_solution" in first else DEMONSTRATION_COLUMN
@@ -106,7 +106,7 @@ def _human_eval(first: Row) -> Format | None:
 
 
 def _mbpp(first: Row) -> Format | None:
-    """Recognise MBPP, whole (`text`) and sanitised (`prompt`)."""
+    """Recognise MBPP, both full (`text`) and sanitised (`prompt`)."""
     task = next((name for name in ("text", "prompt") if name in first), None)
     if task is None or not {"test_list", "code"} <= set(first):
         return None
@@ -118,15 +118,15 @@ def _mbpp(first: Row) -> Format | None:
     def columns(row: Row) -> dict[str, object]:
         imports = _lines(row, "test_imports", empty=True) if "test_imports" in row else []
         setup = row.get("test_setup_code")
-        written = "\n".join([*imports, *([setup] if isinstance(setup, str) and setup else [])])
+        setup_code = "\n".join([*imports, *([setup] if isinstance(setup, str) and setup else [])])
         others = without(task, "test_list", "test_setup_code", "test_imports")(row)
-        return {"tests": _lines(row, "test_list"), "setup": written, **others}
+        return {"tests": _lines(row, "test_list"), "setup": setup_code, **others}
 
     return Format("MBPP", prompt, _no_answer, lambda row: _unix(text_of(row, "code", "code")), columns)
 
 
 def _tests(first: Row) -> Format | None:
-    """Recognise any other task that tests judge: `tests`, a list, or one text `test` that asserts. An answer may be missing."""
+    """Recognise any other task with tests: a list `tests`, or a text `test` with assertions. The answer is optional."""
     test = first.get("test")
     listed = isinstance(first.get("tests"), (list, tuple))
     column = "tests" if listed else "test"
@@ -147,7 +147,7 @@ def _tests(first: Row) -> Format | None:
 
 
 def _aime(first: Row) -> Format | None:
-    """Recognise AIME, however its columns are written: an id such as 2024-I-3, an address, or year and number of the problem."""
+    """Recognise AIME in any capitalisation: by an id such as 2024-I-3, a URL, or the year and number of the problem."""
     named = {name.lower(): name for name in first if isinstance(name, str)}
     prompt = next((named[name] for name in ("problem", "question") if name in named), None)
     identity, address = (str(first[named[name]]) if name in named else "" for name in ("id", "url"))
@@ -159,7 +159,7 @@ def _aime(first: Row) -> Format | None:
         text = answer_of(row, named["answer"]).strip()
         if not re.fullmatch(r"[0-9]{1,3}", text):
             raise BadRowError(
-                f"an AIME answer is a whole number from 0 to 999, not {text[:60]!r}", "correct it", column=named["answer"]
+                f"an AIME answer is an integer from 0 to 999, not {text[:60]!r}", "correct it", column=named["answer"]
             )
         return str(int(text))
 
@@ -168,8 +168,8 @@ def _aime(first: Row) -> Format | None:
 
 
 def _strategy_qa(first: Row) -> Format | None:
-    said = isinstance(first.get("answer"), bool) and isinstance(first.get("question"), str)
-    if not said or not {"facts", "decomposition", "term", "qid"} & set(first):
+    has_answer = isinstance(first.get("answer"), bool) and isinstance(first.get("question"), str)
+    if not has_answer or not {"facts", "decomposition", "term", "qid"} & set(first):
         return None
 
     def answer(row: Row) -> str:
@@ -195,7 +195,7 @@ def _gsm8k(first: Row) -> Format | None:
 
 
 def _math(first: Row) -> Format | None:
-    r"""Recognise MATH and its kin: a `solution` that boxes its answer, with or without a column `answer`."""
+    r"""Recognise MATH and similar datasets: a `solution` with a boxed answer, with or without a column `answer`."""
     solution = first.get("solution")
     if "problem" not in first or not isinstance(solution, str) or not (r"\boxed" in solution or r"\fbox" in solution):
         return None
@@ -213,7 +213,7 @@ def _math(first: Row) -> Format | None:
 
 
 def _messages(first: Row) -> Format | None:
-    """Recognise TRL's conversations: the last message is the assistant's, and is what would be imitated."""
+    """Recognise TRL's conversations: the last message is the assistant's and becomes the demonstration."""
     if not isinstance(first.get("messages"), (list, tuple)) or any(name in first for name in PROMPT_COLUMNS):
         return None
 
@@ -221,22 +221,24 @@ def _messages(first: Row) -> Format | None:
         messages = chat_of(take(row, "messages"), "messages")
         if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise BadRowError(
-                "the conversation must end with the assistant's turn after another's", "complete it", column="messages"
+                "the conversation must end with the assistant's turn after at least one other message",
+                "complete it",
+                column="messages",
             )
         return messages
 
     def prompt(row: Row) -> tuple[str, Messages]:
-        asked = turns(row)[:-1]
-        return prompt_of({"messages": asked}, "messages")[0], asked
+        opening = turns(row)[:-1]
+        return prompt_of({"messages": opening}, "messages")[0], opening
 
     def response(row: Row) -> str:
         return text_of({"messages": turns(row)[-1]["content"]}, "messages", "demonstration")
 
-    return Format("TRL messages", prompt, _known_answer(first, response), response, without("messages"))
+    return Format("TRL messages", prompt, _answer_or(first, response), response, without("messages"))
 
 
 def _completion(first: Row) -> Format | None:
-    """Recognise TRL's prompt and completion, each text or messages."""
+    """Recognise TRL's prompt and completion, each of them text or messages."""
     if not {"prompt", "completion"} <= set(first):
         return None
 
@@ -248,7 +250,7 @@ def _completion(first: Row) -> Format | None:
     return Format(
         "TRL completion",
         lambda row: prompt_of(row, "prompt"),
-        _known_answer(first, response),
+        _answer_or(first, response),
         response,
         without("prompt", "completion"),
     )
@@ -257,27 +259,28 @@ def _completion(first: Row) -> Format | None:
 _ALL = (_verl, _human_eval, _mbpp, _tests, _aime, _strategy_qa, _gsm8k, _math, _messages, _completion)
 
 
-def _known_answer(first: Row, otherwise: Callable[[Row], str]) -> Callable[[Row], str]:
-    """Read the answer from a column of that name; without one the worked response is what there is to compare with."""
+def _answer_or(first: Row, otherwise: Callable[[Row], str]) -> Callable[[Row], str]:
+    """Read the answer from an answer column; if there is none, use the worked response as the reference."""
     column = next((name for name in ANSWER_COLUMNS if lookup(first, name) is not MISSING), None)
     return otherwise if column is None else lambda row: answer_of(row, column)
 
 
 def _no_answer(row: Row) -> str:
-    """Tests judge the response; there is no answer to compare it with."""
+    """Give no answer, for tasks whose responses are judged by tests."""
     del row
     return ""
 
 
 def _lines(row: Row, column: str, *, empty: bool = False) -> list[str]:
     value = take(row, column)
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(line, str) for line in value)
-    if not listed or not (value or empty):
-        what = "an empty list" if listed else kind(value)
-        raise BadRowError(f"{column} must be a list of texts, not {what}", "rewrite it, or remove the row", column=column)
-    return list(value)
+    entries = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+    lines = [] if entries is None else [entry for entry in entries if isinstance(entry, str)]
+    if entries is None or len(lines) < len(entries) or not (lines or empty):
+        actual = "an empty list" if entries == [] else kind(value)
+        raise BadRowError(f"{column} must be a list of texts, not {actual}", "rewrite it, or remove the row", column=column)
+    return lines
 
 
 def _unix(code: str) -> str:
-    """End lines as a model is to write them."""
+    """Replace the line endings of Windows and old Macs."""
     return code.replace("\r\n", "\n").replace("\r", "\n")

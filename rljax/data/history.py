@@ -1,7 +1,7 @@
-"""How often each training prompt was solved, and which prompts that makes worth asking next.
+"""The history of pass rates of the training prompts, and the choice of the next prompts by it.
 
-Everything is a pure function of NumPy arrays: a history and a position are all that a checkpoint has to hold, and the same two
-give the same choice again.
+Everything is a pure function of NumPy arrays. A checkpoint needs only the history and the position, and these two always give
+the same choice.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from rljax.errors import InputError
 
 
 class History(NamedTuple):
-    """What is known of N prompts: responses judged, responses that passed, tokens of the responses judged."""
+    """Counts for N prompts: responses judged, responses that passed, tokens of the judged responses."""
 
     attempts: Float32[np.ndarray, "N"]
     passes: Float32[np.ndarray, "N"]
@@ -22,33 +22,33 @@ class History(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Pass rates that are neither too low nor too high; both ends belong to it."""
+    """A range of pass rates, both ends included."""
 
     low: float
     high: float
 
 
 class Choice(NamedTuple):
-    """Prompts to ask, and where the next choice begins."""
+    """The chosen prompts, and where the next choice begins."""
 
     problems: Int[np.ndarray, "count"]
     position: int
-    """How many prompts of the stream are used up."""
+    """The number of prompts of the stream that are used up."""
     passed_over: int
-    """How many of them were left out as too easy or too hard."""
+    """The number of prompts that this choice skipped as too easy or too hard."""
 
 
 def no_history(prompts: int) -> History:
-    """Begin with nothing known of any prompt.
+    """Start an empty history.
 
     Args:
         prompts: N, at least 1.
 
     Returns:
-        Zeros.
+        A history of zeros.
 
     Raises:
-        ValueError: no prompts.
+        ValueError: `prompts` is below 1.
 
     Example:
         >>> no_history(2).attempts.tolist()
@@ -66,30 +66,30 @@ def record(
     lengths: Int[np.ndarray, "P G"],
     *,
     valid: Bool[np.ndarray, "P G"] | None = None,
-    threshold: float = 0.0,
-    decay: float = 1.0,
+    threshold: float | int = 0.0,
+    decay: float | int = 1.0,
 ) -> History:
-    """Add the responses of a step.
+    """Add the responses of a step to the history.
 
     ::
 
         attempts(x) ← decay · attempts(x) + |{i : valid}|        passes(x) ← decay · passes(x) + |{i : r_i > threshold}|
 
     Args:
-        history: what is known so far; it is not changed.
-        problems: index of each prompt in the history, `[P]`; a prompt that occurs twice enters with all its responses.
-        rewards: one number a response, `[P, G]`.
+        history: the history so far; it is not changed.
+        problems: the index of each prompt in the history, `[P]`; a prompt may occur more than once.
+        rewards: one per response, `[P, G]`.
         lengths: tokens of each response, `[P, G]`.
-        valid: responses that have a reward, `[P, G]`; all of them when absent. The others do not count at all.
-        threshold: reward above which a response passed.
-        decay: what is left of the older counts of a prompt that is asked again, in (0, 1]. Below 1 the pass rate follows a
-            policy that changes.
+        valid: whether each response has a reward, `[P, G]`; None means that all have one. Others do not count at all.
+        threshold: a response with a reward above this passed.
+        decay: factor on the older counts of a prompt that is used again, in (0, 1]. Below 1, the pass rate follows the
+            changing policy.
 
     Returns:
         The new history.
 
     Raises:
-        ValueError: shapes that do not fit, an index out of range, or a decay out of its range.
+        ValueError: shapes do not match, an index is out of range, or `decay` is out of its range.
 
     Example:
         >>> history = record(no_history(2), np.array([1]), np.array([[1.0, 0.0]]), np.array([[5, 7]]))
@@ -97,13 +97,13 @@ def record(
         ([0.0, 2.0], [0.0, 1.0], [0.0, 12.0])
 
     Source:
-        Bae et al., arXiv:2504.03380, whose pass rate is that of the current policy; to keep one over steps is an addition.
+        Bae et al., arXiv:2504.03380, whose pass rate is that of the current policy; keeping it over steps is our addition.
     """
     problems, rewards, lengths = np.asarray(problems), np.asarray(rewards), np.asarray(lengths)
     counted = np.ones(rewards.shape, bool) if valid is None else np.asarray(valid, bool)
     if rewards.ndim != 2 or rewards.shape[:1] != problems.shape or lengths.shape != rewards.shape:
         raise ValueError(
-            f"rewards and lengths must be [P, G] with one row a prompt, got {rewards.shape}, {lengths.shape} and problems "
+            f"rewards and lengths must be [P, G] with one row per prompt, got {rewards.shape}, {lengths.shape} and problems "
             f"{problems.shape}"
         )
     if counted.shape != rewards.shape:
@@ -113,25 +113,25 @@ def record(
         raise ValueError(f"problems must lie in [0, {size}), got {problems.min()} to {problems.max()}")
     if not 0 < decay <= 1:
         raise ValueError(f"decay must be above 0 and at most 1, got {decay}")
-    asked = np.unique(problems[counted.any(-1)])
+    updated_problems = np.unique(problems[counted.any(-1)])
     added = (counted, counted & (rewards > threshold), np.where(counted, lengths, 0))
     updated = []
     for column, values in zip(history, added, strict=True):
         new = column.copy()
-        new[asked] *= np.float32(decay)
+        new[updated_problems] *= np.float32(decay)
         np.add.at(new, problems, values.sum(-1).astype(np.float32))
         updated.append(new)
     return History(*updated)
 
 
 def pass_rates(history: History) -> Float32[np.ndarray, "N"]:
-    """Share of the responses to each prompt that passed.
+    """Compute the share of the responses to each prompt that passed.
 
     Args:
-        history: what is known.
+        history: the history.
 
     Returns:
-        `[N]`, in [0, 1]; NaN for a prompt that was never asked.
+        `[N]`, in [0, 1]; NaN for a prompt without responses.
 
     Example:
         >>> pass_rates(History(np.array([0.0, 4.0]), np.array([0.0, 1.0]), np.zeros(2))).tolist()
@@ -141,12 +141,14 @@ def pass_rates(history: History) -> Float32[np.ndarray, "N"]:
     return np.where(tried, history.passes / np.where(tried, history.attempts, 1), np.nan).astype(np.float32)
 
 
-def mean_lengths(history: History, unknown: Float[np.ndarray, "N"] | float) -> Float32[np.ndarray, "N"]:
-    """Mean length of the responses to each prompt: what another one may be expected to take.
+def mean_lengths(
+    history: History, unknown: Float[np.ndarray, "N"] | Int[np.ndarray, "N"] | float | int
+) -> Float32[np.ndarray, "N"]:
+    """Compute the mean length of the responses to each prompt, an estimate of the length of the next one.
 
     Args:
-        history: what is known.
-        unknown: tokens to expect of a prompt that was never asked, one number or one a prompt.
+        history: the history.
+        unknown: the estimate in tokens for a prompt without responses, one number or one per prompt.
 
     Returns:
         `[N]`, in tokens, at least 1.
@@ -161,23 +163,23 @@ def mean_lengths(history: History, unknown: Float[np.ndarray, "N"] | float) -> F
 
 
 def curriculum(begin: Window, end: Window, *, step: int, steps: int) -> Window:
-    """Move the window over the run, say from easy prompts to hard ones.
+    """Move the window over the run, for example from easy prompts to hard ones.
 
     ::
 
         window(s) = begin + min(s / steps, 1) · (end - begin)
 
     Args:
-        begin: at step 0.
-        end: from step `steps` on.
-        step: steps done.
-        steps: steps that the way takes, at least 1.
+        begin: the window at step 0.
+        end: the window from step `steps` on.
+        step: the number of steps done.
+        steps: the number of steps from `begin` to `end`, at least 1.
 
     Returns:
         The window of this step.
 
     Raises:
-        ValueError: a negative step, or no steps.
+        ValueError: `step` is negative, or `steps` is below 1.
 
     Example:
         >>> curriculum(Window(0.5, 1.0), Window(0.1, 0.8), step=50, steps=100)
@@ -197,33 +199,33 @@ def choose(
     *,
     window: Window,
     seed: int,
-    revisit: float = 0.05,
-    least_attempts: float = 1.0,
+    revisit: float | int = 0.05,
+    least_attempts: float | int = 1.0,
     patience: int = 20,
 ) -> Choice:
-    """Take the next prompts of a stream, passing over those that were lately too easy or too hard.
+    """Choose the next prompts of a stream, skipping those that were recently too easy or too hard.
 
-    A prompt of which too little is known is always taken. One that is passed over is taken nevertheless with probability
-    `revisit`, since the policy changes; the draw belongs to the position in the stream, so it is the same after a resume. At
-    most `patience · count` prompts are looked at; if they do not suffice, those nearest to the window fill up.
+    A prompt with too few attempts is always chosen. A prompt outside the window is still chosen with probability `revisit`,
+    because the policy changes; the draw depends only on the seed and the position in the stream, so a resumed run repeats it. At
+    most `patience · count` prompts are considered; if too few of them qualify, those nearest to the window fill up the choice.
 
     Args:
-        history: what is known.
+        history: the history.
         stream: the order of the prompts, over `range(N)`.
-        position: how many prompts of it are used up.
-        count: how many to take.
-        window: pass rates that are taken.
-        seed: of the draws, 0 or more.
-        revisit: probability of taking what lies outside the window, in [0, 1].
-        least_attempts: fewer attempts than this are too little to go by.
-        patience: how many prompts may be looked at for each that is taken, at least 1.
+        position: the number of prompts of the stream that are used up.
+        count: the number of prompts to choose.
+        window: the pass rates to choose.
+        seed: the seed of the draws, 0 or more.
+        revisit: probability of choosing a prompt outside the window, in [0, 1].
+        least_attempts: prompts with fewer attempts are always chosen.
+        patience: the number of prompts considered per chosen prompt, at least 1.
 
     Returns:
-        The prompts in the order of the stream, and where to go on.
+        The prompts in the order of the stream, and where the next choice begins.
 
     Raises:
-        InputError: a window or a probability that does not lie within 0 and 1, or a patience below 1.
-        ValueError: a history of another number of prompts than the stream's, or a negative position or count.
+        InputError: the window or `revisit` is not within [0, 1], or `patience` is below 1.
+        ValueError: history and stream have different numbers of prompts, or `position` or `count` is negative.
 
     Example:
         >>> history = History(np.array([4.0, 4.0, 0.0]), np.array([4.0, 2.0, 0.0]), np.zeros(3))
@@ -238,34 +240,36 @@ def choose(
     """
     _check_window(window, revisit)
     if patience < 1:
-        raise InputError(f"patience is {patience}; give at least 1.")
+        raise InputError(f"patience is {patience}; it must be at least 1.")
     if len(stream.records) != len(history.attempts):
-        raise ValueError(f"the history is of {len(history.attempts)} prompts, the stream of {len(stream.records)}")
+        raise ValueError(f"the history has {len(history.attempts)} prompts, but the stream has {len(stream.records)}")
     rates = pass_rates(history)
     outside = np.maximum(np.maximum(window.low - rates, rates - window.high), 0)
     outside = np.where(history.attempts >= max(least_attempts, np.finfo(np.float32).tiny), outside, 0)
-    looked_at: list[int] = []
-    taken: list[int] = []
-    passed_over: list[int] = []
-    while len(taken) < count and len(looked_at) < patience * count:
-        place = len(looked_at)
-        looked_at += stream.indices(position + place, 1)
-        accepted = outside[looked_at[place]] == 0 or _coin(seed, position + place) < revisit
-        (taken if accepted else passed_over).append(place)
-    missing = count - len(taken)
-    nearest = sorted(passed_over, key=lambda place: (outside[looked_at[place]], place))[:missing]
-    places = sorted([*taken, *nearest])
-    problems = np.array([looked_at[place] for place in places], np.int64)
-    return Choice(problems, position + len(looked_at), len(passed_over) - len(nearest))
+    considered: list[int] = []
+    chosen: list[int] = []
+    skipped: list[int] = []
+    while len(chosen) < count and len(considered) < patience * count:
+        place = len(considered)
+        considered += stream.indices(position + place, 1)
+        accepted = outside[considered[place]] == 0 or _coin(seed, position + place) < revisit
+        (chosen if accepted else skipped).append(place)
+    missing = count - len(chosen)
+    nearest = sorted(skipped, key=lambda place: (outside[considered[place]], place))[:missing]
+    places = sorted([*chosen, *nearest])
+    problems = np.array([considered[place] for place in places], np.int64)
+    return Choice(problems, position + len(considered), len(skipped) - len(nearest))
 
 
 def _coin(seed: int, position: int) -> float:
-    """Draw what belongs to a position of the stream, whichever call it is asked in."""
+    """Draw a number in [0, 1) that depends only on the seed and the position in the stream."""
     return np.random.default_rng((seed, position)).random()
 
 
-def _check_window(window: Window, revisit: float) -> None:
+def _check_window(window: Window, revisit: float | int) -> None:
     if not 0 <= window.low <= window.high <= 1:
-        raise InputError(f"the difficulty window is {tuple(window)}; give two pass rates in order, between 0 and 1.")
+        raise InputError(
+            f"the difficulty window is {tuple(window)}; give two pass rates between 0 and 1, the lower one first."
+        )
     if not 0 <= revisit <= 1:
-        raise InputError(f"revisit is {revisit}; give a probability between 0 and 1.")
+        raise InputError(f"revisit is {revisit}; it must be a probability between 0 and 1.")

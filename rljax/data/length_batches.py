@@ -1,7 +1,7 @@
-"""Batches by length: prompts drawn from bins of length, and fewer responses where they are long, all under a budget of tokens.
+"""Batches by length: prompts drawn from length bins, and smaller groups for longer responses, under a budget of tokens.
 
-Whether a rollout is large is a matter of its tokens, not of its responses. Both halves are pure functions: of a position, as every
-order of prompts is, and of the lengths that are expected.
+The size of a rollout is its number of tokens, not of responses. Both parts are pure functions: `LengthStream` of a position, like
+every order of prompts, and `group_sizes` of the expected lengths.
 """
 
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ BINS = len(PERCENTILES) + 1
 
 
 class LengthStream(PromptStream):
-    """An endless order of records in which each comes from a bin of length that is drawn first.
+    """An endless order of records: for each position a length bin is drawn, then a record from that bin.
 
-    The bins end at the 25th, 50th, 75th and 95th percentile of length. Within a bin the order is shuffled anew in each epoch, an
-    epoch being as many draws as there are records. What stands at a position depends on the lengths, the weights and the seed
-    alone.
+    The bins end at the 25th, 50th, 75th and 95th percentile of length. An epoch has as many draws as there are records, and the
+    order within a bin is shuffled again in each epoch. The record at a position depends only on the lengths, the weights and the
+    seed.
 
     Args:
-        records: what to serve, for instance `range(n)`.
-        lengths: how long each record is, in any unit, at least 1.
-        weights: p(ℓ), how likely each of the five bins is drawn from, in any scale. Bins without records are left out.
-        seed: of the draws and of the orders, from 0 on.
+        records: the records, for instance `range(n)`.
+        lengths: the length of each record, in any unit, at least 1.
+        weights: p(ℓ), the relative probability of each of the five bins. Bins without records are ignored.
+        seed: the seed of the draws and the shuffles, 0 or more.
 
     Raises:
-        InputError: no records, not one length a record, a length below 1, a negative seed, or weights that are not five numbers of
-            0 or more with one above 0 at a bin that has records.
+        InputError: there are no records, not one length per record, a length below 1, or a negative seed; or the weights are not
+            five numbers of 0 or more, with one above 0 for a bin that has records.
 
     Example:
         >>> stream = LengthStream(range(5), [10, 20, 30, 40, 50], weights=[0, 0, 1, 0, 1], seed=0)
@@ -42,33 +42,35 @@ class LengthStream(PromptStream):
         [4, 3, 3, 3, 4, 4, 4, 4]
 
     Source:
-        Unpublished: Algorithm 3 of the design document, steps 2, 4 and 5, which leave p(ℓ) open.
+        Unpublished: Algorithm 3 of the design document, steps 2, 4 and 5, which do not specify p(ℓ).
     """
 
-    def __init__(self, records: Sequence, lengths: Sequence[int], *, weights: Sequence[float], seed: int):
+    def __init__(self, records: Sequence, lengths: Sequence[int], *, weights: Sequence[float | int], seed: int):
         super().__init__(records, seed=seed)
         if len(lengths) != len(records) or min(lengths) < 1:
             raise InputError(
                 f"batches by length need a length of 1 or more for each record; got {len(lengths)} lengths for "
-                f"{len(records)} records, the least of them {min(lengths, default=0)}."
+                f"{len(records)} records, the smallest of them {min(lengths, default=0)}."
             )
         bins = np.asarray(bins_of(lengths)[0])
         sizes = np.bincount(bins, minlength=BINS)
-        given = np.asarray(weights, float)
-        fits = given.shape == (BINS,) and np.isfinite(given).all() and (given >= 0).all() and given[sizes > 0].sum() > 0
-        if not fits:
+        shares = np.asarray(weights, float)
+        valid = (
+            shares.shape == (BINS,) and np.isfinite(shares).all() and (shares >= 0).all() and shares[sizes > 0].sum() > 0
+        )
+        if not valid:
             raise InputError(
-                f"the weights of the length bins are {tuple(weights)}; give {BINS} numbers of 0 or more, with one above 0 at a bin "
-                f"that has prompts (they have {sizes.tolist()})."
+                f"the weights of the length bins are {tuple(weights)}; give {BINS} numbers of 0 or more, with one above 0 for a "
+                f"bin that has prompts (the bins have {sizes.tolist()})."
             )
         members = tuple(np.flatnonzero(bins == number) for number in range(BINS))
-        self._order = _Order(members, np.where(sizes > 0, given, 0.0), seed)
+        self._order = _Order(members, np.where(sizes > 0, shares, 0.0), seed)
 
 
 class _Order:
-    """Which record stands at each position; the two epochs asked for last are kept."""
+    """The index of the record at each position. The two epochs used last are cached."""
 
-    def __init__(self, members: tuple[Int[np.ndarray, "n"], ...], weights: Float[np.ndarray, "K"], seed: int):
+    def __init__(self, members: tuple[Int[np.ndarray, "_"], ...], weights: Float[np.ndarray, "K"], seed: int):
         self._size = sum(map(len, members))
         self._epoch = lru_cache(maxsize=2)(lambda epoch: _epoch_order(members, weights, (seed, epoch)))
 
@@ -78,9 +80,9 @@ class _Order:
 
 
 def _epoch_order(
-    members: Sequence[Int[np.ndarray, "n"]], weights: Float[np.ndarray, "K"], seed: tuple[int, int]
+    members: Sequence[Int[np.ndarray, "_"]], weights: Float[np.ndarray, "K"], seed: tuple[int, int]
 ) -> Int[np.ndarray, "N"]:
-    """One epoch: a bin for every draw, and the next of its shuffled records; a bin that runs out begins again."""
+    """Draw one epoch: a bin for each position, and the next of its shuffled records; a bin that runs out starts over."""
     random = np.random.default_rng(seed)
     drawn = random.choice(len(members), size=sum(map(len, members)), p=weights / weights.sum())
     order = np.zeros(len(drawn), np.int64)
@@ -93,27 +95,27 @@ def _epoch_order(
 
 
 def group_sizes(lengths: Float[np.ndarray, "P"], *, budget: int, most: int, floor: int = 2) -> Int[np.ndarray, "P"]:
-    """Say how many responses each prompt of a rollout gets, so that all prompts take like shares of a budget of tokens.
+    """Compute the group size of each prompt of a rollout, so that all prompts use equal shares of a budget of tokens.
 
     ::
 
         G(ℓ) = min(most, max(floor, ⌊B / (P ℓ)⌋))
 
-    which is Eq. 27 of the design document with G_base · L_ref = B / P. All responses together are expected to take at most B
-    tokens, unless `floor` of the longest take more than a share.
+    This is Eq. 27 of the design document with G_base · L_ref = B / P. All responses together are expected to use at most B
+    tokens, unless `floor` responses to one prompt already exceed its share.
 
     Args:
-        lengths: ℓ, expected tokens of a response to each of the P prompts, at least 1 each.
-        budget: B, response tokens of all P prompts.
-        most: the largest group. The document has no such limit, and would give 409 responses to a prompt of 10 tokens.
-        floor: the smallest group; the document's 1 has no advantage, hence 2.
+        lengths: ℓ, the expected number of tokens of a response to each of the P prompts, at least 1.
+        budget: B, the number of response tokens for all P prompts.
+        most: the largest group. The document has no such limit and would give 409 responses to a prompt of 10 tokens.
+        floor: the smallest group. The document has 1, but a group of one response has no advantage.
 
     Returns:
-        `[P]`, responses.
+        `[P]`, group sizes.
 
     Raises:
-        ValueError: whatever `rljax.ops.unpublished.length.adaptive_group_size` refuses, a `most` below `floor`, no prompts, or
-            a budget that is less than a token a prompt.
+        ValueError: `rljax.ops.unpublished.length.adaptive_group_size` rejects a value, `most` is below `floor`, there are no
+            prompts, or the budget is less than one token per prompt.
 
     Example:
         >>> group_sizes(np.array([10.0, 100.0, 900.0]), budget=1200, most=16).tolist()
@@ -125,7 +127,9 @@ def group_sizes(lengths: Float[np.ndarray, "P"], *, budget: int, most: int, floo
     if most < floor:
         raise ValueError(f"most must be at least floor={floor}, got {most}")
     if not len(lengths) or budget < len(lengths):
-        raise ValueError(f"budget must be at least a token for each of 1 or more prompts, got {budget} for {len(lengths)}")
+        raise ValueError(
+            f"budget must be at least one token for each of 1 or more prompts, got {budget} for {len(lengths)} prompts"
+        )
     share = budget // len(lengths)
     sizes = adaptive_group_size(jnp.asarray(lengths, jnp.float32), base=1, reference=share, floor=floor)
     return np.minimum(np.asarray(sizes, np.int64), most)

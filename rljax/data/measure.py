@@ -1,4 +1,4 @@
-"""What is known about a problem before a model sees it: lengths, bins, complexity; and further wordings of its prompt."""
+"""Measures of problems that need no model: lengths, length bins and complexity; and rewordings of prompts."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.ops.unpublished.length import length_bins, length_percentiles
 
 PERCENTILES = (25.0, 50.0, 75.0, 95.0)
-"""Where the bins of length end, in percent of the problems."""
+"""The percentiles of length at which the bins end."""
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _STEP_END = re.compile(r"[\n;]|(?<=[.!?])\s")
@@ -24,13 +24,13 @@ def bins_of(lengths: Sequence[int]) -> tuple[list[int], list[float]]:
     """Sort lengths into five bins that end at the 25th, 50th, 75th and 95th percentile.
 
     Args:
-        lengths: in tokens, at least one.
+        lengths: one or more lengths in tokens.
 
     Returns:
         The bin of each length, 0 for the shortest, and the four edges in tokens; an edge belongs to the bin below it.
 
     Raises:
-        ValueError: no lengths.
+        ValueError: there are no lengths.
 
     Example:
         >>> bins_of([10, 20, 30, 40, 50])
@@ -45,7 +45,7 @@ def bins_of(lengths: Sequence[int]) -> tuple[list[int], list[float]]:
 
 
 def numbers_in(text: str) -> int:
-    """Count the different numbers that a text names in digits.
+    """Count the different numbers in a text that are written in digits.
 
     Example:
         >>> numbers_in("Buy 3 pens and 3 cups for $1,200.50 in 2 days.")
@@ -55,7 +55,7 @@ def numbers_in(text: str) -> int:
 
 
 def steps_in(text: str) -> int:
-    """Count the steps of a worked response: lines, sentences, and parts that a semicolon ends.
+    """Count the steps of a worked response: lines, sentences, and parts separated by semicolons.
 
     Example:
         >>> steps_in("7+5=12;12+9=21;#21"), steps_in("We add. Then we halve it.\\n#### 3")
@@ -65,18 +65,18 @@ def steps_in(text: str) -> int:
 
 
 def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> Float[np.ndarray, "N"]:
-    """Score how much there is to a problem, relative to the others.
+    """Score the complexity of problems relative to each other.
 
-    The score is the mean of two or three shares: of problems with a shorter prompt, with fewer numbers in it, and, for a
-    problem with a demonstration, of those with fewer steps. Equals count half. No model is asked, so it says nothing about
-    what is hard for one; that is what a history of pass rates is for.
+    The score is the mean of two or three ranks: the share of problems with a shorter prompt, with fewer numbers in the prompt,
+    and, for a problem with a demonstration, with fewer steps. Ties count half. The score uses no model, so it does not measure
+    what is hard for one; a history of pass rates does.
 
     Args:
-        problems: N of them.
-        prompt_tokens: length of each prompt.
+        problems: N problems.
+        prompt_tokens: the length of each prompt in tokens.
 
     Returns:
-        `[N]`, in (0, 1), four decimal places.
+        `[N]`, in (0, 1), rounded to four decimal places.
 
     Example:
         >>> problems = [Problem("1+1?", "2"), Problem("What is 1+2+3?", "6"), Problem("1+1 ?", "2")]
@@ -87,31 +87,32 @@ def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> 
         Unpublished: step 11 of Algorithm 11 of the design document asks for a complexity and does not define it; the
         definition is this library's.
     """
-    worked = [i for i, problem in enumerate(problems) if problem.demonstration is not None]
+    steps = {i: steps_in(problem.demonstration) for i, problem in enumerate(problems) if problem.demonstration is not None}
+    worked = list(steps)
     total = _shares(prompt_tokens) + _shares([numbers_in(problem.prompt) for problem in problems])
     parts = np.full(len(problems), 2.0)
     if worked:
-        total[worked] += _shares([steps_in(problems[i].demonstration) for i in worked])
+        total[worked] += _shares(list(steps.values()))
         parts[worked] += 1
     return np.round(total / parts, 4)
 
 
 def _shares(values: Sequence[int]) -> Float[np.ndarray, "N"]:
-    """Share of all values that lie below each, half of its equals included."""
+    """Compute the share of all values below each value, with half of those equal to it."""
     _, position, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     below = np.cumsum(counts) - counts
     return ((below + counts / 2) / len(values))[position]
 
 
 def worded(problem: Problem, wording: str) -> Problem:
-    """Put a prompt into an instruction.
+    """Reword the prompt of a problem.
 
     Args:
-        problem: a question; of a chat, the last message is reworded.
+        problem: the problem. Of a chat, the last message is reworded.
         wording: text in which `{prompt}` stands for the question.
 
     Returns:
-        The problem with the new prompt, all else as it was.
+        The problem with the new prompt, otherwise unchanged.
 
     Example:
         >>> worded(Problem("1+1?", "2"), "{prompt}\\nThink first.").prompt
@@ -125,7 +126,7 @@ def worded(problem: Problem, wording: str) -> Problem:
 
 
 def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
-    """Count the tokens of a demonstration, its end token included; None without one.
+    """Count the tokens of a demonstration, its end token included; None if there is no demonstration.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -135,8 +136,8 @@ def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
     return None if problem.demonstration is None else len(tokenizer.encode(problem.demonstration)) + 1
 
 
-def summary(lengths: Sequence[int]) -> dict[str, float] | None:
-    """Give least, median, 95th percentile and most of lengths, for a report; None of no lengths.
+def summary(lengths: Sequence[int]) -> dict[str, float | int] | None:
+    """Compute minimum, median, 95th percentile and maximum of lengths, for a report; None if there are no lengths.
 
     Example:
         >>> summary([1, 2, 3])

@@ -1,4 +1,4 @@
-"""The folder that `rljax preprocess` writes: rows, what was dropped, counts, and a manifest by which it can be checked."""
+"""The folder that `rljax preprocess` writes: rows, dropped rows, a report, and a manifest with hashes."""
 
 import hashlib
 import json
@@ -26,28 +26,33 @@ MANIFEST, REPORT, DROPPED = "manifest.json", "report.json", "dropped.jsonl"
 def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
     """Read a dataset, prepare it and write the folder.
 
-    The same recipe on the same input gives the same bytes, so a folder that holds its result already is simply written again.
+    The same recipe on the same input gives the same bytes, so a folder that already has the result is simply written again.
 
     Args:
-        recipe: what to do.
-        verify: `(prompts, completions, columns) -> (rewards, where there is an opinion)`, which judges answers.
+        recipe: the options of the command.
+        verify: `(prompts, completions, columns) -> (rewards, whether there is an opinion)`; it judges the answers.
 
     Returns:
-        The rows, what was dropped and the report, as they were written.
+        The rows, the dropped rows and the report, as they were written.
 
     Raises:
-        InputError: a dataset, tokenizer or held-out file that cannot be read, nothing left of it, or an output folder that
-            holds anything else.
+        InputError: a dataset, tokenizer or held-out file cannot be read, no row is left, or the output folder has other files.
     """
     tokenizer = load_tokenizer(recipe.tokenizer)
-    columns = {name: getattr(recipe, name) for name in ("prompt_column", "answer_column", "demonstration_column")}
-    loaded = read_problems(recipe.input, split=recipe.split, on_error=recipe.on_error, **columns)
-    # A held-out question without a good answer must not be given away either.
+    loaded = read_problems(
+        recipe.input,
+        split=recipe.split,
+        prompt_column=recipe.prompt_column,
+        answer_column=recipe.answer_column,
+        demonstration_column=recipe.demonstration_column,
+        on_error=recipe.on_error,
+    )
+    # A held-out question must not leak even if its answer is bad.
     heldout = [read_problems(name, split="test", on_error="keep") for name in recipe.heldout]
     source = _identity(recipe.input, recipe.split, loaded)
     _refuse_foreign_folder(recipe, source)
-    secrets = [problem for part in heldout for problem in part.problems]
-    prepared = prepare_rows(loaded, recipe, tokenizer, verify, secrets, watch=progress_bar)
+    heldout_problems = [problem for part in heldout for problem in part.problems]
+    prepared = prepare_rows(loaded, recipe, tokenizer, verify, heldout_problems, watch=progress_bar)
     outputs = {
         f"{recipe.split}.jsonl": _lines(prepared.rows),
         DROPPED: _lines(item._asdict() for item in prepared.dropped),
@@ -68,26 +73,26 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
         },
     }
     recipe.output.mkdir(parents=True, exist_ok=True)
-    # The manifest last: a folder with a manifest is whole.
+    # The manifest is written last: a folder with a manifest is complete.
     for name, data in {**outputs, MANIFEST: _document(manifest)}.items():
         atomic_write(recipe.output / name, data)
     return prepared
 
 
 def progress_bar(items: Sequence, what: str) -> Iterable:
-    """Pass items on behind a progress bar, which goes when it is full; no bar where nobody looks at a terminal."""
+    """Iterate over items behind a progress bar, which disappears at the end; without a terminal there is no bar."""
     console = Console(stderr=True)
     return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 def report_table(report: dict) -> Table:
-    """Show what was left out, and why.
+    """Show how many rows were dropped, and why.
 
     Args:
-        report: of `prepare_rows`.
+        report: the report of `prepare_rows`.
 
     Returns:
-        A table for rich, a line for each reason that concerns a row.
+        A table for rich with one line per reason.
     """
     table = Table(title=Text(f"{report['source']} ({report['format']})"))
     table.add_column("rows", justify="right")
@@ -109,7 +114,7 @@ def report_table(report: dict) -> Table:
 
 
 def _identity(name: str, split: str, loaded: Loaded) -> dict:
-    """Say which data this was: a file by its bytes, a hub dataset by the problems that came."""
+    """Identify the data: a file by the hash of its bytes, a hub dataset by the hash of its problems."""
     path = locate(name, split)
     if path is not None:
         data = path.read_bytes()
@@ -123,17 +128,17 @@ def _refuse_foreign_folder(recipe: Preprocess, source: dict) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"the output {str(folder)!r} is a file; name a folder.")
+        raise InputError(f"the output {str(folder)!r} is a file; choose a folder.")
     ours = {f"{recipe.split}.jsonl", MANIFEST, REPORT, DROPPED}
     foreign = sorted(file.name for file in folder.iterdir() if file.name not in ours)
     if foreign:
         raise InputError(
-            f"the output folder {str(folder)!r} holds {foreign[0]!r}, which this command did not make; name another folder."
+            f"the output folder {str(folder)!r} contains {foreign[0]!r}, which this command did not write; choose another folder."
         )
     manifest = folder / MANIFEST
     if not manifest.is_file():
         if any(folder.iterdir()):
-            raise InputError(f"the output folder {str(folder)!r} holds files without a manifest; name another folder.")
+            raise InputError(f"the output folder {str(folder)!r} contains files without a manifest; choose another folder.")
         return
     try:
         before = json.loads(manifest.read_text(encoding="utf-8"))
@@ -142,7 +147,7 @@ def _refuse_foreign_folder(recipe: Preprocess, source: dict) -> None:
         same = False
     if not same:
         raise InputError(
-            f"the output folder {str(folder)!r} holds the result of other options or of another input; name another folder."
+            f"the output folder {str(folder)!r} contains the result of other options or of another input; choose another folder."
         )
 
 
@@ -151,7 +156,7 @@ def _lines(rows: Iterable[dict]) -> bytes:
 
 
 def _json(row: dict) -> bytes:
-    # Tables hold dates and bytes, which JSON has not; a column may hold half a character, which UTF-8 has not.
+    # Tables may contain dates and bytes, which JSON lacks; text may contain lone surrogates, which UTF-8 cannot encode.
     try:
         return json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:

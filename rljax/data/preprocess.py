@@ -1,7 +1,7 @@
-"""From a raw dataset to one that is ready to train on, a stage a function; what a stage leaves out, it names.
+"""Preprocessing: from a raw dataset to one that is ready for training. Each stage is a function that lists what it drops.
 
-The stages stand in this order: read, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths. So a
-row is only ever a repetition of one whose answer is good. Bins and complexity are measured on what is left.
+The stages run in this order: read, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths. So a
+row is only dropped as a duplicate of a row whose answer is good. Bins and complexity are measured on the remaining rows.
 """
 
 from collections import defaultdict
@@ -18,14 +18,14 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 
 Verify = Callable[[Sequence[str], Sequence[str], Mapping[str, Sequence]], tuple[Sequence[float], Sequence[bool]]]
-"""`(prompts, completions, columns) -> (rewards, where there is an opinion)`; a reward above 0 means right."""
+"""`(prompts, completions, columns) -> (rewards, whether there is an opinion)`; a reward above 0 means right."""
 
 Watch = Callable[[Sequence, str], Iterable]
-"""`(items, what is done with them) -> the same items`."""
+"""`(items, description) -> the same items`, for a progress bar."""
 
-BATCH = 512  # answers judged in one call
+BATCH = 512  # number of answers judged in one call
 MEASURED = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "source_row", "wording")
-"""Columns that are added to every row."""
+"""The columns that are added to every row."""
 
 REASONS = {
     "bad row": "the row cannot be used",
@@ -40,15 +40,15 @@ REASONS = {
     "long prompt": "the prompt is too long",
     "long response": "the demonstration is too long",
 }
-"""Why a row is left out, in the order in which it is looked for."""
+"""Why a row is dropped, in the order of the checks."""
 
 
 class Example(NamedTuple):
-    """A problem on its way."""
+    """A problem between two stages."""
 
     problem: Problem
     place: str
-    """Where it stands in the input."""
+    """Its place in the input."""
 
 
 class Measured(NamedTuple):
@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A row that was left out."""
+    """A row that was dropped."""
 
     place: str
     reason: str
@@ -71,26 +71,26 @@ class Dropped(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a verifier says of a row."""
+    """The result of verifying one row."""
 
     opinion: bool
     reason: str | None = None
-    """One of `REASONS`; None if nothing is wrong."""
+    """One of `REASONS`; None if the row passes."""
     detail: str = ""
 
 
 class Prepared(NamedTuple):
-    """What came of a dataset."""
+    """A dataset after all stages."""
 
     rows: list[dict]
-    """To be written, one JSON object a line."""
+    """The rows of the output, one JSON object per line."""
     dropped: list[Dropped]
     report: dict
-    """Counts, lengths and edges of the bins, as JSON."""
+    """Counts, lengths and bin edges, as JSON."""
 
 
 def _unwatched(items: Sequence, what: str) -> Iterable:
-    """Pass items on and show nothing."""
+    """Return the items and show no progress."""
     del what
     return items
 
@@ -104,21 +104,21 @@ def prepare_rows(
     *,
     watch: Watch = _unwatched,
 ) -> Prepared:
-    """Pass a dataset through all stages.
+    """Run a dataset through all stages.
 
     Args:
-        loaded: what was read.
+        loaded: the dataset as it was read.
         recipe: limits, thresholds and wordings.
         tokenizer: counts lengths.
         verify: judges completions.
-        heldout: problems that must not be given away.
-        watch: is handed what the long stages go through, and says how far they are.
+        heldout: problems that must not leak into the training data.
+        watch: wraps the items of the long stages, to show progress.
 
     Returns:
-        Rows, what was left out, and the report. Without wordings every input row is in one of the two.
+        The rows, the dropped rows, and the report. Without wordings, every input row is in one of the first two.
 
     Raises:
-        InputError: nothing is left, or the verifier raises and `recipe.on_error` is `fatal`.
+        InputError: no row is left, or the verifier raises and `recipe.on_error` is `fatal`.
 
     Example:
         >>> from pathlib import Path
@@ -130,14 +130,14 @@ def prepare_rows(
         (['1+1='], ['identical'])
 
     Source:
-        Unpublished: Algorithm 11 of the design document; what concerns repetitions and leaks is an addition.
+        Unpublished: Algorithm 11 of the design document; the checks for duplicates and leaks are an addition of this library.
     """
     dropped = [Dropped(fault.place, "bad row", str(fault)) for fault in loaded.faults if not fault.kept]
     examples = [Example(problem, place) for problem, place in zip(loaded.problems, loaded.places, strict=True)]
     examples, identical = _drop_identical(examples)
-    excused = {fault.place for fault in loaded.faults if fault.kept}
-    asked = [_to_check(example, recipe) and example.place not in excused for example in examples]
-    examples, wrong, checked = _drop_wrong(examples, asked, verify, fatal=recipe.on_error == "fatal", watch=watch)
+    kept_faults = {fault.place for fault in loaded.faults if fault.kept}
+    to_check = [_has_check(example, recipe) and example.place not in kept_faults for example in examples]
+    examples, wrong, checked = _drop_wrong(examples, to_check, verify, fatal=recipe.on_error == "fatal", watch=watch)
     examples, repeated = _drop_repeated(examples)
     examples, alike = _drop_near_duplicates(examples, recipe.near_duplicates)
     examples, leaked = _drop_leaks(examples, heldout, recipe.leak)
@@ -146,52 +146,57 @@ def prepare_rows(
     if not measured:
         first = dropped[0]
         raise InputError(
-            f"nothing is left of the {loaded.rows} rows of {loaded.source}; the first that was left out: {first.place}, "
-            f"{REASONS[first.reason]} ({first.detail}). Change the options that leave rows out."
+            f"nothing is left of the {loaded.rows} rows of {loaded.source}; the first dropped row is {first.place}: "
+            f"{REASONS[first.reason]} ({first.detail}). Change the options that drop rows."
         )
     rows, bins = _write_rows(measured)
-    counts = {"rows_in": loaded.rows, "rows_out": len(rows), "answers_checked": checked, "kept_with_faults": len(excused)}
+    counts = {
+        "rows_in": loaded.rows,
+        "rows_out": len(rows),
+        "answers_checked": checked,
+        "kept_with_faults": len(kept_faults),
+    }
     return Prepared(rows, dropped, _report(loaded, rows, dropped, counts, bins))
 
 
 def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
-    """Leave out rows whose prompt, answer and demonstration all occur before."""
+    """Drop rows whose prompt, answer and demonstration all occur before."""
     first: dict[tuple, str] = {}
     kept, dropped = [], []
     for example in examples:
         key = (_key(example.problem), example.problem.answer, example.problem.demonstration)
         if key in first:
-            dropped.append(Dropped(example.place, "identical", f"as {first[key]}"))
+            dropped.append(Dropped(example.place, "identical", f"same as {first[key]}"))
         else:
             first[key] = example.place
             kept.append(example)
     return kept, dropped
 
 
-def _to_check(example: Example, recipe: Preprocess) -> bool:
-    """Say whether a verifier is asked: always if a person named one, else where there is an answer to compare with."""
+def _has_check(example: Example, recipe: Preprocess) -> bool:
+    """Decide whether a row is verified: always if the user named a reward, else if it has an answer."""
     return recipe.reward is not None or example.problem.answer != ""
 
 
 def _drop_wrong(
-    examples: Sequence[Example], asked: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _unwatched
+    examples: Sequence[Example], to_check: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _unwatched
 ) -> tuple[list[Example], list[Dropped], int]:
-    r"""Leave out rows whose worked response is judged wrong, or whose answer is not known again in `\boxed{answer}`.
+    r"""Drop rows whose demonstration is judged wrong, or whose answer is not recognised in `\boxed{answer}`.
 
     Args:
-        examples: to be judged.
-        asked: for which of them the verifier is asked; the others pass.
+        examples: the rows.
+        to_check: which rows to verify; the others pass.
         verify: judges completions.
-        fatal: whether a verifier that raises ends everything; else the rows that it raises for are found and left out.
-        watch: is handed the beginnings of the batches.
+        fatal: whether an exception of the verifier is raised; else the rows that cause it are found and dropped.
+        watch: wraps the batches, to show progress.
 
     Returns:
-        What passes, what does not, and about how many the verifier had an opinion.
+        The rows that pass, the dropped rows, and the number of rows on which the verifier had an opinion.
 
     Raises:
         InputError: the verifier's, if `fatal`.
     """
-    judged = [example for example, ask in zip(examples, asked, strict=True) if ask]
+    judged = [example for example, check in zip(examples, to_check, strict=True) if check]
     verdicts: list[Verdict] = []
     for start in watch(range(0, len(judged), BATCH), "Checking answers"):
         verdicts += _verdicts(judged[start : start + BATCH], verify, fatal=fatal)
@@ -200,13 +205,13 @@ def _drop_wrong(
         for example, verdict in zip(judged, verdicts, strict=True)
         if verdict.reason is not None
     ]
-    gone = {item.place for item in dropped}
-    kept = [example for example in examples if example.place not in gone]
+    wrong = {item.place for item in dropped}
+    kept = [example for example in examples if example.place not in wrong]
     return kept, dropped, sum(verdict.opinion for verdict in verdicts)
 
 
 def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[Verdict]:
-    """Judge a batch; if that fails, its halves, down to the rows that it fails on."""
+    """Judge a batch. If that fails, judge its halves, down to the rows that cause the failure."""
     problems = [example.problem for example in batch]
     completions = [_completion(problem) for problem in problems]
     try:
@@ -233,11 +238,11 @@ def _objection(problem: Problem) -> str:
         return "the demonstration is judged wrong"
     if problem.demonstration is not None:
         return f"the demonstration is judged wrong against the answer {problem.answer[:60]!r}"
-    return f"the answer {problem.answer[:60]!r} is not known again when it is given as the response"
+    return f"the answer {problem.answer[:60]!r} is not recognised when it is the response"
 
 
 def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dropped]]:
-    """Leave out repeated prompts: all but the first where they agree on the answer, all of them where they do not."""
+    """Drop repeated prompts: all but the first if their answers agree, all of them if they differ."""
     groups: dict[tuple, list[Example]] = defaultdict(list)
     for example in examples:
         groups[_key(example.problem)].append(example)
@@ -252,12 +257,12 @@ def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dro
         elif example is first:
             kept.append(example)
         else:
-            dropped.append(Dropped(example.place, "duplicate", f"as {first.place}"))
+            dropped.append(Dropped(example.place, "duplicate", f"same as {first.place}"))
     return kept, dropped
 
 
 def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) -> tuple[list[Example], list[Dropped]]:
-    """Leave out what nearly repeats an earlier prompt and has its answer; nothing without a threshold."""
+    """Drop rows that nearly repeat an earlier prompt with the same answer; none if there is no threshold."""
     if threshold is None:
         return list(examples), []
     texts = [example.problem.prompt for example in examples]
@@ -268,7 +273,7 @@ def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) 
 def _drop_leaks(
     examples: Sequence[Example], heldout: Sequence[Problem], threshold: float
 ) -> tuple[list[Example], list[Dropped]]:
-    """Leave out what gives a held-out problem away."""
+    """Drop rows that leak a held-out problem."""
     if not heldout:
         return list(examples), []
     found = leaks(
@@ -286,41 +291,45 @@ def _split(
 
 
 def _measure(examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokenizer) -> tuple[list[Measured], list[Dropped]]:
-    """Write every prompt in every wording, count tokens, and leave out what is too long."""
+    """Write every prompt in every wording, count its tokens, and drop what is too long."""
     kept, dropped = [], []
     wordings = recipe.wordings if recipe.wordings else ("{prompt}",)
     for problem, place in examples:
         for number, wording in enumerate(wordings):
-            written = worded(problem, wording)
+            reworded = worded(problem, wording)
             try:
-                asked = len(prompt_tokens(written, tokenizer, chat=recipe.chat))
-                answered = response_length(written, tokenizer)
+                prompt_length = len(prompt_tokens(reworded, tokenizer, chat=recipe.chat))
+                length = response_length(reworded, tokenizer)
             except InputError as error:
                 dropped.append(Dropped(place, "not tokenizable", str(error)))
                 continue
-            if recipe.max_prompt_tokens is not None and asked > recipe.max_prompt_tokens:
-                dropped.append(Dropped(place, "long prompt", f"{asked} tokens"))
-            elif None not in (recipe.max_response_tokens, answered) and answered > recipe.max_response_tokens:
-                dropped.append(Dropped(place, "long response", f"{answered} tokens"))
+            if _exceeds(prompt_length, recipe.max_prompt_tokens):
+                dropped.append(Dropped(place, "long prompt", f"{prompt_length} tokens"))
+            elif _exceeds(length, recipe.max_response_tokens):
+                dropped.append(Dropped(place, "long response", f"{length} tokens"))
             else:
-                kept.append(Measured(written, place, number, asked, answered))
+                kept.append(Measured(reworded, place, number, prompt_length, length))
     return kept, dropped
 
 
+def _exceeds(length: int | None, limit: int | None) -> bool:
+    return length is not None and limit is not None and length > limit
+
+
 def _write_rows(measured: Sequence[Measured]) -> tuple[list[dict], list[dict]]:
-    """Turn problems into the rows of the output, and say how many fall into each bin of length."""
+    """Turn problems into the rows of the output, and count the rows in each length bin."""
     problems = [item.problem for item in measured]
     lengths = [item.prompt_tokens + (0 if item.response_tokens is None else item.response_tokens) for item in measured]
     numbers, edges = bins_of(lengths)
     complexity = complexity_of(problems, [item.prompt_tokens for item in measured]).tolist()
     rows = []
-    for (problem, place, wording, asked, answered), number, score in zip(measured, numbers, complexity, strict=True):
+    for (problem, place, wording, prompt_length, length), number, score in zip(measured, numbers, complexity, strict=True):
         row: dict = {"prompt": problem.prompt if problem.messages is None else list(problem.messages)}
         row["answer"] = problem.answer
         if problem.demonstration is not None:
             row["demonstration"] = problem.demonstration
         row |= {name: value for name, value in problem.columns.items() if name not in (*row, *MEASURED)}
-        row |= dict(zip(MEASURED, (asked, answered, number, score, place, wording), strict=True))
+        row |= dict(zip(MEASURED, (prompt_length, length, number, score, place, wording), strict=True))
         rows.append(row)
     bins = [
         {"up_to_tokens": round(edge, 2), "rows": numbers.count(number)}
@@ -332,26 +341,26 @@ def _write_rows(measured: Sequence[Measured]) -> tuple[list[dict], list[dict]]:
 def _report(
     loaded: Loaded, rows: Sequence[dict], dropped: Sequence[Dropped], counts: dict[str, int], bins: Sequence[dict]
 ) -> dict:
-    answered = [row["response_tokens"] for row in rows if row["response_tokens"] is not None]
+    response_lengths = [row["response_tokens"] for row in rows if row["response_tokens"] is not None]
     return {
         "source": loaded.source,
         "format": loaded.format,
         **counts,
         "dropped": _counted(dropped),
         "prompt_tokens": summary([row["prompt_tokens"] for row in rows]),
-        "response_tokens": summary(answered),
+        "response_tokens": summary(response_lengths),
         "length_bins": bins,
     }
 
 
 def _key(problem: Problem) -> tuple:
-    """Say what makes two prompts the same: their words, and who says them."""
+    """Return the key by which prompts are compared: the words, and the roles of a chat."""
     roles = () if problem.messages is None else tuple(message["role"] for message in problem.messages)
     return roles, " ".join(problem.prompt.split())
 
 
 def _counted(dropped: Sequence[Dropped]) -> dict[str, dict]:
-    """Count each reason, with the first row that it concerns."""
+    """Count the rows of each reason, with the first of them."""
     of_reason = {reason: [item for item in dropped if item.reason == reason] for reason in REASONS}
     return {
         reason: {"rows": len(items), "first": items[0].place, "detail": items[0].detail}

@@ -1,4 +1,4 @@
-"""The record that every task and every dataset is turned into."""
+"""The record of one problem, common to all tasks and datasets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ class Problem:
 
     Args:
         prompt: the question as text; for a chat, the contents of its messages joined by newlines.
-        answer: what a reward compares a completion with.
+        answer: the reference that a reward compares a completion with.
         demonstration: a worked response to imitate in supervised training, if there is one.
-        columns: whatever else the data says about the question; a reward may ask for each by its name.
-        messages: the chat the question was given as, `{"role": ..., "content": ...}` each; None for plain text.
+        columns: all other data about the question; a reward receives each by its name.
+        messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text.
     """
 
     prompt: str
@@ -26,16 +26,16 @@ class Problem:
 
 
 def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
-    """Turn problems into the columns that a reward receives: one list a column, one entry a problem.
+    """Turn problems into the columns that a reward receives: one list per column, one entry per problem.
 
     Args:
-        problems: the questions that the completions answer, repeated where several completions answer one.
+        problems: the problems that the completions answer, repeated if several completions answer the same one.
 
     Returns:
         `answer` and every extra column that at least one problem has; None where a problem lacks it.
 
     Raises:
-        InputError: an extra column is itself called `answer`.
+        InputError: an extra column is called `answer`.
 
     Example:
         >>> reward_columns([Problem("1+1=", "2"), Problem("7+5=", "12", columns={"digits": 1})])
@@ -44,7 +44,7 @@ def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
     names = dict.fromkeys(name for problem in problems for name in problem.columns)
     if "answer" in names:
         raise InputError(
-            "a problem has an extra column called 'answer', the name under which rewards receive Problem.answer; rename it."
+            "a problem has an extra column called 'answer', but rewards receive Problem.answer under that name; rename the column."
         )
     extra = {name: [problem.columns.get(name) for problem in problems] for name in names}
     return {"answer": [problem.answer for problem in problems], **extra}

@@ -1,4 +1,4 @@
-"""Prompts as token arrays, and the order in which they are served."""
+"""Prompts as token arrays, and the order in which they are drawn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from rljax.data.problem import Problem
-from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer import ChatTokenizer, Tokenizer
 from rljax.errors import InputError
 
 
 @dataclass(frozen=True)
 class EncodedPrompts:
-    """Problems that fit, beside the tokens of their prompts.
+    """Problems whose prompts fit, and the tokens of these prompts.
 
     Args:
-        problems: in the order they came.
-        tokens: the token ids of each one's prompt.
-        dropped: how many problems were left out because their prompt was too long.
+        problems: the problems, in their original order.
+        tokens: the token ids of each prompt.
+        dropped: the number of problems whose prompt was too long.
     """
 
     problems: tuple[Problem, ...]
@@ -31,8 +31,8 @@ class EncodedPrompts:
 class Demonstrations(NamedTuple):
     """Prompts and worked responses for supervised training, N rows.
 
-    The prompts are padded on their left and the responses on their right, so that both meet in the middle. A response ends
-    with the end token, which counts: a model that never sees it never learns to stop.
+    Prompts are padded on the left and responses on the right, so that they meet in the middle. A response includes its end
+    token: a model that never sees one never learns to stop.
     """
 
     prompt_tokens: Int32[np.ndarray, "N P"]
@@ -45,20 +45,20 @@ class Demonstrations(NamedTuple):
 def encode_prompts(
     problems: Sequence[Problem], tokenizer: Tokenizer, *, max_length: int, chat: bool = False
 ) -> EncodedPrompts:
-    """Turn the prompts of problems into tokens, leaving out those that are too long.
+    """Tokenize the prompts of problems, and drop those that are too long.
 
     Args:
-        problems: what to encode.
-        tokenizer: its opening token, if it has one, is put first.
-        max_length: the most tokens that a prompt may have.
-        chat: write each prompt through the tokenizer's chat template, as the user's turn where it is plain text; the
-            template then brings the special tokens.
+        problems: the problems.
+        tokenizer: its bos token, if it has one, starts every prompt.
+        max_length: the maximum number of tokens of a prompt.
+        chat: format each prompt with the tokenizer's chat template, which adds the special tokens. A plain prompt becomes the
+            user's turn.
 
     Returns:
-        The problems that fit, their tokens, and how many were dropped.
+        The problems that fit, their tokens, and the number of dropped problems.
 
     Raises:
-        InputError: no problems, none that fits, or `chat` with a tokenizer that has no template.
+        InputError: there are no problems, none fits, or `chat` is set and the tokenizer has no template.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -84,18 +84,18 @@ def encode_prompts(
 
 
 def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> list[int]:
-    """Turn one prompt into tokens.
+    """Tokenize one prompt.
 
     Args:
-        problem: what is asked.
-        tokenizer: its opening token, if it has one, is put first.
-        chat: write the prompt through the tokenizer's chat template instead, which brings its own special tokens.
+        problem: the problem.
+        tokenizer: its bos token, if it has one, comes first.
+        chat: format the prompt with the tokenizer's chat template, which adds the special tokens.
 
     Returns:
         Token ids.
 
     Raises:
-        InputError: text that the tokenizer cannot write, or `chat` with a tokenizer that has no template.
+        InputError: the tokenizer cannot encode the text, or `chat` is set and the tokenizer has no template.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -105,9 +105,9 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
     if not chat:
         opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         return opening + tokenizer.encode(problem.prompt)
-    if not hasattr(tokenizer, "apply_chat_template"):
+    if not isinstance(tokenizer, ChatTokenizer):
         raise InputError(
-            f"a {type(tokenizer).__name__} has no chat template; leave the chat off, or take a model's tokenizer."
+            f"a {type(tokenizer).__name__} has no chat template; turn chat off, or use the tokenizer of a chat model."
         )
     plain = ({"role": "user", "content": problem.prompt},)
     return tokenizer.apply_chat_template(plain if problem.messages is None else problem.messages)
@@ -116,15 +116,15 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
 class PromptStream:
     """An endless, shuffled order of records, addressed by position.
 
-    Position 0 is the first record of the first epoch. Each epoch holds every record once, in an order of its own. What stands at
-    a position depends on the seed and the number of records alone, so one integer is all there is to save and to resume from.
+    Position 0 is the first record of the first epoch. Each epoch contains every record once, in an order of its own. The record
+    at a position depends only on the seed and the number of records, so the position is all that a checkpoint has to save.
 
     Args:
-        records: what to serve, for instance `range(n)`.
-        seed: of the order, from 0 on.
+        records: the records, for instance `range(n)`.
+        seed: the seed of the order, 0 or more.
 
     Raises:
-        InputError: no records, or a negative seed.
+        InputError: there are no records, or the seed is negative.
 
     Example:
         >>> stream = PromptStream("abc", seed=0)
@@ -136,48 +136,49 @@ class PromptStream:
 
     def __init__(self, records: Sequence, *, seed: int):
         if not len(records):
-            raise InputError("there are no records to serve; give at least one.")
+            raise InputError("there are no records to draw from; give at least one.")
         if seed < 0:
-            raise InputError(f"the seed of the data order is {seed}; give a whole number of 0 or more.")
+            raise InputError(f"the seed of the data order is {seed}; it must be an integer of 0 or more.")
         self.records = records
         # Grain shuffles epoch e with seed + e, so epoch 1 of seed 0 would be epoch 0 of seed 1; spread the seeds far apart.
         spread = int(np.random.SeedSequence(seed).generate_state(1)[0])
         self._order = grain.MapDataset.source(range(len(records))).shuffle(seed=spread).repeat()
 
     def indices(self, position: int, count: int) -> list[int]:
-        """Say which records stand at `position`, `position + 1`, ..., `count` of them.
+        """Return the indices of `count` records from `position` on.
 
         Args:
-            position: 0 or more; how many records were taken before.
-            count: may reach past the end of an epoch.
+            position: the number of records taken before, 0 or more.
+            count: the number of records; they may continue into the next epoch.
 
         Returns:
             Indices into the records.
 
         Raises:
-            ValueError: a negative position or count.
+            ValueError: `position` or `count` is negative.
         """
         if position < 0 or count < 0:
             raise ValueError(f"position and count must not be negative, got {position} and {count}")
-        return [self._order[i] for i in range(position, position + count)]
+        indices = (self._order[i] for i in range(position, position + count))
+        return [int(index) for index in indices if index is not None]  # grain leaves None only for filtered records
 
     def take(self, position: int, count: int) -> list:
-        """Take the records themselves; see `indices`."""
+        """Return the records themselves; see `indices`."""
         return [self.records[i] for i in self.indices(position, count)]
 
 
 def left_pad(
     rows: Sequence[Sequence[int]], length: int, pad_id: int
 ) -> tuple[Int32[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-    """Put token lists of several lengths into one array, each at the right end of its row.
+    """Pad token lists of several lengths on the left, into one array.
 
     Args:
-        rows: token ids, B lists.
+        rows: B lists of token ids.
         length: L, the length of every row.
-        pad_id: what fills the front.
+        pad_id: the token id of the padding.
 
     Returns:
-        Tokens and the mask of what is not padding, `[B, L]` each.
+        The tokens, and a mask that is True where there is no padding, `[B, L]` each.
 
     Raises:
         ValueError: a list is longer than `length`.
@@ -194,15 +195,15 @@ def left_pad(
 def right_pad(
     rows: Sequence[Sequence[int]], length: int, pad_id: int
 ) -> tuple[Int32[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-    """Put token lists of several lengths into one array, each at the left end of its row.
+    """Pad token lists of several lengths on the right, into one array.
 
     Args:
-        rows: token ids, B lists.
+        rows: B lists of token ids.
         length: L, the length of every row.
-        pad_id: what fills the end.
+        pad_id: the token id of the padding.
 
     Returns:
-        Tokens and the mask of what is not padding, `[B, L]` each.
+        The tokens, and a mask that is True where there is no padding, `[B, L]` each.
 
     Raises:
         ValueError: a list is longer than `length`.
@@ -220,29 +221,33 @@ def right_pad(
 def right_pad_demonstrations(
     problems: Sequence[Problem], tokenizer: Tokenizer, prompt_length: int, response_length: int, *, chat: bool = False
 ) -> Demonstrations:
-    """Turn problems with worked responses into arrays for supervised training.
+    """Turn problems with demonstrations into arrays for supervised training.
 
     Args:
-        problems: each with a demonstration.
-        tokenizer: for prompts and responses.
-        prompt_length: P, the most tokens of a prompt.
-        response_length: T, the most tokens of a response, its end token included.
-        chat: write the prompts through the tokenizer's chat template.
+        problems: the problems, each with a demonstration.
+        tokenizer: encodes prompts and responses.
+        prompt_length: P, the maximum number of tokens of a prompt.
+        response_length: T, the maximum number of tokens of a response, its end token included.
+        chat: format the prompts with the tokenizer's chat template.
 
     Returns:
-        The arrays, and how many problems were dropped because their prompt or response was too long.
+        The arrays, and the number of problems whose prompt or response was too long.
 
     Raises:
-        InputError: a problem without a demonstration, or none that fits.
+        InputError: a problem has no demonstration, or none fits.
     """
     for problem in problems:
         if problem.demonstration is None:
             raise InputError(
-                f"the problem {problem.prompt[:60]!r} has no demonstration, so it cannot be trained on by imitation; give one "
-                f"in the column `demonstration`, or leave the warm start out."
+                f"the problem {problem.prompt[:60]!r} has no demonstration, which the warm start needs; add one in the column "
+                f"`demonstration`, or turn the warm start off."
             )
     prompts = encode_prompts(problems, tokenizer, max_length=prompt_length, chat=chat)
-    responses = [[*tokenizer.encode(problem.demonstration), tokenizer.eos_token_id] for problem in prompts.problems]
+    responses = [
+        [*tokenizer.encode(problem.demonstration), tokenizer.eos_token_id]
+        for problem in prompts.problems
+        if problem.demonstration is not None  # refused above
+    ]
     fitting = [i for i, response in enumerate(responses) if len(response) <= response_length]
     if not fitting:
         shortest = min(len(response) for response in responses)

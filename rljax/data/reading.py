@@ -1,4 +1,4 @@
-"""Rows of files and of hub datasets, each with the place where it stands; what cannot be read is a value too, not an end."""
+"""Rows of files and of hub datasets, each with its place. A row that cannot be read is a value too and does not stop the rest."""
 
 import json
 from collections.abc import Iterator
@@ -9,25 +9,25 @@ from rljax.errors import InputError
 from rljax.text import one_line
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
-"""Kinds of files that are read."""
+"""The suffixes of the files that can be read."""
 
 Row = tuple[str, object]
-"""Where a row stands ("line 3"), and what it holds: usually a dict, a `BadRowError` if it cannot be read."""
+"""The place of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
 
 
 def open_rows(path_or_id: str | Path, split: str) -> tuple[str, Iterator[Row]]:
-    """Find out what a person meant, and return its name and its rows.
+    """Open a file, folder or hub dataset, and return its name and its rows.
 
     Args:
         path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, or a hub id.
-        split: which part of a folder or of a hub dataset.
+        split: the split of a folder or hub dataset.
 
     Returns:
-        The file or dataset as messages name it, and its rows in order. The file is only read, never written.
+        The name of the file or dataset for messages, and its rows in order. The file is only read, never written.
 
     Raises:
-        InputError: no such file, a kind of file that is not read, or a missing package. While rows are taken: a file that is
-            no list of rows, or a hub that does not answer.
+        InputError: the file does not exist or has another suffix, or a package is missing. While the rows are iterated: the file
+            is not a list of rows, or the hub cannot be read.
     """
     name = str(path_or_id)
     path = locate(path_or_id, split)
@@ -35,12 +35,12 @@ def open_rows(path_or_id: str | Path, split: str) -> tuple[str, Iterator[Row]]:
         return f"{name} ({split})", _read_hub(name, split)
     readers = {".jsonl": _read_json_lines, ".json": _read_json, ".parquet": _read_parquet}
     if path.suffix not in readers:
-        raise InputError(f"the dataset {str(path)!r} is no {', '.join(SUFFIXES)} file; convert it to one of these.")
+        raise InputError(f"the dataset {str(path)!r} is not a {', '.join(SUFFIXES)} file; convert it to one of these.")
     return str(path), readers[path.suffix](path)
 
 
 def locate(path_or_id: str | Path, split: str) -> Path | None:
-    """Find the file that is meant, None for a dataset on the hub; `open_rows` says what is refused."""
+    """Find the file of a dataset; None for a dataset on the hub. `open_rows` lists the errors."""
     path = Path(path_or_id).expanduser()
     name = str(path_or_id)
     if not name:
@@ -49,9 +49,9 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
         inside = [path / f"{split}{suffix}" for suffix in SUFFIXES]
         found = [file for file in inside if file.is_file()]
         if len(found) != 1:
-            state = f"holds {len(found)} of" if found else "holds none of"
+            state = f"contains {len(found)} of" if found else "contains none of"
             raise InputError(
-                f"the folder {name!r} {state} {', '.join(file.name for file in inside)}; give the file that is meant."
+                f"the folder {name!r} {state} {', '.join(file.name for file in inside)}; give the path of the file."
             )
         return found[0]
     if path.is_file():
@@ -62,7 +62,7 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
 
 
 def _read_json_lines(path: Path) -> Iterator[Row]:
-    # Bytes, because only b"\n" ends a line: JSON text may hold U+2028 and its like, and one line may be in another encoding.
+    # Read as bytes: only b"\n" ends a line, JSON text may contain U+2028, and a single line may be in another encoding.
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
@@ -73,22 +73,22 @@ def _parsed(line: bytes) -> object:
     try:
         return json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return BadRowError(f"this is not written in UTF-8 ({error})", "save the file in UTF-8")
+        return BadRowError(f"the line is not in UTF-8 ({error})", "save the file in UTF-8")
     except (ValueError, RecursionError) as error:
-        return BadRowError(f"this is not JSON ({error})", "mend the line")
+        return BadRowError(f"the line is not JSON ({error})", "fix the line")
 
 
 def _read_json(path: Path) -> Iterator[Row]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not written in UTF-8 ({error}); save it in UTF-8.") from error
+        raise InputError(f"{path} is not in UTF-8 ({error}); save it in UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is not JSON ({error}); mend it, or call it .jsonl if each line holds an object of its own."
+            f"{path} is not JSON ({error}); fix it, or rename it to .jsonl if each line is an object of its own."
         ) from error
     if not isinstance(rows, list):
-        raise InputError(f"{path} must hold one list of objects, not {kind(rows)}; rewrite it as a list.")
+        raise InputError(f"{path} must contain one list of objects, not {kind(rows)}; rewrite it as a list.")
     for number, row in enumerate(rows, start=1):
         yield f"entry {number}", row
 
@@ -98,7 +98,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415  (an optional package)
     except ImportError as error:
         raise InputError(
-            f"{path}: reading parquet needs the package pyarrow; run `pip install pyarrow`, or convert the file to .jsonl."
+            f"reading {path} needs the package pyarrow; run `pip install pyarrow`, or convert the file to .jsonl."
         ) from error
     try:
         rows = parquet.read_table(path).to_pylist()
@@ -110,16 +110,16 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 def _read_hub(name: str, split: str) -> Iterator[Row]:
     try:
-        from datasets import load_dataset  # noqa: PLC0415  (an optional package)
+        from datasets import load_dataset  # noqa: PLC0415  # pyright: ignore[reportMissingImports]  (an optional package)
     except ImportError as error:
         raise InputError(
-            f"the dataset {name!r} is no file here, and reading one from the Hugging Face hub needs the package datasets; "
+            f"the dataset {name!r} is not a local file, and reading it from the Hugging Face hub needs the package datasets; "
             f"check the path, or run `pip install datasets`."
         ) from error
     repository, _, configuration = name.partition(":")
     try:
-        rows = load_dataset(repository, configuration or None, split=split)
-    except Exception as error:  # network, authorisation, scripts and parsers of many kinds stand behind this call
+        rows = load_dataset(repository, None if configuration == "" else configuration, split=split)
+    except Exception as error:  # network, authorisation and parsers can raise many kinds of errors
         raise InputError(
             f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check the id, the split and the network, name a configuration as `id:configuration`, or give a file."

@@ -1,4 +1,4 @@
-"""What `rljax preprocess` is told."""
+"""The options of `rljax preprocess`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,48 +11,48 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Make a dataset ready to train on, and say what was left out and why.
+    """Prepare a dataset for training, and report which rows were dropped and why.
 
-    Bad rows, wrong answers, prompts that are too long, repetitions and whatever gives held-out problems away are left out.
-    OUTPUT/train.jsonl can be given to `rljax train --dataset OUTPUT`; dropped.jsonl names every dropped row, report.json
-    counts them, manifest.json has the hashes. The same command gives the same bytes.
+    Bad rows, wrong answers, prompts that are too long, duplicates and rows that leak held-out problems are dropped.
+    `rljax train --dataset OUTPUT` reads OUTPUT/train.jsonl. dropped.jsonl lists every dropped row, report.json counts them,
+    and manifest.json has the hashes. The same command gives the same bytes.
     """
 
     input: tyro.conf.Positional[str]
-    """File (.jsonl, .json, .parquet), folder or hub id; it is never changed."""
+    """File (.jsonl, .json, .parquet), folder or hub id. It is never changed."""
     output: tyro.conf.Positional[Path]
-    """Folder to write."""
+    """Output folder."""
     split: str = "train"
-    """Which part of a folder or hub dataset; the output is OUTPUT/SPLIT.jsonl."""
+    """Split of a folder or hub dataset. The output is OUTPUT/SPLIT.jsonl."""
     prompt_column: str | None = None
-    """Column that holds the prompt; by default what the dataset's format says."""
+    """Column with the prompt. By default the format of the dataset decides."""
     answer_column: str | None = None
-    """Column that holds the answer."""
+    """Column with the answer."""
     demonstration_column: str | None = None
-    """Column that holds a worked response."""
+    """Column with a worked response."""
     on_error: OnError = "drop"
-    """What a row that cannot be read costs: everything, itself, or nothing where its prompt is good."""
+    """Bad rows: stop with an error, drop them, or keep those whose prompt is good."""
     tokenizer: str = "bytes"
-    """'bytes', 'characters', a folder or a hub id: what lengths are counted with."""
+    """Tokenizer that counts the lengths: 'bytes', 'characters', a folder or a hub id."""
     chat: bool = False
-    """Count prompts as the tokenizer's chat template writes them."""
+    """Count prompts in the format of the tokenizer's chat template."""
     reward: str | None = None
-    """What checks the answers; by default 'exact' where there is an answer, and no check where tests judge."""
+    """Reward that checks the answers. By default 'exact' for rows with an answer, and no check for rows with tests."""
     max_prompt_tokens: int | None = None
-    """Longest prompt; by default any."""
+    """Maximum length of a prompt. By default there is no limit."""
     max_response_tokens: int | None = None
-    """Longest demonstration, its end token included; by default any."""
+    """Maximum length of a demonstration, its end token included. By default there is no limit."""
     near_duplicates: float | None = 0.8
-    """Least similarity of a near-duplicate with the same answer (Jaccard, word triples); 'None' looks for none."""
+    """Minimum similarity of near-duplicates with the same answer (Jaccard, word triples). 'None' turns the search off."""
     heldout: tuple[str, ...] = ()
-    """Files or hub ids to be evaluated on: training rows that contain one of their prompts are left out."""
+    """Files or hub ids of evaluation data. Training rows that contain one of their prompts are dropped."""
     leak: float = 0.8
-    """Least share of a held-out prompt that makes a training prompt a leak."""
+    """Minimum share of a held-out prompt in a training prompt that counts as a leak."""
     wordings: tuple[str, ...] = ()
-    """Write each prompt once in each wording, such as '{prompt}' or 'Think first. {prompt}'; by default as it is."""
+    """Write each prompt once per wording, such as '{prompt}' or 'Think first. {prompt}'. By default it is unchanged."""
 
     def __post_init__(self):
-        """Refuse values that cannot work, naming value and mend."""
+        """Reject invalid values."""
         for name in ("max_prompt_tokens", "max_response_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -63,10 +63,10 @@ class Preprocess:
                 raise InputError(f"--{name.replace('_', '-')} is {value}; it must be above 0 and at most 1.")
         for wording in self.wordings:
             if "{prompt}" not in wording:
-                raise InputError(f"the wording {wording!r} does not hold {{prompt}}; say where the question stands.")
+                raise InputError(f"the wording {wording!r} does not contain {{prompt}}; add it where the question belongs.")
         if len(set(self.wordings)) < len(self.wordings):
-            raise InputError("--wordings names a wording twice; give each once.")
+            raise InputError("--wordings contains a wording twice; give each one once.")
 
     def to_json(self) -> dict:
-        """Return the settings that decide what is written; where it is written to is none of them."""
+        """Return the options that determine the content of the output, so all except its folder."""
         return {name: value for name, value in asdict(self).items() if name != "output"}

@@ -1,15 +1,18 @@
-"""From text to token ids and back, behind one small interface."""
+"""Tokenizers: from text to token ids and back, behind one small interface."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int
 
 from rljax.data.arithmetic import ALPHABET
 from rljax.errors import InputError
 from rljax.text import one_line
 
 UNKNOWN = "�"
-"""What an id that stands for no text decodes to: a model may have more logits than its tokenizer has ids."""
+"""The text of an id outside the vocabulary: a model may have more logits than its tokenizer has ids."""
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -22,34 +25,59 @@ _TOKENIZER_FILES = (
 )
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
-    """What the trainer asks of a tokenizer.
+    """The interface of a tokenizer.
 
-    `bos_token_id` is the token that opens every prompt, None where the tokenizer puts none there.
+    `bos_token_id` is the token that starts every prompt, or None if the tokenizer does not add one.
     """
 
-    pad_token_id: int
-    eos_token_id: int
-    bos_token_id: int | None
-    vocab_size: int
-
-    def encode(self, text: str) -> list[int]:
-        """Turn text into ids, adding no special token."""
+    @property
+    def pad_token_id(self) -> int:
+        """The token that pads."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids into text, leaving special tokens out."""
+    @property
+    def eos_token_id(self) -> int:
+        """The token that ends a response."""
+        ...
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that starts every prompt, if there is one."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids, without special tokens."""
+        ...
+
+    def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
+        """Turn ids into text, without special tokens."""
+        ...
+
+
+@runtime_checkable
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer with a method for chat templates; whether it has a template, the method finds out."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn."""
         ...
 
 
 class CharacterTokenizer:
-    """One token a character of a fixed alphabet: 0 pads, 1 ends, the characters follow in their order.
+    """One token per character of a fixed alphabet: 0 pads, 1 ends, and the characters follow in order.
 
     Args:
         alphabet: every character that may occur, each once.
 
     Raises:
-        InputError: an empty alphabet, or one that names a character twice.
+        InputError: the alphabet is empty, or contains a character twice.
 
     Example:
         >>> tokenizer = CharacterTokenizer("0123456789+=")
@@ -65,11 +93,11 @@ class CharacterTokenizer:
 
     def __init__(self, alphabet: str = ALPHABET):
         if not alphabet:
-            raise InputError("the alphabet of the character tokenizer is empty; name its characters: 'characters:01+='.")
+            raise InputError("the alphabet of the character tokenizer is empty; list its characters: 'characters:01+='.")
         repeated = sorted({character for character in alphabet if alphabet.count(character) > 1})
         if repeated:
             raise InputError(
-                f"the alphabet {alphabet!r} names {''.join(repeated)!r} more than once; name each character once."
+                f"the alphabet {alphabet!r} contains {''.join(repeated)!r} more than once; list each character once."
             )
         self.alphabet = alphabet
         self.vocab_size = len(alphabet) + 2
@@ -81,17 +109,17 @@ class CharacterTokenizer:
         if unknown is not None:
             raise InputError(
                 f"the character {unknown!r} in {_shortened(text)} is not in the tokenizer's alphabet {self.alphabet!r}; "
-                f"take `--tokenizer bytes` or name a larger alphabet after `characters:`."
+                f"use `--tokenizer bytes`, or give a larger alphabet after `characters:`."
             )
         return [self._ids[character] for character in text]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids into text; an id beyond the alphabet becomes the replacement character."""
+    def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
+        """Turn ids into text; an id above the alphabet becomes the replacement character."""
         return "".join(self.alphabet[i - 2] if i < self.vocab_size else UNKNOWN for i in ids if i >= 2)
 
 
 class ByteTokenizer:
-    """One token a byte of UTF-8, so that every text can be written: 0 pads, 1 opens, 2 ends, byte b is b + 3.
+    """One token per byte of UTF-8, so that any text can be encoded: 0 pads, 1 starts, 2 ends, and byte b is b + 3.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -110,8 +138,8 @@ class ByteTokenizer:
         """Turn text into ids."""
         return [byte + 3 for byte in text.encode()]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids into text; what is not UTF-8, and an id beyond the bytes, becomes the replacement character."""
+    def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
+        """Turn ids into text; invalid UTF-8 and ids above the bytes become the replacement character."""
         not_utf8 = 0xFF
         return bytes(i - 3 if i < self.vocab_size else not_utf8 for i in ids if i >= 3).decode(errors="replace")
 
@@ -120,71 +148,71 @@ class HuggingFaceTokenizer:
     """A tokenizer of `transformers` behind the trainer's interface.
 
     Args:
-        inner: the tokenizer itself; stays reachable as `inner`, to be saved beside exported weights.
-        name: where it came from, for messages.
+        inner: the tokenizer of `transformers`; it is saved with exported weights.
+        name: its folder or hub id, for messages.
 
     Raises:
         InputError: it has no end-of-sequence token, so a response could never end.
     """
 
-    def __init__(self, inner, name: str):
+    def __init__(self, inner: Any, name: str):
         if inner.eos_token_id is None:
             raise InputError(
-                f"the tokenizer {name!r} has no end-of-sequence token, so no response could end; "
+                f"the tokenizer {name!r} has no end-of-sequence token, so a response could never end; "
                 f"set `eos_token` in its tokenizer_config.json."
             )
         self.inner = inner
         self.name = name
         self.eos_token_id = inner.eos_token_id
-        # Padding is masked everywhere, so that the end token may stand in for a missing pad token.
+        # Padding is masked everywhere, so the end token can replace a missing pad token.
         self.pad_token_id = inner.eos_token_id if inner.pad_token_id is None else inner.pad_token_id
-        # Many tokenizers define a bos token that their models never saw at the start of a text; ask what they put there.
+        # Many tokenizers define a bos token that their models never saw; encode a text to find out whether it is added.
         opening = inner("", add_special_tokens=True)["input_ids"][:1]
         self.bos_token_id = inner.bos_token_id if opening == [inner.bos_token_id] else None
         self.vocab_size = len(inner)
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids, adding no special token."""
+        """Turn text into ids, without special tokens."""
         return self.inner.encode(text, add_special_tokens=False)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids into text, leaving special tokens out."""
+    def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
+        """Turn ids into text, without special tokens."""
         return self.inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Turn a chat into the ids of a prompt, up to where the assistant's turn begins.
+        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn.
 
         Args:
-            messages: `{"role": ..., "content": ...}` each.
+            messages: the messages, `{"role": ..., "content": ...}` each.
 
         Returns:
-            Token ids, with every special token that the template writes.
+            Token ids, with the special tokens of the template.
 
         Raises:
-            InputError: the tokenizer has no chat template, its template refuses the messages, or jinja2 is missing.
+            InputError: the tokenizer has no chat template, the template rejects the messages, or jinja2 is missing.
         """
         if not self.inner.chat_template:
             raise InputError(
-                f"the tokenizer {self.name!r} has no chat template; leave the chat off, or take the tokenizer of an "
+                f"the tokenizer {self.name!r} has no chat template; turn chat off, or use the tokenizer of an "
                 f"instruction-tuned model."
             )
         try:
             ids = self.inner.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
         except ImportError as error:
             raise InputError(
-                f"a chat template cannot be filled in ({one_line(error)}); run `pip install jinja2`, or leave the chat off."
+                f"the chat template cannot be rendered ({one_line(error)}); run `pip install jinja2`, or turn chat off."
             ) from error
-        except Exception as error:  # a template is a program of its author's, and may raise anything
+        except Exception as error:  # a template is a program and may raise anything
             roles = [message["role"] for message in messages]
             raise InputError(
-                f"the chat template of {self.name!r} refuses messages of the roles {roles} ({one_line(error)}); "
+                f"the chat template of {self.name!r} rejects messages with the roles {roles} ({one_line(error)}); "
                 f"change the messages."
             ) from error
         return list(ids)
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Get a tokenizer by what a person writes after `--tokenizer`.
+    """Load a tokenizer by the value of `--tokenizer`.
 
     Args:
         name: `bytes`; `characters` for the alphabet of the arithmetic task; `characters:ALPHABET` for another one; a folder
@@ -194,7 +222,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         A tokenizer.
 
     Raises:
-        InputError: a folder without tokenizer files, files that cannot be read, or an id that cannot be fetched.
+        InputError: the folder has no tokenizer files, the files cannot be read, or the id cannot be fetched.
 
     Example:
         >>> load_tokenizer("characters:01").encode("10")
@@ -212,11 +240,11 @@ def load_tokenizer(name: str) -> Tokenizer:
         if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
             raise InputError(
                 f"the folder {name!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give another folder, or "
-                f"`--tokenizer bytes` for one token a byte."
+                f"`--tokenizer bytes` for one token per byte."
             )
-        return _from_transformers(str(folder), name, "mend the folder's tokenizer files")
+        return _from_transformers(str(folder), name, "repair the folder's tokenizer files")
     if folder.is_file():
-        raise InputError(f"the tokenizer {name!r} is a file; give the folder that holds it.")
+        raise InputError(f"the tokenizer {name!r} is a file; give the folder that contains it.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(
             f"the tokenizer folder {name!r} does not exist; give a folder, the id of a model on the Hugging Face hub, "
@@ -225,13 +253,13 @@ def load_tokenizer(name: str) -> Tokenizer:
     return _from_transformers(name, name, "check the id and the network, or give a folder, `bytes` or `characters`")
 
 
-def _from_transformers(source: str, name: str, mend: str) -> HuggingFaceTokenizer:
-    from transformers import AutoTokenizer  # noqa: PLC0415  (takes a second that the built-in tokenizers need not wait)
+def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokenizer:
+    from transformers import AutoTokenizer  # noqa: PLC0415  (importing it takes a second, and the built-in tokenizers do not need it)
 
     try:
         inner = AutoTokenizer.from_pretrained(source)
-    except Exception as error:  # the parsers of the many file formats raise whatever they like
-        raise InputError(f"the tokenizer {name!r} cannot be loaded ({one_line(error)}); {mend}.") from error
+    except Exception as error:  # the parsers of the many file formats can raise anything
+        raise InputError(f"the tokenizer {name!r} cannot be loaded ({one_line(error)}); {remedy}.") from error
     return HuggingFaceTokenizer(inner, name)
 
 

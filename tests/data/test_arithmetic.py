@@ -144,19 +144,20 @@ def test_a_small_supply_is_made_up_for_by_the_larger_ones():
     ("arguments", "message"),
     [
         ({"split": "test"}, "split is 'test'; .* 'train' and 'heldout'"),
-        ({"count": 0}, "count is 0; ask for at least 1"),
-        ({"seed": -1}, "seed is -1; give a whole number of 0 or more"),
-        ({"digits": 0}, "digits is 0; an operand has 1 to 9 digits"),
-        ({"digits": 10}, "digits is 10; an operand has 1 to 9 digits"),
+        ({"count": 0}, "count is 0; it must be at least 1"),
+        ({"seed": -1}, "seed is -1; it must be an integer of 0 or more"),
+        ({"digits": 0}, "digits is 0; an operand must have 1 to 9 digits"),
+        ({"digits": 10}, "digits is 10; an operand must have 1 to 9 digits"),
         ({"operators": ""}, r"operators is ''; choose one or more of '\+-\*'"),
         ({"operators": "+/"}, r"operators is '\+/'; choose one or more of '\+-\*'"),
         ({"operators": "++"}, r"operators is '\+\+'; name each operator once"),
         ({"nesting": -1}, "nesting is -1; .* 0 or more"),
         ({"operands": (1, 3)}, r"operands is \(1, 3\); .* at least 2"),
-        ({"operands": (4, 3)}, r"operands is \(4, 3\); .* the fewest and the most"),
+        ({"operands": (4, 3)}, r"operands is \(4, 3\); .* the minimum and the maximum"),
         ({"nesting": 2}, "operands starts at 3 but nesting is 2; .* at least 4 operands"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_refusals(arguments, message):
     with pytest.raises(InputError, match=message):
         arithmetic(**{"split": "train", "count": 5, "seed": 0, **arguments})

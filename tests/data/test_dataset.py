@@ -120,10 +120,12 @@ def test_a_folder_holds_a_file_for_each_split(write, tmp_path):
     write([{"prompt": "b", "answer": "1"}], "test.json")
     assert load_problems(tmp_path)[0].prompt == "a"
     assert load_problems(str(tmp_path), split="test")[0].prompt == "b"
-    with pytest.raises(InputError, match=r"holds none of dev\.jsonl, dev\.json, dev\.parquet; give the file"):
+    with pytest.raises(
+        InputError, match=r"contains none of dev\.jsonl, dev\.json, dev\.parquet; give the path of the file"
+    ):
         load_problems(tmp_path, split="dev")
     write([{"prompt": "b", "answer": "1"}], "test.jsonl")
-    with pytest.raises(InputError, match=r"holds 2 of test\.jsonl"):
+    with pytest.raises(InputError, match=r"contains 2 of test\.jsonl"):
         load_problems(tmp_path, split="test")
 
 
@@ -133,11 +135,11 @@ GOOD = '{"prompt": "a", "answer": "1"}\n'
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ("{", "line 2: this is not JSON"),
+        ("{", "line 2: the line is not JSON"),
         ("[1]", "line 2: a row must be an object with named columns, not a list"),
         ("null", "line 2: a row must be .*, not null"),
-        ('{"prompt": "a"}', r"line 2, column 'answer': it is missing \(there are prompt\)"),
-        ("{}", r"line 2, column 'prompt': it is missing \(there are none\)"),
+        ('{"prompt": "a"}', r"line 2, column 'answer': the column is missing \(the columns are prompt\)"),
+        ("{}", r"line 2, column 'prompt': the column is missing \(there are no columns\)"),
         (
             '{"prompt": 3, "answer": "1"}',
             "line 2, column 'prompt': a prompt must be text or a list of chat messages, not 3",
@@ -186,7 +188,7 @@ def test_further_bad_rows_are_counted(write):
         ),
         ({"prompt": "a", "answer": "1"}, {"answer_column": "code"}, "line 1: there is no column 'code' for the answer"),
         ({"prompt": "a", "answer": "1"}, {"prompt_column": "code"}, "line 1: there is no column 'code' for the prompt"),
-        ({"prompt": "a", "answer": "1"}, {"demonstration_column": "code"}, "line 1, column 'code': it is missing"),
+        ({"prompt": "a", "answer": "1"}, {"demonstration_column": "code"}, "line 1, column 'code': the column is missing"),
     ],
 )
 def test_columns_that_cannot_be_found(write, row, arguments, message):
@@ -197,11 +199,11 @@ def test_columns_that_cannot_be_found(write, row, arguments, message):
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        ("", "data.jsonl", r"data\.jsonl holds no problem at all"),
-        ("[]", "data.json", r"data\.json holds no problem at all"),
-        ("{}", "data.json", r"data\.json must hold one list of objects, not an object"),
-        (GOOD + GOOD, "data.json", r"data\.json is not JSON .* call it \.jsonl"),
-        (GOOD, "data.csv", r"data\.csv' is no \.jsonl, \.json, \.parquet file; convert it"),
+        ("", "data.jsonl", r"data\.jsonl contains no problems"),
+        ("[]", "data.json", r"data\.json contains no problems"),
+        ("{}", "data.json", r"data\.json must contain one list of objects, not an object"),
+        (GOOD + GOOD, "data.json", r"data\.json is not JSON .* rename it to \.jsonl"),
+        (GOOD, "data.csv", r"data\.csv' is not a \.jsonl, \.json, \.parquet file; convert it"),
     ],
 )
 def test_files_that_cannot_be_used(write, text, name, message):
@@ -211,7 +213,7 @@ def test_files_that_cannot_be_used(write, text, name, message):
 
 def test_a_file_in_another_encoding(tmp_path):
     (tmp_path / "data.jsonl").write_bytes(GOOD.encode() + '{"prompt": "é", "answer": "1"}'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"data\.jsonl, line 2: this is not written in UTF-8"):
+    with pytest.raises(InputError, match=r"data\.jsonl, line 2: the line is not in UTF-8"):
         load_problems(tmp_path / "data.jsonl")
 
 
@@ -232,7 +234,7 @@ def test_missing_packages_are_named(monkeypatch, write):
     with pytest.raises(InputError, match="needs the package pyarrow; run `pip install pyarrow`"):
         load_problems(write("", "data.parquet"))
     with pytest.raises(
-        InputError, match=r"'some/set' is no file here.*needs the package datasets; .* `pip install datasets`"
+        InputError, match=r"'some/set' is not a local file.*needs the package datasets; .* `pip install datasets`"
     ):
         load_problems("some/set")
 

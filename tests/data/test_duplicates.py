@@ -110,7 +110,7 @@ def test_refusals(threshold):
     ):
         with pytest.raises(ValueError, match="threshold must be above 0 and at most 1"):
             compare()
-    with pytest.raises(ValueError, match="labels must have one entry a text, got 0 for 1"):
+    with pytest.raises(ValueError, match="labels must have one entry per text, got 0 for 1"):
         near_duplicates(["a"], [], threshold=0.5)
 
 

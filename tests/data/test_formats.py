@@ -161,12 +161,12 @@ def test_every_format(tmp_path, row, name, problem):
 @pytest.mark.parametrize(
     ("good", "changes", "message"),
     [
-        (GSM8K, {"answer": "72"}, "column 'answer': the solution states no answer after '####'"),
-        (GSM8K, {"answer": "#### "}, "column 'answer': the solution states no answer after '####'"),
+        (GSM8K, {"answer": "72"}, "column 'answer': the solution has no answer after '####'"),
+        (GSM8K, {"answer": "#### "}, "column 'answer': the solution has no answer after '####'"),
         (MATH, {"solution": "It is 2."}, r"column 'solution': the solution has no \\boxed"),
         (MATH, {"solution": r"\boxed{{2}"}, r"column 'solution': the braces of the last \\boxed{ do not balance"),
         (MATH, {"solution": r"\boxed{ }"}, r"column 'solution': the last \\boxed{} of the solution is empty"),
-        (AIME, {"Answer": 1000}, "column 'Answer': an AIME answer is a whole number from 0 to 999, not '1000'"),
+        (AIME, {"Answer": 1000}, "column 'Answer': an AIME answer is an integer from 0 to 999, not '1000'"),
         (AIME, {"Answer": 3.5}, "column 'Answer': an AIME answer"),
         (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),
         (STRATEGY, {"answer": "maybe"}, "column 'answer': a StrategyQA answer is true or false, not text"),
@@ -175,7 +175,7 @@ def test_every_format(tmp_path, row, name, problem):
         (MBPP, {"test_list": [1]}, "column 'test_list': test_list must be a list of texts, not a list"),
         (MBPP, {"code": ""}, "column 'code': the code is empty"),
         (HUMAN_EVAL, {"entry_point": None}, "column 'entry_point': the entry_point must be text, not null"),
-        (DAPO, {"reward_model": {"style": "rule"}}, "column 'reward_model.ground_truth': it is missing"),
+        (DAPO, {"reward_model": {"style": "rule"}}, "column 'reward_model.ground_truth': the column is missing"),
         (
             DAPO,
             {"reward_model": {"ground_truth": ["3"]}},

@@ -116,13 +116,13 @@ def test_resuming_goes_on_as_if_never_stopped(position, first, second):
 def test_refusals():
     history, stream = no_history(3), PromptStream(range(3), seed=0)
     for window in (Window(0.8, 0.2), Window(-0.1, 0.5), Window(0.5, 1.1)):
-        with pytest.raises(InputError, match=r"difficulty window is .*; give two pass rates in order"):
+        with pytest.raises(InputError, match=r"difficulty window is .*; give two pass rates between 0 and 1"):
             choose(history, stream, 0, 1, window=window, seed=0)
-    with pytest.raises(InputError, match="patience is 0; give at least 1"):
+    with pytest.raises(InputError, match="patience is 0; it must be at least 1"):
         choose(history, stream, 0, 1, window=EVERYTHING, seed=0, patience=0)
     with pytest.raises(InputError, match=r"revisit is 1\.5"):
         choose(history, stream, 0, 1, window=EVERYTHING, seed=0, revisit=1.5)
-    with pytest.raises(ValueError, match="history is of 2 prompts, the stream of 3"):
+    with pytest.raises(ValueError, match="history has 2 prompts, but the stream has 3"):
         choose(no_history(2), stream, 0, 1, window=EVERYTHING, seed=0)
     with pytest.raises(ValueError, match="prompts must be at least 1, got 0"):
         no_history(0)
@@ -134,9 +134,9 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"problems": np.array([0, 1])}, "one row a prompt"),
-        ({"rewards": np.ones(2)}, "one row a prompt"),
-        ({"lengths": np.ones((1, 3), int)}, "one row a prompt"),
+        ({"problems": np.array([0, 1])}, "one row per prompt"),
+        ({"rewards": np.ones(2)}, "one row per prompt"),
+        ({"lengths": np.ones((1, 3), int)}, "one row per prompt"),
         ({"valid": np.ones((1, 3), bool)}, r"valid must have the shape of rewards \(1, 2\)"),
         ({"problems": np.array([3])}, r"problems must lie in \[0, 3\), got 3 to 3"),
         ({"problems": np.array([-1])}, r"problems must lie in \[0, 3\), got -1 to -1"),
@@ -144,6 +144,7 @@ def test_refusals():
         ({"decay": 1.5}, "decay must be above 0"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_recording_refuses_what_does_not_fit(changes, message):
     arguments = {"problems": np.array([0]), "rewards": np.ones((1, 2)), "lengths": np.ones((1, 2), int)} | changes
     with pytest.raises(ValueError, match=message):

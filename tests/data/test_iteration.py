@@ -56,13 +56,14 @@ def test_splits_share_nothing_and_seeds_repeat():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"steps": (0, 5)}, r"iterations is \(0, 5\); give the fewest"),
+        ({"steps": (0, 5)}, r"iterations is \(0, 5\); give the minimum"),
         ({"steps": (6, 5)}, r"iterations is \(6, 5\)"),
         ({"count": 0}, "count is 0, but iterations="),
         ({"count": 10**6}, "can supply 1 to .* different train problems"),
         ({"split": "test"}, "the split is 'test'; choose"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_what_cannot_be_drawn_is_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})
@@ -86,7 +87,7 @@ def test_lapses_come_at_every_tenth_step_and_spoil_the_answer_where_they_stay_op
 def test_no_lapses_leave_everything_as_it_is():
     problems = iteration("train", 50, seed=0)
     assert lapses(problems, share=0.0) == problems
-    with pytest.raises(InputError, match=r"the share of lapses is 1\.5; it must lie between 0 and 1"):
+    with pytest.raises(InputError, match=r"the share of lapses is 1\.5; it must be between 0 and 1"):
         lapses(problems, share=1.5)
 
 

@@ -53,16 +53,16 @@ def test_seeds_give_different_orders():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"records": range(0), "lengths": []}, "there are no records to serve"),
+        ({"records": range(0), "lengths": []}, "there are no records to draw from"),
         ({"lengths": [3]}, "got 1 lengths for 2 records"),
-        ({"lengths": [3, 0]}, "a length of 1 or more .* the least of them 0"),
+        ({"lengths": [3, 0]}, "a length of 1 or more .* the smallest of them 0"),
         ({"seed": -1}, "the seed of the data order is -1"),
         ({"weights": (1, 1)}, r"weights of the length bins are \(1, 1\); give 5 numbers"),
         ({"weights": (1, 1, 1, 1, -1)}, "give 5 numbers of 0 or more"),
         ({"weights": (1, 1, 1, 1, float("nan"))}, "give 5 numbers of 0 or more"),
         (
             {"weights": (0, 1, 1, 0, 0), "lengths": [7, 7]},
-            r"one above 0 at a bin that has prompts \(they have \[2, 0, 0, 0, 0\]\)",
+            r"one above 0 for a bin that has prompts \(the bins have \[2, 0, 0, 0, 0\]\)",
         ),
     ],
 )
@@ -97,8 +97,8 @@ def test_the_budget_holds_whenever_the_smallest_groups_fit_it(lengths, budget, m
     ("change", "message"),
     [
         ({"most": 1}, "most must be at least floor=2"),
-        ({"budget": 1}, "budget must be at least a token for each"),
-        ({"lengths": np.zeros(0)}, "budget must be at least a token for each of 1 or more prompts"),
+        ({"budget": 1}, "budget must be at least one token for each"),
+        ({"lengths": np.zeros(0)}, "budget must be at least one token for each of 1 or more prompts"),
         ({"floor": 1, "most": 4}, "floor"),
         ({"lengths": np.array([0.0, 1.0])}, "lengths"),
     ],

@@ -80,13 +80,13 @@ def test_the_limit_is_told(write):
 def test_an_empty_file_is_an_error_whatever_was_asked_for(write):
     for on_error in ("fatal", "drop", "keep"):
         path = write("")
-        with pytest.raises(InputError, match=r"data\.jsonl holds no problem at all"):
+        with pytest.raises(InputError, match=r"data\.jsonl contains no problems"):
             load_problems(path, on_error=on_error)
         path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
 def test_a_file_of_bad_rows_alone_is_an_error(write):
-    with pytest.raises(InputError, match=r"line 1: this is not JSON .* 1 more rows cannot be used either"):
+    with pytest.raises(InputError, match=r"line 1: the line is not JSON .* 1 more rows cannot be used either"):
         load_problems(write(GOOD[:-1], GOOD[:-1]), on_error="drop")
 
 
@@ -111,10 +111,11 @@ def test_many_faults_are_summed_up(write):
     said = describe(loaded.faults)
     assert said.startswith("5 bad rows left out, 1 bad row kept with an empty answer")
     assert said.endswith(" And 3 more.")
-    assert said.count("this is not JSON") == 3
+    assert said.count("the line is not JSON") == 3
     assert describe([]) == ""
 
 
+@pytest.mark.usefixtures("untyped")
 def test_an_unknown_way_is_refused(write):
     with pytest.raises(InputError, match="on_error is 'skip'; choose one of fatal, drop, keep"):
         load_problems(write(GOOD), on_error="skip")

@@ -90,22 +90,24 @@ def test_parquet_and_a_folder(tmp_path):
 
 
 BAD = {
-    "not json": "this is not JSON",
+    "not json": "the line is not JSON",
     "[1]": "a row must be an object with named columns, not a list",
-    json.dumps({"prompt": "1+1=", "chosen": "2"}): "column 'rejected': it is missing",
+    json.dumps({"prompt": "1+1=", "chosen": "2"}): "column 'rejected': the column is missing",
     json.dumps(PAIR | {"chosen": 2}): "column 'chosen': a response must be text or a list of chat messages, not 2",
     json.dumps(PAIR | {"chosen": []}): "column 'chosen': a response must be text or a list of chat messages, not a list",
     json.dumps(PAIR | {"rejected": " "}): "column 'rejected': the response is empty",
     json.dumps(PAIR | {"rejected": "2"}): "column 'rejected': both responses are the same",
     json.dumps(PAIR | {"rejected": [WRONG]}): "column 'rejected': one response is text and the other a chat",
     json.dumps(PAIR | {"prompt": ""}): "column 'prompt': the prompt is empty",
-    json.dumps({"chosen": "2", "rejected": "3"}): "column 'prompt': it is missing",
+    json.dumps({"chosen": "2", "rejected": "3"}): "column 'prompt': the column is missing",
     json.dumps(PAIR | {"margin": -1}): "column 'margin': a margin must be a finite number of at least 0, not -1",
-    json.dumps(PAIR | {"margin": True}): "a margin must be a finite number of at least 0, not a truth value",
+    json.dumps(PAIR | {"margin": True}): "a margin must be a finite number of at least 0, not a boolean",
     json.dumps(PAIR | {"margin": "1"}): "a margin must be a finite number of at least 0, not text",
-    json.dumps(PAIR | {"chosen": [USER], "rejected": [WRONG]}): "one message of the assistant .* there are: user",
-    json.dumps(PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}): "one message .* there are: assistant, assistant",
-    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "with text in it",
+    json.dumps(
+        PAIR | {"chosen": [USER], "rejected": [WRONG]}
+    ): "one non-empty message of the assistant, but the roles are: user",
+    json.dumps(PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}): "non-empty message .* are: assistant, assistant",
+    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "one non-empty message",
 }
 
 
@@ -126,10 +128,13 @@ def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
         ({"chosen": [USER, RIGHT], "rejected": [SYSTEM, WRONG]}, "share no first message"),
         ({"chosen": [USER, RIGHT], "rejected": [USER, RIGHT]}, "both responses are the same"),
         ({"chosen": [USER, RIGHT, RIGHT], "rejected": [USER, RIGHT, WRONG]}, "ends with the assistant's turn"),
-        ({"chosen": [USER, RIGHT, USER, RIGHT], "rejected": [USER, RIGHT]}, "there are: assistant, user, assistant"),
+        ({"chosen": [USER, RIGHT, USER, RIGHT], "rejected": [USER, RIGHT]}, "the roles are: assistant, user, assistant"),
         ({"chosen": "a b", "rejected": "a b"}, "both responses are the same"),
-        ({"better": "a", "rejected": "b"}, r"no column 'chosen' .*\(there are better, rejected\); name the right ones"),
-        ({}, r"no column 'chosen' .*\(there are none\)"),
+        (
+            {"better": "a", "rejected": "b"},
+            r"no column 'chosen' .*\(the columns are better, rejected\); name the right ones",
+        ),
+        ({}, r"no column 'chosen' .*\(there are no columns\)"),
     ],
 )
 def test_implicit_rows_that_say_nothing(write, row, said):
@@ -138,18 +143,19 @@ def test_implicit_rows_that_say_nothing(write, row, said):
 
 
 def test_a_prompt_that_only_later_rows_have(write):
-    with pytest.raises(InputError, match="line 2, column 'prompt': this row has a prompt, and the first row"):
+    with pytest.raises(InputError, match="line 2, column 'prompt': this row has a prompt, but the first row"):
         read_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
 
 
+@pytest.mark.usefixtures("untyped")
 def test_a_file_without_a_usable_row(write):
-    with pytest.raises(InputError, match="holds no pair at all"):
+    with pytest.raises(InputError, match="contains no pairs"):
         read_preferences(write(""))
     with pytest.raises(InputError, match=r"line 1.* 1 more rows cannot be used either"):
         read_preferences(write("{\n{\n"), on_error="drop")
     with pytest.raises(InputError, match="on_error is 'keep'; choose one of fatal, drop"):
         read_preferences(write([PAIR]), on_error="keep")
-    with pytest.raises(InputError, match="column 'q': it is missing"):
+    with pytest.raises(InputError, match="column 'q': the column is missing"):
         read_preferences(write([PAIR]), prompt_column="q")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_what_is_written_of_a_row(prepare):
 def test_bad_rows_and_identical_rows(prepare):
     prepared = prepare(row("a", "1"), "{", row("a", None), row(" a ", "1"), row("b", "1"))
     assert reasons(prepared) == [("line 2", "bad row"), ("line 3", "bad row"), ("line 4", "identical")]
-    assert prepared.dropped[2].detail == "as line 1"
+    assert prepared.dropped[2].detail == "same as line 1"
     assert [written["source_row"] for written in prepared.rows] == ["line 1", "line 5"]
 
 
@@ -93,7 +94,7 @@ def test_wrong_demonstrations_and_answers_that_are_not_known_again(prepare):
     assert "judged wrong against the answer '1'" in prepared.dropped[0].detail
     prepared = prepare(row("a", "{2}"), row("b", "}2"))
     assert reasons(prepared) == [("line 2", "wrong answer")]
-    assert "not known again" in prepared.dropped[0].detail
+    assert "not recognised" in prepared.dropped[0].detail
 
 
 def test_no_opinion_is_no_objection(prepare):
@@ -164,7 +165,7 @@ def test_repeated_prompts(prepare):
     rows = [row("a", "1", demonstration="#1"), row("a", "1"), row("b", "1"), row("b", "2"), row("c", "1")]
     prepared = prepare(*rows)
     assert reasons(prepared) == [("line 2", "duplicate"), ("line 3", "ambiguous"), ("line 4", "ambiguous")]
-    assert prepared.dropped[0].detail == "as line 1"
+    assert prepared.dropped[0].detail == "same as line 1"
     assert prepared.dropped[1].detail == "different answers in line 3, line 4"
 
 
@@ -223,7 +224,7 @@ def test_wordings(prepare):
 
 
 def test_nothing_left_is_an_error_that_says_why(prepare):
-    with pytest.raises(InputError, match=r"nothing is left of the 2 rows .*line 1, the prompt is too long \(3 tokens\)"):
+    with pytest.raises(InputError, match=r"nothing is left of the 2 rows .*line 1: the prompt is too long \(3 tokens\)"):
         prepare(row("ab", "1"), row("cd", "1"), max_prompt_tokens=1)
 
 
@@ -234,8 +235,8 @@ def test_nothing_left_is_an_error_that_says_why(prepare):
         ({"max_response_tokens": -1}, "--max-response-tokens is -1"),
         ({"near_duplicates": 1.5}, "--near-duplicates is 1.5"),
         ({"leak": 0.0}, "--leak is 0.0"),
-        ({"wordings": ("Think.",)}, r"wording 'Think\.' does not hold {prompt}"),
-        ({"wordings": ("{prompt}", "{prompt}")}, "names a wording twice"),
+        ({"wordings": ("Think.",)}, r"wording 'Think\.' does not contain {prompt}"),
+        ({"wordings": ("{prompt}", "{prompt}")}, "contains a wording twice"),
     ],
 )
 def test_options_that_cannot_work(tmp_path, options, message):
@@ -307,8 +308,8 @@ def test_folders_that_are_not_overwritten(raw, tmp_path, capsys):
 
     assert "result of other options" in refused(str(raw), str(out), "--on-error", "keep")
     assert "line 4, column 'answer'" in refused(str(raw), str(tmp_path / "no"), "--on-error", "fatal")
-    assert "holds 'out', which this command did not make" in refused(str(raw), str(tmp_path))
-    assert "is a file; name a folder" in refused(str(raw), str(raw))
+    assert "contains 'out', which this command did not write" in refused(str(raw), str(tmp_path))
+    assert "is a file; choose a folder" in refused(str(raw), str(raw))
     assert written_files(out) == before
     raw.write_text(raw.read_text() + json.dumps(row("4+4=", "8")) + "\n")
     assert "of another input" in refused(str(raw), str(out))
@@ -324,7 +325,7 @@ def test_help_explains_every_option(capsys):
         main(["preprocess", "--help"])
     assert stopped.value.code == 0
     said = capsys.readouterr().out
-    assert all(f"--{name.replace('_', '-')}" in said for name in Preprocess("in", "out").to_json() if name != "input")
+    assert all(f"--{name.replace('_', '-')}" in said for name in Preprocess("in", Path("out")).to_json() if name != "input")
 
 
 @pytest.mark.parametrize(

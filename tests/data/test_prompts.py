@@ -160,7 +160,7 @@ def test_records_are_served_by_their_indices():
 
 
 def test_stream_refusals():
-    with pytest.raises(InputError, match="no records to serve"):
+    with pytest.raises(InputError, match="no records to draw from"):
         PromptStream([], seed=0)
     with pytest.raises(InputError, match="seed of the data order is -1"):
         PromptStream("a", seed=-1)

@@ -131,7 +131,7 @@ def bare() -> HuggingFaceTokenizer:
 
 
 def test_a_missing_chat_template_is_told():
-    with pytest.raises(InputError, match="'bare' has no chat template; leave the chat off"):
+    with pytest.raises(InputError, match="'bare' has no chat template; turn chat off"):
         bare().apply_chat_template([{"role": "user", "content": "2"}])
 
 
@@ -139,7 +139,10 @@ def test_a_missing_chat_template_is_told():
     ("raised", "message"),
     [
         (ImportError("needs jinja2"), r"\(ImportError: needs jinja2\); run `pip install jinja2`"),
-        (KeyError("no\n tool"), r"'bare' refuses messages of the roles \['system'\] \(KeyError: .*\); change the messages"),
+        (
+            KeyError("no\n tool"),
+            r"'bare' rejects messages with the roles \['system'\] \(KeyError: .*\); change the messages",
+        ),
     ],
 )
 def test_a_failing_chat_template_is_told(monkeypatch, raised, message):
@@ -179,7 +182,7 @@ def test_an_id_of_the_hub_goes_to_transformers(monkeypatch):
     [
         ("", "the name of the tokenizer is empty"),
         ("characters:", "alphabet of the character tokenizer is empty"),
-        ("characters:abca", "'abca' names 'a' more than once"),
+        ("characters:abca", "'abca' contains 'a' more than once"),
         ("./no/such", "folder './no/such' does not exist"),
         ("a/b/c", "folder 'a/b/c' does not exist"),
     ],
@@ -194,9 +197,9 @@ def test_folders_that_hold_no_tokenizer(tmp_path):
     with pytest.raises(InputError, match=r"holds no tokenizer .*`--tokenizer bytes`"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(InputError, match=r"cannot be loaded \(.*\); mend the folder's tokenizer files"):
+    with pytest.raises(InputError, match=r"cannot be loaded \(.*\); repair the folder's tokenizer files"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(InputError, match="is a file; give the folder that holds it"):
+    with pytest.raises(InputError, match="is a file; give the folder that contains it"):
         load_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
