@@ -1,4 +1,4 @@
-"""The built-in engine: pads the requests, decodes them in one jitted program on the mesh, and cuts the responses to their lengths."""
+"""The built-in engine: pads requests, decodes them in one jitted program on the mesh, and cuts responses to their lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

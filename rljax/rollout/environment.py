@@ -17,9 +17,9 @@ from rljax.parallel import agree
 from rljax.records import documented
 from rljax.rewards.calling import called_name, check_failures, read_answer
 from rljax.rewards.failure import Failed
-from rljax.text import one_line
 from rljax.rollout.judging import Verdicts
 from rljax.rollout.request import Engine, Request, Response, check_responses
+from rljax.text import one_line
 
 
 @documented

@@ -58,7 +58,7 @@ class Response(NamedTuple):
     mask: Bool[np.ndarray, "N"]
     """Tokens that the policy drew, which are trained on; False for observations, which are only seen."""
     behaviour_logp: Float32[np.ndarray, "N"]
-    """Log-probability under exactly the distribution drawn from (temperature, top-k and top-p applied), nats; 0 outside the mask."""
+    """Log-probability under exactly the distribution drawn from (temperature, top-k, top-p applied), nats; 0 outside the mask."""
     policy_logp: Float32[np.ndarray, "N"]
     """Log-probability under softmax(logits / temperature), before top-k and top-p, nats; 0 outside the mask."""
     finish: Finish

@@ -159,10 +159,8 @@ def chosen_temperature(
     """
     if greedy and temperature:
         raise InputError(f"--greedy and --temperature {temperature} contradict each other; give one of them.")
-    if greedy or (temperature is None and samples == 1):
-        chosen = 0.0
-    else:
-        chosen = 1.0 if temperature is None else temperature
+    unset = 0.0 if samples == 1 else 1.0
+    chosen = 0.0 if greedy else unset if temperature is None else temperature
     if chosen == 0 and samples > 1:
         raise InputError(
             f"the {samples} greedy answers to a problem would all be the same; leave --samples out, or draw them at "
