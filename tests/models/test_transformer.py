@@ -8,13 +8,36 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.models import Model, RopeScaling, TransformerConfig, abstract_params, count_parameters, init_params, score_tokens
-from rljax.models.language_model import empty_cache, extend, logits
+from rljax.models import (
+    Model,
+    Packed,
+    RopeScaling,
+    TransformerConfig,
+    abstract_params,
+    count_parameters,
+    init_params,
+    score_tokens,
+)
+from rljax.models.language_model import advance_decode, begin_decode, positions_of
+from rljax.models.language_model import logits as logits_of
 from rljax.models.transformer import rope_frequencies
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
-VALID = jnp.ones_like(TOKENS, bool)
+ATTENTION = jnp.ones_like(TOKENS, bool)
+
+
+def logits(model, params, tokens, attention):
+    """Log-odds of rows that hold one sequence each."""
+    return logits_of(model, params, tokens, positions_of(attention), attention.astype(jnp.int32))
+
+
+def packed(start):
+    """The tokens from slot `start` on as a batch."""
+    rows, slots = TOKENS.shape
+    scored = jnp.tile(jnp.arange(start, slots), (rows, 1))
+    place = jnp.arange(scored.size).reshape(scored.shape)
+    return Packed(TOKENS, positions_of(ATTENTION), ATTENTION.astype(jnp.int32), scored, place)
 
 
 @pytest.fixture(scope="module")
@@ -24,41 +47,52 @@ def params():
 
 @pytest.fixture(scope="module")
 def whole(params):
-    return jax.jit(logits, static_argnums=0)(Model(CONFIG), params, TOKENS, VALID)
+    return jax.jit(logits, static_argnums=0)(Model(CONFIG), params, TOKENS, ATTENTION)
 
 
 def test_a_token_sees_only_what_came_before(params, whole):
-    changed = logits(Model(CONFIG), params, TOKENS.at[:, 3].set(11), VALID)
+    changed = logits(Model(CONFIG), params, TOKENS.at[:, 3].set(11), ATTENTION)
     np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-5)
     assert float(jnp.abs(changed[:, 3:] - whole[:, 3:]).max()) > 0.1
 
 
 def test_cached_decode_is_the_whole_forward(params, whole):
-    model, slots = Model(CONFIG), 8
-    cache = empty_cache(model, 2, slots)
-    seen = jnp.arange(slots)[None, None, :] <= jnp.arange(3)[None, :, None]
-    positions = jnp.tile(jnp.arange(3), (2, 1))
-    out, cache = extend(model, params, TOKENS[:, :3], positions, jnp.tile(seen, (2, 1, 1)), cache, 0)
+    model = Model(CONFIG)
+    out, state = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 5)
     np.testing.assert_allclose(out, whole[:, 2], atol=1e-4)
     for slot in range(3, 6):
-        seen = jnp.tile((jnp.arange(slots) <= slot)[None, None], (2, 1, 1))
-        out, cache = extend(model, params, TOKENS[:, slot : slot + 1], jnp.full((2, 1), slot), seen, cache, slot)
+        out, state = advance_decode(model, params, TOKENS[:, slot], state)
         np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+
+
+def test_sequences_that_share_a_row_do_not_see_each_other(params, whole):
+    """Two sequences in one row give what they give in rows of their own, wherever the batch has their tokens."""
+    alone = score_tokens(Model(CONFIG), params, packed(2))
+    shared = Packed(
+        tokens=TOKENS.reshape(1, 12),
+        positions=jnp.tile(jnp.arange(6), 2)[None],
+        segments=jnp.repeat(jnp.array([1, 2]), 6)[None],
+        scored=jnp.concatenate([jnp.arange(2, 6), jnp.arange(8, 12)])[None],
+        place=jnp.arange(8).reshape(2, 4)[::-1],
+    )
+    together = score_tokens(Model(CONFIG), params, shared)
+    np.testing.assert_allclose(together.logp, alone.logp[::-1], atol=1e-5)
+    np.testing.assert_allclose(together.entropy, alone.entropy[::-1], atol=1e-5)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_on_either_side_changes_nothing(params, whole, side):
     padding = (3, 0) if side == "left" else (0, 3)
     tokens = jnp.pad(TOKENS, ((0, 0), padding), constant_values=11)
-    valid = jnp.pad(VALID, ((0, 0), padding))
-    padded = logits(Model(CONFIG), params, tokens, valid)
+    attention = jnp.pad(ATTENTION, ((0, 0), padding))
+    padded = logits(Model(CONFIG), params, tokens, attention)
     kept = padded[:, 3:] if side == "left" else padded[:, :6]
     np.testing.assert_allclose(kept, whole, atol=1e-4)
     assert jnp.isfinite(padded).all()
 
 
 def test_scores_are_the_log_softmax_of_the_logits(params, whole):
-    scores = score_tokens(Model(CONFIG), params, TOKENS, VALID, start=2, temperature=0.5)
+    scores = score_tokens(Model(CONFIG), params, packed(2), 0.5)
     reference = np.asarray(whole, np.float64)[:, 1:-1] / 0.5
     reference -= np.log(np.exp(reference).sum(-1, keepdims=True))
     chosen = np.take_along_axis(reference, np.asarray(TOKENS)[:, 2:, None], axis=-1)[..., 0]
@@ -69,7 +103,7 @@ def test_scores_are_the_log_softmax_of_the_logits(params, whole):
 @pytest.mark.parametrize("variant", [{"chunk": 3}, {"remat": True}])
 def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
     def total(params, config, chunk):
-        scores = score_tokens(Model(config), params, TOKENS, VALID, start=1, chunk=chunk)
+        scores = score_tokens(Model(config), params, packed(1), chunk=chunk)
         return (scores.logp + 0.3 * scores.entropy).sum()
 
     config = replace(CONFIG, remat=variant.get("remat", False))
@@ -80,8 +114,8 @@ def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
 
 
 def test_bfloat16_is_close_and_scores_stay_float32(params):
-    scores = score_tokens(Model(replace(CONFIG, compute_dtype="bfloat16")), params, TOKENS, VALID, start=1)
-    exact = score_tokens(Model(CONFIG), params, TOKENS, VALID, start=1)
+    scores = score_tokens(Model(replace(CONFIG, compute_dtype="bfloat16")), params, packed(1))
+    exact = score_tokens(Model(CONFIG), params, packed(1))
     assert scores.logp.dtype == jnp.float32
     assert 0 < float(jnp.abs(scores.logp - exact.logp).max()) < 0.5
 

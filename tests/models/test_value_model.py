@@ -9,11 +9,11 @@ import optax
 import pytest
 
 from rljax.errors import InputError
-from rljax.models import Model, TransformerConfig, init_params
+from rljax.models import Model, Packed, TransformerConfig, init_params
 from rljax.models.huggingface import save_pretrained
-from rljax.models.language_model import hidden_states
+from rljax.models.language_model import hidden_states as hidden_states_of
+from rljax.models.language_model import positions_of
 from rljax.models.value_model import (
-    ValueModel,
     init_value_params,
     load_value_model,
     save_value_model,
@@ -26,7 +26,23 @@ POLICY = Model(CONFIG)
 MODEL = value_model(POLICY, 3)
 READER = value_model(POLICY, 1, surprisal=True)
 TOKENS = jnp.arange(12).reshape(2, 6) % 11
-VALID = jnp.ones((2, 6), bool).at[0, 0].set(False).at[1, 5].set(False)
+ATTENTION = jnp.ones((2, 6), bool).at[0, 0].set(False).at[1, 5].set(False)
+
+
+def hidden_states(model, params, tokens, attention, **options):
+    """Last hidden states of rows that hold one sequence each."""
+    return hidden_states_of(model, params, tokens, positions_of(attention), attention.astype(jnp.int32), **options)
+
+
+def outputs_of(model, params, tokens, attention, *, start, logp=None):
+    """Output of the head before each token from slot `start` on."""
+    rows, slots = tokens.shape
+    scored = jnp.tile(jnp.arange(start, slots), (rows, 1))
+    place = jnp.arange(scored.size).reshape(scored.shape)
+    if logp is not None:
+        logp = jnp.pad(jnp.where(attention[:, start:], logp, 0.0), ((0, 0), (start, 0)))
+    segments = attention.astype(jnp.int32)
+    return value_outputs(model, params, Packed(tokens, positions_of(attention), segments, scored, place, logp))
 
 
 @pytest.fixture(scope="module")
@@ -35,43 +51,43 @@ def params():
 
 
 def test_values_stand_before_their_tokens(params):
-    outputs = value_outputs(MODEL, params, TOKENS, VALID, start=2)
+    outputs = outputs_of(MODEL, params, TOKENS, ATTENTION, start=2)
     assert outputs.shape == (2, 4, 3)
-    hidden = hidden_states(MODEL.trunk, params["trunk"], TOKENS, VALID)
+    hidden = hidden_states(MODEL.trunk, params["trunk"], TOKENS, ATTENTION)
     by_hand = np.einsum("btd,nd->btn", hidden[:, 1:5], params["head"])
     np.testing.assert_allclose(outputs, by_hand, atol=1e-5)
     other = TOKENS.at[:, 4].set(7)
-    changed = np.abs(np.asarray(value_outputs(MODEL, params, other, VALID, start=2) - outputs)).max((0, 2))
+    changed = np.abs(np.asarray(outputs_of(MODEL, params, other, ATTENTION, start=2) - outputs)).max((0, 2))
     np.testing.assert_array_equal(changed > 1e-6, [False, False, False, True])
 
 
-def test_a_log_probability_is_told_beside_its_token():
+def test_a_log_probability_is_read_with_its_token():
     params = init_value_params(READER, jax.random.key(1))
     logp = -jnp.arange(1.0, 9.0).reshape(2, 4)
-    outputs = value_outputs(READER, params, TOKENS, VALID, start=2, logp=logp)
-    told = np.zeros((2, 6, 16), np.float32)
-    for row, slot in np.argwhere(np.asarray(VALID)[:, 2:]):
-        told[row, 2 + slot] = logp[row, slot] * params["surprisal"]
-    hidden = hidden_states(READER.trunk, params["trunk"], TOKENS, VALID, beside=told)
+    outputs = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=logp)
+    offset = np.zeros((2, 6, 16), np.float32)
+    for row, slot in np.argwhere(np.asarray(ATTENTION)[:, 2:]):
+        offset[row, 2 + slot] = logp[row, slot] * params["surprisal"]
+    hidden = hidden_states(READER.trunk, params["trunk"], TOKENS, ATTENTION, offset=offset)
     np.testing.assert_allclose(outputs, hidden[:, 1:5] @ params["head"].T, atol=1e-6)
 
-    unlikely = value_outputs(READER, params, TOKENS, VALID, start=2, logp=logp.at[:, 1].add(-3.0))
+    unlikely = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=logp.at[:, 1].add(-3.0))
     changed = np.abs(np.asarray(unlikely - outputs)).max((0, 2))
     np.testing.assert_array_equal(changed > 1e-6, [False, False, True, True])  # a baseline: never of its own token
-    outside = value_outputs(READER, params, TOKENS, VALID, start=2, logp=jnp.where(VALID[:, 2:], logp, jnp.nan))
+    outside = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=jnp.where(ATTENTION[:, 2:], logp, jnp.nan))
     np.testing.assert_array_equal(outside, outputs)
-    with pytest.raises(ValueError, match="logp is missing: this critic reads the log-probability"):
-        value_outputs(READER, params, TOKENS, VALID, start=2)
+    with pytest.raises(ValueError, match="policy_logp is missing: this critic reads the log-probability"):
+        outputs_of(READER, params, TOKENS, ATTENTION, start=2)
 
 
 def test_only_a_critic_that_reads_log_probabilities_learns_what_is_in_them_alone():
     logp = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (64, 4)), -0.1, -3.0).at[:, 2:].set(-0.1)
     outcome = jnp.where(logp.min(-1) < -1, 0.0, 1.0)  # lost at the first unlikely token, whatever follows
-    tokens, valid = jnp.ones((64, 6), int), jnp.ones((64, 6), bool)
+    tokens, attention = jnp.ones((64, 6), int), jnp.ones((64, 6), bool)
     optimizer = optax.adam(1e-2)
 
     def error(model, params):
-        values = value_outputs(model, params, tokens, valid, start=2, logp=logp)[:, -1, 0]
+        values = outputs_of(model, params, tokens, attention, start=2, logp=logp)[:, -1, 0]
         return jnp.square(values - outcome).mean()
 
     def learnt(model):
@@ -94,8 +110,8 @@ def test_a_critic_of_the_policy_has_its_trunk():
     policy = init_params(CONFIG, jax.random.key(0))
     critic = init_value_params(MODEL, jax.random.key(1), policy)
     assert "head" not in critic["trunk"]
-    hidden = hidden_states(MODEL.trunk, critic["trunk"], TOKENS, VALID)
-    np.testing.assert_array_equal(hidden, hidden_states(POLICY, policy, TOKENS, VALID))
+    hidden = hidden_states(MODEL.trunk, critic["trunk"], TOKENS, ATTENTION)
+    np.testing.assert_array_equal(hidden, hidden_states(POLICY, policy, TOKENS, ATTENTION))
     assert critic["trunk"]["embedding"] is not policy["embedding"], "the policy's buffers may be donated"
     fresh = init_value_params(MODEL, jax.random.key(1))
     assert not np.allclose(fresh["trunk"]["embedding"], policy["embedding"])
@@ -105,7 +121,7 @@ def test_a_critic_of_the_policy_has_its_trunk():
 def test_a_folder_gives_the_same_model_back(tmp_path, there):
     params = init_value_params(there, jax.random.key(1))
     save_value_model(tmp_path, there, params, bos=None, eos=1)
-    model, loaded = load_value_model(tmp_path, like=there)
+    model, loaded = load_value_model(tmp_path, vocab_size=11, size=there.size, surprisal=there.surprisal)
     assert model == there
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     raw = json.loads((tmp_path / "config.json").read_text())
@@ -121,22 +137,21 @@ def test_a_folder_is_what_transformers_reads(tmp_path, params):
     with torch.no_grad():
         hidden = theirs.model(torch.tensor(np.asarray(TOKENS))).last_hidden_state
         scores = theirs.score(hidden).numpy()
-    ours = value_outputs(MODEL, params, TOKENS, jnp.ones_like(VALID), start=1)
+    ours = outputs_of(MODEL, params, TOKENS, jnp.ones_like(ATTENTION), start=1)
     np.testing.assert_allclose(ours, scores[:, :-1], atol=2e-4)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, params):
     save_value_model(tmp_path / "critic", MODEL, params, bos=None, eos=1)
     with pytest.raises(InputError, match="gives 3 numbers a token and the algorithm's value head reads 1"):
-        load_value_model(tmp_path / "critic", like=value_model(POLICY, 1))
-    larger = ValueModel(Model(TransformerConfig(**{**vars(CONFIG), "vocab_size": 12})), 3)
+        load_value_model(tmp_path / "critic", size=1)
     with pytest.raises(InputError, match="vocabulary of 11 tokens and the policy one of 12"):
-        load_value_model(tmp_path / "critic", like=larger)
+        load_value_model(tmp_path / "critic", vocab_size=12)
     with pytest.raises(InputError, match="does not read log-probabilities and the one asked for does"):
-        load_value_model(tmp_path / "critic", like=value_model(POLICY, 3, surprisal=True))
+        load_value_model(tmp_path / "critic", surprisal=True)
     save_value_model(tmp_path / "reader", READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
     with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
-        load_value_model(tmp_path / "reader", like=value_model(POLICY, 1))
+        load_value_model(tmp_path / "reader", surprisal=False)
     save_pretrained(tmp_path / "policy", CONFIG, init_params(CONFIG, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score.weight', so it is no critic and no reward model"):
         load_value_model(tmp_path / "policy")

@@ -19,17 +19,17 @@ def test_a_smaller_mesh_takes_the_first_devices():
 
 
 @pytest.mark.parametrize(
-    ("data", "fsdp", "message"),
+    ("replicas", "fsdp", "message"),
     [
-        (3, 4, "data=3 x fsdp=4 needs 12 devices and 8 are here"),
+        (3, 4, "replicas=3 x fsdp=4 needs 12 devices and 8 are here"),
         (None, 3, "fsdp=3 does not divide the 8 devices"),
         (0, 1, "has an axis below 1"),
         (1, 0, "has an axis below 1"),
     ],
 )
-def test_meshes_that_do_not_fit_are_refused(data, fsdp, message):
+def test_meshes_that_do_not_fit_are_refused(replicas, fsdp, message):
     with pytest.raises(InputError, match=message):
-        make_mesh(data, fsdp)
+        make_mesh(replicas, fsdp)
 
 
 def test_rows_that_cannot_be_shared_are_refused():

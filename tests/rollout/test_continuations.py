@@ -9,10 +9,9 @@ from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.rollout.continuations import State, continued_rewards, draw_states
-from rljax.training.setup import make_setup
+from rljax.training.setup import first_params, make_setup
 
-CONFIG = replace(
-    SMALL,
+CONFIG = SMALL.replace(
     algorithm="ppo",
     train_problems=20,
     heldout_problems=4,
@@ -22,23 +21,30 @@ CONFIG = replace(
 
 @pytest.fixture(scope="module")
 def rollout():
-    setup, first_params = make_setup(CONFIG)
-    params = first_params()
+    setup = make_setup(CONFIG)
+    params = first_params(setup)
     return setup.train, params, setup.train.generate(params, [0, 1, 2], 2, jax.random.key(0))
+
+
+def judged_by(worker, reward):
+    """The same worker under another reward."""
+    return replace(worker, judge=worker.judge._replace(reward=reward))
 
 
 def test_states_are_drawn_among_the_response_tokens(rollout):
     _, _, groups = rollout
     states = draw_states(groups, 12, seed=0)
     assert len(set(states)) == 12
-    assert all(groups.mask[state] for state in states)
+    assert all(groups.rollout.mask[state] for state in states)
     assert draw_states(groups, 12, seed=0) == states
-    with pytest.raises(ValueError, match=f"count must be at most the rollout's {groups.mask.sum()} tokens, got 999"):
+    with pytest.raises(
+        ValueError, match=f"count must be at most the rollout's {groups.rollout.mask.sum()} tokens, got 999"
+    ):
         draw_states(groups, 999, seed=0)
 
 
 def test_a_continuation_begins_with_its_state(rollout):
-    engine, params, groups = rollout
+    worker, params, groups = rollout
     states, seen = [State(0, 1, 3), State(2, 0, 0), State(1, 0, 7)], []
 
     def remember(prompts, completions):
@@ -46,28 +52,28 @@ def test_a_continuation_begins_with_its_state(rollout):
         return [float(len(completion)) for completion in completions]
 
     rewards = continued_rewards(
-        replace(engine, reward=remember), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
+        judged_by(worker, remember), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
     )
     assert rewards.shape == (3, 5)
     for index, state in enumerate(states):
-        problem = engine.prompts.problems[groups.problem[state.group]]
-        prefix = engine.tokenizer.decode(groups.tokens[state.group, state.response, : state.token].tolist())
+        problem = worker.prompts.problems[groups.prompt_ids[state.group]]
+        prefix = worker.judge.tokenizer.decode(groups.tokens[state.group, state.response, : state.token].tolist())
         for prompt, completion in seen[5 * index : 5 * index + 5]:
             assert prompt == problem.prompt
             assert completion.startswith(prefix)
-            assert len(completion) <= CONFIG.max_response_tokens
+            assert len(completion) <= CONFIG.sampling.max_response_tokens
     assert len({completion for _, completion in seen[5:10]}) > 1
     np.testing.assert_array_equal(rewards.reshape(-1), [len(completion) for _, completion in seen])
 
 
 def test_the_value_of_a_finished_answer_is_its_reward(rollout):
     """At the last slot nothing that can follow changes the first character: the value is that of the state."""
-    engine, params, groups = rollout
+    worker, params, groups = rollout
     rewards = continued_rewards(
-        replace(engine, reward=lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
+        judged_by(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
         params,
         groups,
-        [State(0, 0, 7)] if groups.mask[0, 0, 7] else [State(0, 1, 1)],
+        [State(0, 0, 7)] if groups.rollout.mask[0, 0, 7] else [State(0, 1, 1)],
         continuations=6,
         key=jax.random.key(2),
         rows=6,
@@ -76,7 +82,7 @@ def test_the_value_of_a_finished_answer_is_its_reward(rollout):
 
 
 def test_a_reward_without_opinion_is_refused(rollout):
-    engine, params, groups = rollout
-    silent = replace(engine, reward=lambda completions: [None] * len(completions))
+    worker, params, groups = rollout
+    silent = judged_by(worker, lambda completions: [None] * len(completions))
     with pytest.raises(InputError, match="no opinion on some continuations"):
         continued_rewards(silent, params, groups, [State(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)

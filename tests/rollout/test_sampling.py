@@ -5,15 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models import Model, TransformerConfig, init_params, score_tokens
-from rljax.rollout.sampling import Sampling, draw, keep_top_k, keep_top_p, sample, shift_right
+from rljax.models import Model, TransformerConfig, init_params, score_tokens, transformer_policy
+from rljax.rollout import Sampling, Sequences, pack
+from rljax.rollout.engine import seed_words
+from rljax.rollout.sampling import draw, keep_top_k, keep_top_p, sample, shift_right
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 MODEL = Model(CONFIG)
+DECODER = transformer_policy(CONFIG, eos=1).decoder
 EOS, PAD, BUDGET = 1, 0, 10
-SAMPLING = Sampling(BUDGET, EOS, PAD, temperature=0.7)
+SAMPLING = Sampling(BUDGET, EOS, temperature=0.7)
 PROMPTS = jnp.array([[0, 0, 5, 6], [7, 8, 9, 10], [0, 3, 4, 5]] * 8)
 PROMPT_MASK = PROMPTS != PAD
+SEEDS = seed_words(range(len(PROMPTS)))
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +28,12 @@ def params():
 
 @pytest.fixture(scope="module")
 def samples(params):
-    return sample(MODEL, params, PROMPTS, PROMPT_MASK, jax.random.key(1), sampling=SAMPLING)
+    return sample(DECODER, params, PROMPTS, PROMPT_MASK, SEEDS, sampling=SAMPLING)
 
 
 def rescore(params, samples, temperature):
-    tokens = jnp.concatenate([PROMPTS, samples.tokens], axis=1)
-    valid = jnp.concatenate([PROMPT_MASK, samples.mask], axis=1)
-    return score_tokens(MODEL, params, tokens, valid, start=PROMPTS.shape[1], temperature=temperature, chunk=4)
+    sequences = Sequences(*map(np.asarray, (PROMPTS, PROMPT_MASK, samples.tokens, samples.mask)))
+    return score_tokens(MODEL, params, jax.tree.map(jnp.asarray, pack(sequences)), temperature, chunk=4)
 
 
 def test_rescoring_with_the_training_forward_agrees(params, samples):
@@ -56,10 +59,17 @@ def test_mask_ends_with_eos_or_budget(samples):
 
 
 def test_two_keys_never_repeat_and_one_key_always_does(params, samples):
-    again = sample(MODEL, params, PROMPTS, PROMPT_MASK, jax.random.key(1), sampling=SAMPLING)
-    other = sample(MODEL, params, PROMPTS, PROMPT_MASK, jax.random.key(2), sampling=SAMPLING)
+    again = sample(DECODER, params, PROMPTS, PROMPT_MASK, SEEDS, sampling=SAMPLING)
+    other = sample(DECODER, params, PROMPTS, PROMPT_MASK, SEEDS + 99, sampling=SAMPLING)
     np.testing.assert_array_equal(again.tokens, samples.tokens)
     assert (np.asarray(other.tokens) != np.asarray(samples.tokens)).any(axis=1).mean() > 0.5
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it(params, samples):
+    order = np.random.default_rng(0).permutation(len(PROMPTS))[:7]
+    few = sample(DECODER, params, PROMPTS[order], PROMPT_MASK[order], SEEDS[order], sampling=SAMPLING)
+    np.testing.assert_array_equal(few.tokens, samples.tokens[order])
+    np.testing.assert_allclose(few.behaviour_logp, samples.behaviour_logp[order], atol=1e-5)
 
 
 def test_rows_of_one_prompt_differ(samples):
@@ -70,21 +80,21 @@ def test_rows_of_one_prompt_differ(samples):
 def test_right_padding_gives_what_left_padding_gives(params, samples):
     order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
     right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
-    shifted = sample(MODEL, params, *right, jax.random.key(1), sampling=SAMPLING)
+    shifted = sample(DECODER, params, *right, SEEDS, sampling=SAMPLING)
     np.testing.assert_array_equal(shifted.tokens, samples.tokens)
 
 
 def test_padding_does_not_change_the_likeliest_tokens(params):
     greedy = SAMPLING._replace(temperature=0.0)
-    alone = sample(MODEL, params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], jax.random.key(0), sampling=greedy)
-    padded = sample(MODEL, params, PROMPTS[:1], PROMPT_MASK[:1], jax.random.key(0), sampling=greedy)
+    alone = sample(DECODER, params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], SEEDS[:1], sampling=greedy)
+    padded = sample(DECODER, params, PROMPTS[:1], PROMPT_MASK[:1], SEEDS[:1], sampling=greedy)
     np.testing.assert_array_equal(alone.tokens, padded.tokens)
 
 
 def test_shift_right_keeps_order():
-    tokens, valid = shift_right(jnp.array([[1, 2, 0, 3]]), jnp.array([[True, True, False, True]]))
+    tokens, attention = shift_right(jnp.array([[1, 2, 0, 3]]), jnp.array([[True, True, False, True]]))
     assert tokens.tolist() == [[0, 1, 2, 3]]
-    assert valid.tolist() == [[False, True, True, True]]
+    assert attention.tolist() == [[False, True, True, True]]
 
 
 LOGITS = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
@@ -113,7 +123,9 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
 def test_drawn_frequencies_are_the_reported_probabilities(sampling):
     """Frequencies of 20,000 draws lie within five standard errors of exp(behaviour_logp)."""
     count = 20_000
-    token, behaviour, policy = draw(jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.key(3), sampling)
+    token, behaviour, policy = draw(
+        jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.split(jax.random.key(3), count), sampling
+    )
     scaled = np.exp(LOGITS[0] / sampling.temperature)
     whole = scaled / scaled.sum()
     for index in np.unique(token):
