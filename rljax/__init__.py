@@ -1,22 +1,88 @@
 """Reinforcement learning for language models in JAX: a book of equations that run, and a trainer built from them.
 
-from rljax.ops.gae import gae                    equations: arrays in, arrays out
-from rljax.algorithms import BY_NAME             algorithms: records of equations
-rljax.train(rljax.TrainConfig(...), reward=f)    the trainer
+rljax.ops.gae.gae                                 equations: arrays in, arrays out
+rljax.algorithms.dapo()                           algorithms: records of equations
+rljax.rewards.math                                what judges responses
+rljax.train(rljax.TrainConfig.flat(steps=100))    the trainer
+rljax.load(run), rljax.evaluate(run), rljax.export(run, folder)
+
+Everything is imported when it is first used: `import rljax` imports neither JAX nor the trainer.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
 from rljax.errors import InputError
 
-__version__ = "0.1.0"
-__all__ = ["InputError", "TrainConfig", "__version__", "train"]
+if TYPE_CHECKING:
+    from rljax import algorithms, data, evaluation, models, ops, parallel, preference, rewards, rollout, tracking, training
+    from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
+    from rljax.rollout import Engine, Environment, Request, Response, Step
+    from rljax.tracking.trackers import Tracker
+    from rljax.training.config import TrainConfig
+    from rljax.training.evaluation import evaluate
+    from rljax.training.loop import Result, train
+    from rljax.training.opening import export, load
 
-_LAZY = {"TrainConfig": "rljax.training.config", "train": "rljax.training.loop"}
+__version__ = "0.2.0.dev0"
+
+_PACKAGES = (
+    *("algorithms", "data", "evaluation", "models", "ops", "parallel"),
+    *("preference", "rewards", "rollout", "tracking", "training"),
+)
+_NAMES = {
+    **dict.fromkeys(("Decoder", "Packed", "Policy", "Scores", "ValueFunction"), "rljax.models"),
+    **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
+    "Tracker": "rljax.tracking.trackers",
+    "TrainConfig": "rljax.training.config",
+    "evaluate": "rljax.training.evaluation",
+    **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
+    **dict.fromkeys(("export", "load"), "rljax.training.opening"),
+}
+
+__all__ = [
+    "Decoder",
+    "Engine",
+    "Environment",
+    "InputError",
+    "Packed",
+    "Policy",
+    "Request",
+    "Response",
+    "Result",
+    "Scores",
+    "Step",
+    "Tracker",
+    "TrainConfig",
+    "ValueFunction",
+    "__version__",
+    "algorithms",
+    "data",
+    "evaluate",
+    "evaluation",
+    "export",
+    "load",
+    "models",
+    "ops",
+    "parallel",
+    "preference",
+    "rewards",
+    "rollout",
+    "tracking",
+    "train",
+    "training",
+]
 
 
-def __getattr__(name: str):
-    """Import the trainer only when it is used: the equations need nothing but JAX."""
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+def __getattr__(name: str) -> object:
+    """Import a package, or what stands in one, when it is first used."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"rljax.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'rljax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, imported or not."""
+    return __all__

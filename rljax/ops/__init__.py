@@ -1,1 +1,57 @@
-"""Floor 1: equations. Arrays in, arrays out; no parameters, no mesh, no configuration."""
+"""Floor 1: equations of papers, arrays in and arrays out. Each module is imported when it is first used: `rljax.ops.gae.gae`."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rljax.ops import (
+        arrays,
+        batch,
+        categorical,
+        checks,
+        divergence,
+        gae,
+        group,
+        masked,
+        preference,
+        ratio,
+        regularise,
+        selection,
+        shaping,
+        surrogate,
+        unpublished,
+        value,
+        weights,
+    )
+
+__all__ = [
+    "arrays",
+    "batch",
+    "categorical",
+    "checks",
+    "divergence",
+    "gae",
+    "group",
+    "masked",
+    "preference",
+    "ratio",
+    "regularise",
+    "selection",
+    "shaping",
+    "surrogate",
+    "unpublished",
+    "value",
+    "weights",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a module when it is first used."""
+    if name in __all__:
+        return importlib.import_module(f"rljax.ops.{name}")
+    raise AttributeError(f"module 'rljax.ops' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All modules, imported or not."""
+    return __all__
