@@ -4,7 +4,7 @@ import signal
 
 from rljax.training.config import TrainConfig
 
-SMALL = TrainConfig(
+SMALL = TrainConfig.flat(
     layers=1,
     width=16,
     heads=2,
@@ -13,7 +13,7 @@ SMALL = TrainConfig(
     operands=(2, 2),
     max_prompt_tokens=6,
     max_response_tokens=12,
-    data=1,
+    replicas=1,
     quiet=True,
 )
 
