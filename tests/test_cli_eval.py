@@ -9,11 +9,12 @@ import tyro
 
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.errors import InputError
+from rljax.evaluation.sampled import sample_files, settings_of
 from rljax.rewards.ballot import vote
-from rljax.rollout import Engine
+from rljax.rollout import RolloutWorker
 from rljax.training.config import TrainConfig
 from rljax.training.loop import train
-from rljax.evaluation.sampled import sample_files, settings_of
+from rljax.training.opening import load
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """
@@ -29,11 +30,11 @@ def half(prompts, **columns):
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "small"
     train(
-        TrainConfig(
-            **{"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 16, "data": 1, "quiet": True},
+        TrainConfig.flat(
+            **{"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 16, "replicas": 1, "quiet": True},
             **{"operands": (2, 3), "train_problems": 40, "heldout_problems": HELDOUT, "max_response_tokens": 12},
             **{"algorithm": "grpo", "steps": 1, "prompts": 4, "group_size": 4, "warm_start_steps": 10},
-            run=path,
+            run=str(path),
         )
     )
     return path
@@ -139,13 +140,13 @@ def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, wh
     lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:left]) + b'{"problem": 5, "sam')
-    calls, generate = [], Engine.generate
+    calls, generate = [], RolloutWorker.generate
 
     def counted(*arguments):
         calls.append(arguments)
         return generate(*arguments)
 
-    monkeypatch.setattr(Engine, "generate", counted)
+    monkeypatch.setattr(RolloutWorker, "generate", counted)
     assert evaluate(run, *sampled, "--out", tmp_path) == 0
     assert len(calls) == 3 - left // 8
     for name in ("samples.jsonl", "samples.settings.json"):
@@ -157,7 +158,7 @@ def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, wh
 
 
 def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp_path, monkeypatch, capsys):
-    generate, calls = Engine.generate, []
+    generate, calls = RolloutWorker.generate, []
 
     def stopped_at_the_second(*arguments):
         calls.append(arguments)
@@ -165,7 +166,7 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
             raise KeyboardInterrupt
         return generate(*arguments)
 
-    monkeypatch.setattr(Engine, "generate", stopped_at_the_second)
+    monkeypatch.setattr(RolloutWorker, "generate", stopped_at_the_second)
     out = tmp_path / "new" / "answers.jsonl"
     with pytest.raises(KeyboardInterrupt):
         evaluate(run, *sampled, "--out", out)
@@ -261,16 +262,15 @@ def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys
 
 
 def test_other_parameters_and_other_problems_are_told_apart(run):
-    from rljax.training.policy import open_policy
-
-    setup, params = open_policy(str(run))
+    opened = load(run)
+    params, worker = opened.params, opened.worker
     name = next(iter(params))
-    same = settings_of(setup.heldout, params)
+    same = settings_of(worker, params, opened.mesh)
     assert json.loads(json.dumps(same)) == same
-    assert settings_of(setup.heldout, params) == same
-    assert settings_of(setup.heldout.first(3), params)["problems_sha256"] != same["problems_sha256"]
+    assert settings_of(worker, params, opened.mesh) == same
+    assert settings_of(worker.first(3), params, opened.mesh)["problems_sha256"] != same["problems_sha256"]
     moved = {**params, name: jax.tree.map(lambda leaf: leaf + 1e-3, params[name])}
-    assert settings_of(setup.heldout, moved)["model_sha256"] != same["model_sha256"]
+    assert settings_of(worker, moved, opened.mesh)["model_sha256"] != same["model_sha256"]
 
 
 def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_path, capsys):
@@ -283,5 +283,5 @@ def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_
     assert (f"{summary['dropped']} problems left out" in said) == (summary["dropped"] > 0)
     rows = rows_of(tmp_path / "a" / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
-    assert summary["settings"]["rows_a_call"] == 24
+    assert summary["settings"]["rows_a_call"] == 15
     assert summary["settings"]["devices"].startswith("8 x ")

@@ -1,4 +1,4 @@
-"""A file imports only from floors below its own, and says what it is."""
+"""A file imports only from floors below its own, of floor 5 only training from the others, and says what it is."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
 FLOORS = {
-    **{"errors": 0, "records": 0, "ops": 1, "algorithms": 2, "models": 2, "rewards": 2, "data": 2},
+    **{"errors": 0, "files": 0, "records": 0, "text": 0, "ops": 1, "algorithms": 2, "models": 2, "rewards": 2, "data": 2},
     **{
         "book": 3,
         "parallel": 3,
@@ -39,7 +39,8 @@ def imported(tree: ast.Module) -> set[str]:
 def test_imports_come_from_floors_below(file):
     here = place(file)
     for there in imported(ast.parse(file.read_text(encoding="utf-8"))):
-        assert there == here or FLOORS[there] < FLOORS[here], f"{here} (floor {FLOORS[here]}) imports {there}"
+        below = FLOORS[there] < FLOORS[here] or (here == "training" and FLOORS[there] == FLOORS["training"])
+        assert there == here or below, f"{here} (floor {FLOORS[here]}) imports {there}"
 
 
 def test_every_folder_has_a_floor():
