@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rljax.errors import InputError
-from rljax.models import Model, RopeScaling, TransformerConfig, init_params
+from rljax.models import Model, RopeScaling, TransformerConfig, init_params, transformer_policy
 from rljax.models.huggingface import load_params, locate, read_config, save_pretrained
 from rljax.models.language_model import logits
-from rljax.models.transformer_policy import transformer_policy
+from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
 
 LLAMA = TransformerConfig(
