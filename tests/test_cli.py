@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, starting_config
+from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, parse, starting_config
 from rljax.training.config import SumsConfig, TrainConfig
 
 SMALL = (
@@ -19,6 +19,8 @@ SMALL = (
     *("--algorithm-options", "max_length=12", "cache=2", "--warm-start-steps", "2", "--steps", "1", "--prompts", "4"),
     *("--group-size", "4", "--max-tries", "1", "--replicas", "1", "--quiet"),
 )
+UNFINISHED = {"unfinished_share": 0.65, "unfinished_operands": 4}
+"""Settings of the default experiment's task that `SMALL` leaves as they are."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,14 @@ def test_train_ends_with_accuracy_and_where_things_lie(tmp_path, capsys):
     assert "before RL" in last[0]
     assert str(path / "curves.png") in last[2]
     assert str(path / "metrics.jsonl") in last[3]
+
+
+def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_them(run):
+    saved = json.loads((run / "config.json").read_text())
+    assert saved.pop("seams") == []
+    config = TrainConfig.from_json(saved)
+    assert (config.task, config.optimization.steps) == (SumsConfig((2, 2), train_problems=40, **UNFINISHED), 1)
+    assert config.run.folder == str(run)
 
 
 def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
@@ -180,6 +190,22 @@ def test_unknown_options_and_unreadable_values_exit_with_2(arguments, capsys):
         main(["train", *arguments])
     assert stopped.value.code == 2
     assert arguments[0].removeprefix("--") in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [("--task", "iteration", "--operands", "2", "2"), ("--dataset", "x", "--operands", "2", "2")]
+)
+def test_settings_of_a_task_are_flags_only_where_it_is_generated(elsewhere, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *elsewhere])
+    assert stopped.value.code == 2
+    assert "--operands" in "".join(capsys.readouterr())
+    assert parse(["train", "--task", "iteration", "--iterations", "2", "4"]).config.task.iterations == (2, 4)
+    assert parse(["train", "--operands", "2", "4"]).config.task.operands == (2, 4)
+
+
+def test_data_is_another_name_of_replicas():
+    assert parse(["train", "--data", "2"]).config.devices.replicas == 2
 
 
 def test_own_model_or_data_starts_from_the_general_settings():

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import tyro
+from small_runs import SMALL, even_length
 
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.errors import InputError
@@ -13,6 +14,7 @@ from rljax.evaluation.sampled import sample_files, settings_of
 from rljax.rewards.ballot import vote
 from rljax.rollout import RolloutWorker
 from rljax.training.config import TrainConfig
+from rljax.training.evaluation import evaluate as evaluate_in_code
 from rljax.training.loop import train
 from rljax.training.opening import load
 
@@ -259,6 +261,24 @@ def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys
     assert {row["reward"] for row in rows_of(tmp_path / "a.jsonl")} == {0.5, None}
     measures = json.loads((tmp_path / "a.summary.json").read_text())["whole"]["measures"]
     assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
+
+
+@pytest.fixture(scope="module")
+def judged_by_a_function(tmp_path_factory):
+    """A run that was started with a reward passed to `train`."""
+    path = tmp_path_factory.mktemp("runs") / "function"
+    train(SMALL.replace(steps=0, train_problems=20, heldout_problems=4, run=str(path)), even_length)
+    return path
+
+
+def test_a_reward_that_was_passed_to_train_must_be_passed_again(judged_by_a_function, judge, capsys):
+    with pytest.raises(InputError, match=r"The run was started with reward passed to train\(\); pass the same again\."):
+        run_eval(Eval(str(judged_by_a_function)))
+    assert run_eval(Eval(str(judged_by_a_function), reward=f"{judge}:judge")) == 0
+    assert "on 4 of 4 problems" in capsys.readouterr().out
+    answered = evaluate_in_code(judged_by_a_function, reward=even_length)
+    measures = answered.whole.measures
+    assert measures["reward"].value == measures["avg@1"].value
 
 
 def test_other_parameters_and_other_problems_are_told_apart(run):
