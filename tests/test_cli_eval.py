@@ -8,11 +8,12 @@ import pytest
 import tyro
 from small_runs import SMALL, even_length
 
+from rljax.cli import main
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.errors import InputError
 from rljax.evaluation.sampled import sample_files, settings_of
 from rljax.rewards.ballot import vote
-from rljax.rollout import RolloutWorker
+from rljax.rollout import RolloutWorker, Step
 from rljax.training.config import TrainConfig
 from rljax.training.evaluation import evaluate as evaluate_in_code
 from rljax.training.loop import train
@@ -271,14 +272,60 @@ def judged_by_a_function(tmp_path_factory):
     return path
 
 
-def test_a_reward_that_was_passed_to_train_must_be_passed_again(judged_by_a_function, judge, capsys):
+def odd_length(completions):
+    """The opposite of `even_length`."""
+    return [1 - reward for reward in even_length(completions)]
+
+
+class CountingEngine:
+    """Hands requests on and counts them."""
+
+    def __init__(self, inner):
+        self.inner, self.requests = inner, 0
+
+    def generate(self, params, requests):
+        self.requests += len(requests)
+        return self.inner.generate(params, requests)
+
+
+class Generous:
+    """An environment of one turn that rewards every completion alike."""
+
+    max_turns = 1
+
+    def reset(self, problem):
+        return problem
+
+    def step(self, state, completion):
+        return Step(state, reward=0.25, done=True)
+
+
+def test_a_reward_that_was_passed_to_train_must_be_passed_again(judged_by_a_function, judge, tmp_path, capsys):
     with pytest.raises(InputError, match=r"The run was started with reward passed to train\(\); pass the same again\."):
         run_eval(Eval(str(judged_by_a_function)))
     assert run_eval(Eval(str(judged_by_a_function), reward=f"{judge}:judge")) == 0
     assert "on 4 of 4 problems" in capsys.readouterr().out
-    answered = evaluate_in_code(judged_by_a_function, reward=even_length)
-    measures = answered.whole.measures
+    out = tmp_path / "answers.jsonl"
+    measures = evaluate_in_code(judged_by_a_function, reward=even_length, out=out).whole.measures
     assert measures["reward"].value == measures["avg@1"].value
+    with pytest.raises(InputError, match=r"reward .*even_length.* there and .*odd_length.* now"):
+        evaluate_in_code(judged_by_a_function, reward=odd_length, out=out)
+
+
+def test_sampling_and_export_need_no_reward(judged_by_a_function, tmp_path, capsys):
+    assert main(["sample", str(judged_by_a_function), "--prompt", "3+4="]) == 0
+    assert capsys.readouterr().out.startswith("3+4=")
+    assert main(["export", str(judged_by_a_function), str(tmp_path / "model")]) == 0
+    assert {file.name for file in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+    assert load(judged_by_a_function).missing == ("reward",)
+
+
+def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(judged_by_a_function):
+    opened = load(judged_by_a_function, reward=even_length)
+    engine, environment = CountingEngine(opened.worker.engine), Generous()
+    report = evaluate_in_code(judged_by_a_function, reward=even_length, engine=engine, environment=environment, limit=3)
+    assert engine.requests == 3
+    assert report.whole.measures["reward"].value == 0.25
 
 
 def test_other_parameters_and_other_problems_are_told_apart(run):

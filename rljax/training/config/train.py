@@ -150,7 +150,7 @@ class TrainConfig:
     def _groups(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Groups by name as they are, or as `changes` has them; the default task where none is set and none is excluded."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
-        task = changes["task"] if "task" in changes else self.generated_task
+        task = changes.get("task", self.generated_task)
         return groups if task is None else {"task": task} | groups
 
     def to_json(self) -> dict[str, Any]:
