@@ -54,7 +54,7 @@ def test_rows_are_laid_out_wherever_they_stand():
     np.testing.assert_array_equal(found.judged, [[True, True], [False, True]])
     np.testing.assert_array_equal(found.lengths, [[3, 7], [3, 3]])
     np.testing.assert_array_equal(found.truncated, [[False, True], [False, False]])
-    assert found.given == [[None, "2"], ["2", "2"]]
+    assert found.answers == [[None, "2"], ["2", "2"]]
 
 
 CALLS = plan(3, 2, batch=4)
