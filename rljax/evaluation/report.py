@@ -20,6 +20,7 @@ from rljax.evaluation.statistics import (
     pass_at_k,
     ratio_over_problems,
 )
+from rljax.records import documented
 from rljax.text import printable, shortened
 
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
@@ -28,6 +29,7 @@ SHORTEST_RANGE = 16  # tokens; the ranges double from here on, as in the trainin
 _LABEL = 40
 
 
+@documented
 class Part(NamedTuple):
     """A group of problems or responses, and its measures."""
 
@@ -37,6 +39,7 @@ class Part(NamedTuple):
     measures: dict[str, Estimate]
 
 
+@documented
 class Report(NamedTuple):
     """Measures of an evaluation, overall and of groups of problems and responses."""
 

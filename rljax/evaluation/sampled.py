@@ -24,12 +24,14 @@ from jax.sharding import Mesh
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.models import Params
+from rljax.records import documented
 from rljax.rollout import RolloutWorker
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _FINGERPRINT = 64  # numbers of each parameter: training moves them all
 
 
+@documented
 class Call(NamedTuple):
     """One call of the worker."""
 
@@ -49,6 +51,7 @@ class Call(NamedTuple):
         return [(problem, self.first + i) for problem in self.problems[:problems] for i in range(group)]
 
 
+@documented
 class Sampled(NamedTuple):
     """N answers to each of P problems."""
 

@@ -14,12 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from rljax.records import documented
+
 MOST_SAMPLES = 1_000
 """Answers to one problem; the number of ways to choose from more does not fit a float."""
 RESAMPLES = 2_000
 _AT_ONCE = 200  # resamples in one piece of memory
 
 
+@documented
 class Estimate(NamedTuple):
     """An average over problems, with its 95 % interval."""
 

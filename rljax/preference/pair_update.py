@@ -19,6 +19,7 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
+from rljax.records import documented
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -31,6 +32,7 @@ class Pairs(NamedTuple):
     margin: Float[Array, "N"]
 
 
+@documented
 class EncodedPairs(NamedTuple):
     """Pairs that fit, as token lists."""
 

@@ -27,6 +27,7 @@ from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
 from rljax.parallel import agree, fetch, put, put_rows, shardings
+from rljax.records import documented
 from rljax.rewards.failure import Failed
 from rljax.text import one_line
 
@@ -38,6 +39,7 @@ SHORTEST = 16
 """Sequences are padded to this many tokens times a power of two, so that few programs are compiled."""
 
 
+@documented
 class Note(NamedTuple):
     """How the texts were written that the model in a folder was trained on."""
 
