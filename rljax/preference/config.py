@@ -1,4 +1,4 @@
-"""All settings of the training of a reward model, flat."""
+"""Settings of the training of a reward model, all in one record."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -51,7 +51,7 @@ class RewardModelConfig:
 
     # --- optimisation
     epochs: int = 1
-    """How often each pair is learnt from; a reward model soon knows its pairs by heart."""
+    """Passes over the pairs; a reward model soon overfits them."""
     steps: int | None = None
     """Updates, in place of epochs."""
     batch: int = 64

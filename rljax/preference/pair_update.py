@@ -1,4 +1,4 @@
-"""Pairs of responses as arrays, the jitted update towards the preferred ones, and how held-out pairs are judged."""
+"""Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation of held-out pairs."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
+from rljax.records import documented
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -31,6 +32,7 @@ class Pairs(NamedTuple):
     margin: Float[Array, "N"]
 
 
+@documented
 class EncodedPairs(NamedTuple):
     """Pairs that fit, as token lists."""
 
@@ -48,7 +50,7 @@ class EncodedPairs(NamedTuple):
 
 
 class RewardState(NamedTuple):
-    """What an update changes."""
+    """State of the training, which an update replaces."""
 
     params: Params
     opt_state: optax.OptState
@@ -77,7 +79,7 @@ def encode_pairs(
     if not fitting:
         shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
         raise InputError(
-            "there are no pairs; give at least one to learn from and one that is held out."
+            "there are no pairs; give at least one to train on and one that is held out."
             if shortest is None
             else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest needs {shortest}; raise it."
         )
@@ -94,7 +96,7 @@ def make_pair_step(
         model: its head gives one number a token.
         optimizer: what turns a gradient into an update.
         state: an example of the state, for its shapes.
-        mesh: where the state lives.
+        mesh: its devices hold the state.
 
     Returns:
         `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed. Metrics,
@@ -127,12 +129,12 @@ def make_pair_step(
 
 
 def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params, pairs: EncodedPairs) -> dict[str, float]:
-    """Score pairs that the model has not learnt from.
+    """Score pairs that the model was not trained on.
 
     Args:
-        score: what `make_score` compiled.
+        score: as `make_score` compiles it.
         params: of the reward model.
-        pairs: which.
+        pairs: the held-out pairs.
 
     Returns:
         loss; accuracy, the share whose preferred response has the higher score (a tie is none); lead, the mean difference;

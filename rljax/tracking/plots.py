@@ -59,12 +59,12 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
 
     At the top the held-out accuracy (`eval` rows) over the sampled training accuracy of RL; the warm start is shaded and drawn
     to the left of RL step 0 in its own steps. Below, one panel for each number that the run has: raw faint, smoothed on top.
-    They show RL, or the warm start while there is no RL yet; value pretraining comes before them, where the run has it.
+    The panels show RL, or the warm start as long as RL has not begun; those of value pretraining, if any, come first.
 
     Args:
         metrics_path: a `metrics.jsonl`.
         out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
-        title: what stands above it.
+        title: of the picture.
 
     Raises:
         InputError: the metrics file is missing, empty or malformed (names the file and line), or the picture's suffix is unknown.
@@ -93,7 +93,7 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
     Args:
         runs: label of each run to its `metrics.jsonl`; at least one.
         out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
-        title: what stands above it.
+        title: of the picture.
 
     Raises:
         InputError: no run; or a metrics file is missing, empty, malformed (names the file and line), or holds no evaluation.
@@ -132,7 +132,7 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
 
 
 def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
-    """Exponential moving average that is not drawn towards its start.
+    """Exponential moving average without bias towards its start.
 
     ::
 
@@ -140,7 +140,7 @@ def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
 
     Args:
         values: `[N]`; NaN is left out of both sums.
-        span: how many values it remembers, at least 1; 1 changes nothing.
+        span: effective number of values averaged, at least 1; 1 changes nothing.
 
     Returns:
         `[N]`; NaN before the first finite value.
@@ -190,7 +190,7 @@ def _figure(width: float, height: float, title: str) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
-    # A title is text: two dollar signs in it are no formula.
+    # Two dollar signs in a title are no formula.
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     return figure
 
@@ -231,7 +231,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     trained = [row for row in rows if row["phase"] == "rl"]
     rl_steps = max((row["step"] for row in trained), default=0)
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
-    # A warm start longer than a quarter of the picture is squeezed into it: the picture is about RL.
+    # A warm start takes at most a quarter of the width: the picture is about RL.
     room = WARM_SHARE / (1 - WARM_SHARE) * rl_steps
     warm_scale = min(1.0, room / warm_steps) if warm_steps and rl_steps else 1.0
     training, held_out = curve_of(trained, "accuracy"), held_out_accuracy(rows, warm_scale=warm_scale)
@@ -298,5 +298,5 @@ def _draw_panel(axes: Axes, key: str, colour: str, curve: Curve) -> None:
 
 
 def _smooth(curve: Curve) -> np.ndarray:
-    """Smoothed over a thirtieth of the run: the same look however long it was."""
+    """Smooth over a thirtieth of the run, so that short and long runs look alike."""
     return smoothed(curve.values, span=max(1.0, curve.values.size / 30))

@@ -12,8 +12,12 @@ from rljax.evaluation.report import Report, chosen_columns, make_report
 from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
 from rljax.evaluation.statistics import MOST_SAMPLES
 from rljax.files import atomic_write
+from rljax.models import Policy
 from rljax.rewards.ballot import vote_for
+from rljax.rewards.calling import called_name
+from rljax.rollout import Engine, Environment
 from rljax.training.opening import load
+from rljax.training.setup import refuse_missing
 
 
 def evaluate(
@@ -38,6 +42,9 @@ def evaluate(
     seed: int = 0,
     out: Path | None = None,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | None = None,
 ) -> Report:
     """Answer problems and measure how many answers are right, with 95 % confidence intervals over problems.
 
@@ -62,6 +69,9 @@ def evaluate(
         seed: of the draws.
         out: save every answer here as it comes, and a summary beside it; the same call continues an interrupted evaluation.
         watch: passes the calls on and shows how far they are.
+        policy: the model, where the run was started with one of your own.
+        engine: in place of the built-in one.
+        environment: where the run was started with one.
 
     Returns:
         The report: `report.headline()` is one line, `report.tables()` are tables for rich, `report.to_json()` is everything.
@@ -81,10 +91,16 @@ def evaluate(
         tokenizer=tokenizer,
         problems=None if problems is None else problems[:limit],
         max_response_tokens=max_response_tokens,
+        policy=policy,
+        engine=engine,
+        environment=environment,
     )
+    refuse_missing(opened.missing)
     worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     worker = worker if limit is None else worker.first(limit)
-    asked, judged_by = worker.prompts.problems, opened.config.reward.name
+    asked = worker.prompts.problems
+    judge = reward if environment is None else environment
+    judged_by = opened.config.reward.name if judge is None or isinstance(judge, str) else called_name(judge)
     columns = chosen_columns(asked, by)
     sampled = answer_all(
         worker,
@@ -159,8 +175,8 @@ def chosen_temperature(
     """
     if greedy and temperature:
         raise InputError(f"--greedy and --temperature {temperature} contradict each other; give one of them.")
-    unset = 0.0 if samples == 1 else 1.0
-    chosen = 0.0 if greedy else unset if temperature is None else temperature
+    drawn = (0.0 if samples == 1 else 1.0) if temperature is None else temperature
+    chosen = 0.0 if greedy else drawn
     if chosen == 0 and samples > 1:
         raise InputError(
             f"the {samples} greedy answers to a problem would all be the same; leave --samples out, or draw them at "

@@ -1,6 +1,6 @@
 """From a configuration to everything a run works with. Whatever cannot work is refused here, before anything is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -119,11 +119,20 @@ def check_seams(needed: Sequence[str], seams: Seams) -> None:
     Raises:
         InputError: names the arguments.
     """
-    missing, extra = sorted(set(needed) - set(seams.names())), sorted(set(seams.names()) - set(needed))
-    if missing:
-        raise InputError(f"The run was started with {', '.join(missing)} passed to train(); pass the same again.")
+    refuse_missing(set(needed) - set(seams.names()))
+    extra = sorted(set(seams.names()) - set(needed))
     if extra:
         raise InputError(f"The run was started without {', '.join(extra)}; leave that out, or start a new run.")
+
+
+def refuse_missing(missing: Collection[str]) -> None:
+    """Refuse to go on without arguments that were passed to `train` when the run was started.
+
+    Raises:
+        InputError: names them.
+    """
+    if missing:
+        raise InputError(f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same again.")
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
