@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 import tyro
 
+from rljax.records import documented
 
+
+@documented
 @dataclass(frozen=True)
 class Algorithms:
     """List the algorithms and their options."""
@@ -15,6 +18,7 @@ class Algorithms:
     """Only these."""
 
 
+@documented
 @dataclass(frozen=True)
 class Equations:
     """List every equation with its source, or print the formulas that match."""

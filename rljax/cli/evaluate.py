@@ -7,7 +7,10 @@ from typing import Literal
 
 import tyro
 
+from rljax.records import documented
 
+
+@documented
 @dataclass(frozen=True)
 class Eval:
     """Answer problems and say how many answers are right, with 95 % confidence intervals over problems.

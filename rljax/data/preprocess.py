@@ -16,6 +16,7 @@ from rljax.data.prompts import prompt_tokens
 from rljax.data.recipe import Preprocess
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
+from rljax.records import documented
 
 Verify = Callable[[Sequence[str], Sequence[str], Mapping[str, Sequence]], tuple[Sequence[float], Sequence[bool]]]
 """`(prompts, completions, columns) -> (rewards, whether there is an opinion)`; a reward above 0 means right."""
@@ -43,6 +44,7 @@ REASONS = {
 """Why a row is dropped, in the order of the checks."""
 
 
+@documented
 class Example(NamedTuple):
     """A problem between two stages."""
 
@@ -51,6 +53,7 @@ class Example(NamedTuple):
     """Its place in the input."""
 
 
+@documented
 class Measured(NamedTuple):
     """A problem in one wording, with its lengths in tokens."""
 
@@ -61,6 +64,7 @@ class Measured(NamedTuple):
     response_tokens: int | None
 
 
+@documented
 class Dropped(NamedTuple):
     """A row that was dropped."""
 
@@ -70,6 +74,7 @@ class Dropped(NamedTuple):
     detail: str
 
 
+@documented
 class Verdict(NamedTuple):
     """The result of verifying one row."""
 
@@ -79,6 +84,7 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
+@documented
 class Prepared(NamedTuple):
     """A dataset after all stages."""
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int32
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ChatTokenizer, Tokenizer
 from rljax.errors import InputError
+from rljax.records import documented
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EncodedPrompts:
     dropped: int
 
 
+@documented
 class Demonstrations(NamedTuple):
     """Prompts and worked responses for supervised training, N rows.
 

@@ -70,6 +70,7 @@ class Sampled(NamedTuple):
         return ~np.isnan(self.rewards)
 
 
+@documented
 class SampleFiles(NamedTuple):
     """Where an evaluation is saved."""
 

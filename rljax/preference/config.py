@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
+from rljax.records import documented
 
 
+@documented
 @dataclass(frozen=True)
 class RewardModelConfig:
     """Settings of one training of a reward model on preference pairs."""

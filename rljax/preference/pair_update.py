@@ -24,6 +24,7 @@ from rljax.records import documented
 Metrics = dict[str, Float[Array, ""]]
 
 
+@documented
 class Pairs(NamedTuple):
     """Pairs as arrays, the preferred response first."""
 
@@ -49,6 +50,7 @@ class EncodedPairs(NamedTuple):
         return Pairs(*(np.stack(both, axis=1) for both in zip(*sides, strict=True)), self.margin)
 
 
+@documented
 class RewardState(NamedTuple):
     """State of the training, which an update replaces."""
 

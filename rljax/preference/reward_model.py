@@ -51,6 +51,7 @@ class Note(NamedTuple):
     """Whether prompts were written through its chat template."""
 
 
+@documented
 class RewardModel(NamedTuple):
     """A reward model with its parameters and its tokenizer."""
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from rljax.records import documented
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
+@documented
 class Metric(NamedTuple):
     """Label, unit and format of one number; `scale` turns it into `unit`."""
 

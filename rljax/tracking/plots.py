@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.tracking.display_text import METRICS
 from rljax.tracking.run_folder import Row, read_metrics
 
@@ -47,6 +48,7 @@ SUFFIXES = (".png", ".pdf", ".svg")
 LABELS = {metric.key: metric for metric in METRICS}
 
 
+@documented
 class Curve(NamedTuple):
     """Numbers over steps; NaN where a number was not finite."""
 
