@@ -17,7 +17,7 @@ class Eval:
 
     Each problem is answered once, greedily, or --samples times at a temperature. Printed are pass@k (at least one of k answers
     is right, without bias), avg@N (the share that is right), maj@k (the most frequent of k answers is right), and tables by
-    response length and by columns of the data. With --out every answer is saved as it comes; the same command goes on with an
+    response length and by columns of the data. With --out every answer is saved as it comes; the same command continues an
     evaluation that was interrupted.
     """
 
@@ -72,7 +72,7 @@ def run_eval(command: Eval) -> int:
         report = evaluate(command.target, **settings, watch=partial(progress_bar, what="answering"))
     except KeyboardInterrupt:
         if command.out is not None:
-            print(f"The answers so far are in {command.out}; the same command goes on from there.")
+            print(f"The answers so far are in {command.out}; the same command continues from there.")
         raise
     if report.dropped:
         print(f"{report.dropped} problems left out: their prompts have too many tokens.")

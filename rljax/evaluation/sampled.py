@@ -1,4 +1,4 @@
-"""Several judged answers to every problem, saved as they come; an evaluation that was interrupted goes on where it stopped.
+"""Several judged answers to every problem, saved as they come; an interrupted evaluation continues where it stopped.
 
 ::
 

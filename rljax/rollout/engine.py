@@ -17,7 +17,7 @@ from rljax.rollout.sampling import Samples, sample
 
 @dataclass(frozen=True)
 class DecodingEngine:
-    """Draws all requests of a call together, with whatever model the decoder runs.
+    """Draws all requests of a call together, with the model that the decoder runs.
 
     Args:
         decoder: how the model reads prompts and tokens.

@@ -75,7 +75,7 @@ class Response(NamedTuple):
 
 
 class Engine(Protocol):
-    """What draws responses. It takes token ids and returns token ids: text is nobody's business here."""
+    """Draws responses. It takes token ids and returns token ids, never text."""
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw a response to each request.

@@ -100,9 +100,9 @@ class RunFolder:
         try:
             config = json.loads(run.config_file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise InputError(f"{run.config_file} is not valid JSON ({error}); mend it or restore it.") from error
+            raise InputError(f"{run.config_file} is not valid JSON ({error}); correct or restore it.") from error
         if not isinstance(config, dict):
-            raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; mend it or restore it.")
+            raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; correct or restore it.")
         return cls(run.path, config)
 
     @property
@@ -261,10 +261,10 @@ def _parse(line: bytes, path: Path, number: int, check: Callable[[Row], str | No
     try:
         row = json.loads(line, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise InputError(f"{path} line {number} is not valid JSON ({error}): {shown}; remove or mend that line.") from error
+        raise InputError(f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line.") from error
     wrong = check(row) if isinstance(row, dict) else "must be a JSON object"
     if wrong is not None:
-        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or mend that line.")
+        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or correct that line.")
     return row
 
 

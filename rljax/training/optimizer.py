@@ -101,7 +101,7 @@ def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.Gradien
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
-    """Optimiser of the critic in value pretraining of so many updates; RL goes on with its state."""
+    """Optimiser of the critic in value pretraining of `updates` updates; RL continues with its state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
     return _adamw(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))

@@ -62,7 +62,7 @@ class RewardSetup(NamedTuple):
 
 
 class RewardModelResult(NamedTuple):
-    """What came of a training."""
+    """The outcome of a training."""
 
     folder: Path
     accuracy_before: float
@@ -151,7 +151,7 @@ def make_reward_setup(
         preferences: pairs to train on and held-out ones, in place of `config.dataset`.
 
     Raises:
-        InputError: whatever cannot work, named with its mend.
+        InputError: something cannot work; says what to change.
     """
     mesh = make_mesh(config.replicas, config.fsdp)
     check_rows(mesh, batch=config.batch)

@@ -259,7 +259,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         seams: what takes the place of built-in parts.
 
     Raises:
-        InputError: whatever cannot work, with what to change.
+        InputError: something cannot work; says what to change.
     """
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
     algorithm = make_algorithm(config) if seams.algorithm is None else seams.algorithm

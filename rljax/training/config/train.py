@@ -18,7 +18,7 @@ from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.task import TASKS, SumsConfig, TaskConfig, task_name, task_named
 
 MICROBATCH_TOKENS = 16_384
-"""Tokens whose activations are held at once where nobody says how many rows."""
+"""Tokens whose activations are held at once where `microbatch_rows` is not set."""
 
 GROUPS = MappingProxyType(
     {
