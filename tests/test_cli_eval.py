@@ -173,7 +173,7 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
     out = tmp_path / "new" / "answers.jsonl"
     with pytest.raises(KeyboardInterrupt):
         evaluate(run, *sampled, "--out", out)
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
     assert out.read_bytes() == b"".join((whole / "samples.jsonl").read_bytes().splitlines(keepends=True)[:8])
     assert not sample_files(out).summary.exists()
 

@@ -194,7 +194,9 @@ def read_note(folder: Path) -> Note | None:
     try:
         return Note(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{file} cannot be read ({one_line(error)}); correct it, or train the reward model again.") from error
+        raise InputError(
+            f"{file} cannot be read ({one_line(error)}); correct it, or train the reward model again."
+        ) from error
 
 
 def folder_tokenizer(folder: Path) -> Tokenizer:

@@ -261,7 +261,9 @@ def _parse(line: bytes, path: Path, number: int, check: Callable[[Row], str | No
     try:
         row = json.loads(line, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise InputError(f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line.") from error
+        raise InputError(
+            f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line."
+        ) from error
     wrong = check(row) if isinstance(row, dict) else "must be a JSON object"
     if wrong is not None:
         raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or correct that line.")
