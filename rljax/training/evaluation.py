@@ -12,7 +12,9 @@ from rljax.evaluation.report import Report, chosen_columns, make_report
 from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
 from rljax.evaluation.statistics import MOST_SAMPLES
 from rljax.files import atomic_write
+from rljax.models import Policy
 from rljax.rewards.ballot import vote_for
+from rljax.rollout import Engine, Environment
 from rljax.training.opening import load
 
 
@@ -27,6 +29,9 @@ def evaluate(
     checkpoint: Literal["best", "last"] = "best",
     limit: int | None = None,
     max_response_tokens: int | None = None,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | None = None,
     samples: int = 1,
     k: Sequence[int] | None = None,
     greedy: bool = False,
@@ -51,6 +56,9 @@ def evaluate(
         checkpoint: which one of the run.
         limit: answer only the first so many problems.
         max_response_tokens: budget of a response; by default the run's.
+        policy: the model, where the run was started with one of your own.
+        engine: in place of the built-in one.
+        environment: where the run was started with one.
         samples: answers to each problem.
         k: numbers of answers for pass@k and maj@k, at most `samples`; by default the powers of two, and `samples`.
         greedy: take the likeliest token each time; the default for a single answer.
@@ -81,11 +89,14 @@ def evaluate(
         tokenizer=tokenizer,
         problems=None if problems is None else problems[:limit],
         max_response_tokens=max_response_tokens,
+        policy=policy,
+        engine=engine,
+        environment=environment,
     )
     worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     worker = worker if limit is None else worker.first(limit)
-    asked, judged_by = worker.prompts.problems, opened.config.reward.name
-    columns = chosen_columns(asked, by)
+    answered, judged_by = worker.prompts.problems, opened.config.reward.name
+    columns = chosen_columns(answered, by)
     sampled = answer_all(
         worker,
         opened.params,
@@ -104,7 +115,7 @@ def evaluate(
         out=out,
         watch=watch,
     )
-    report = make_report(sampled, asked, at=numbers_of_answers, columns=columns, right_above=right_above)
+    report = make_report(sampled, answered, at=numbers_of_answers, columns=columns, right_above=right_above)
     report = report._replace(dropped=worker.prompts.dropped)
     if out is not None:
         save_summary(out, report, right_above=right_above)

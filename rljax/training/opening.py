@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -22,7 +22,8 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.problems import Problems, make_problems
-from rljax.training.setup import Seams, encoded, greedy, make_policy, make_tokenizer, make_worker, saved_settings
+from rljax.training.seams import Seams, check_parts, saved_settings
+from rljax.training.setup import encoded, greedy, make_policy, make_tokenizer, make_worker
 
 
 @documented
@@ -146,11 +147,19 @@ def load(
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, reward if callable(reward) else None)
-    given = {*seams.names(), "optimizer", "algorithm"} | ({"problems"} if problems is not None else set())
-    missing = sorted(set(needed) - given - ({"reward"} if reward is not None else set()))
+    check_parts(seams)
+    passed = {"problems": problems, "reward": reward}
+    _check_passed(
+        needed, {*seams.names(), *(name for name, part in passed.items() if part is not None), "optimizer", "algorithm"}
+    )
+    return _opened(config, seams, make_problems(config) if problems is None else Problems(problems, problems), run, which)
+
+
+def _check_passed(needed: Sequence[str], names: set[str]) -> None:
+    """Refuse to open a run without what was passed to `train`."""
+    missing = sorted(set(needed) - names)
     if missing:
         raise InputError(f"The run was started with {', '.join(missing)} passed to train(); pass the same again.")
-    return _opened(config, seams, make_problems(config) if problems is None else Problems(problems, problems), run, which)
 
 
 def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolder | None, which: str) -> OpenPolicy:
@@ -161,32 +170,44 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     prompts = encoded(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     worker = greedy(make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems))
+    return OpenPolicy(config, policy, _params(config, policy, mesh, run, which), tokenizer, worker, mesh)
+
+
+def _params(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
+    """The policy's parameters on the mesh: its first ones, or those of a run's checkpoint."""
     params = policy.init(jax.random.key(config.run.seed))
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
-    if run is not None:
-        params = checkpoints.restore_params(run.checkpoints / which, params)
-    return OpenPolicy(config, policy, params, tokenizer, worker, mesh)
+    return params if run is None else checkpoints.restore_params(run.checkpoints / which, params)
 
 
-def export(target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best") -> Path:
-    """Write a run's model as a Hugging Face folder (config.json, model.safetensors).
+def export(
+    target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best", policy: Policy | None = None
+) -> Path:
+    """Write a run's model: as a Hugging Face folder (config.json, model.safetensors), or as `Policy.save` of your own does it.
 
     Args:
         target: folder of a run.
         folder: where to write; must not exist yet.
         which: "best" or "last" checkpoint of the run.
+        policy: the model, where the run was started with one of your own.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the folder exists, or the target is no run with checkpoints.
+        InputError: the folder exists, the target is no run with checkpoints, or the policy is missing or cannot be saved.
     """
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists already; choose a folder that does not.")
     if not is_run(target):
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
-    opened = load(target, which=which)
-    opened.policy.save(fetch(opened.params), folder)
+    run = RunFolder.open(target)
+    config, needed = saved_settings(run.config)
+    seams = Seams(policy)
+    check_parts(seams)
+    _check_passed([name for name in needed if name == "policy"], {*seams.names()})
+    mesh = make_mesh(*astuple(fitted(config.devices)))
+    policy = make_policy(config.model, make_tokenizer(config), mesh) if policy is None else policy
+    policy.save(fetch(_params(config, policy, mesh, run, which)), folder)
     return folder
