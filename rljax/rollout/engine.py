@@ -82,7 +82,7 @@ def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
     except Exception as error:  # a decoder is a person's program, and may raise anything
         raise InputError(
             f"policy.decoder.{name}: a function is needed that JAX can trace and that returns logits and a state; got "
-            f"{type(error).__name__}: {one_line(error):.200}"
+            f"{one_line(error):.200}"
         ) from error
     return logits, state
 

@@ -7,6 +7,7 @@ import optax
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
 
 
@@ -71,7 +72,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
     except Exception as error:  # an optimiser is a person's program, and may raise anything
         raise InputError(
             "optimizer.init: the state must be a pytree of arrays made from the policy's parameters, so that it can be saved and "
-            f"restored; got {type(error).__name__}: {str(error).splitlines()[0]:.200}"
+            f"restored; got {one_line(error):.200}"
         ) from error
 
     def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
@@ -83,7 +84,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
     except Exception as error:  # as above
         raise InputError(
             "optimizer.update: a function of gradient, state and parameters is needed, which returns updates of the parameters and "
-            f"the new state; got {type(error).__name__}: {str(error).splitlines()[0]:.200}"
+            f"the new state; got {one_line(error):.200}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
 from rljax.rollout import Sequences, pack
+from rljax.text import one_line
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.state import TrainState, places
 
@@ -64,9 +65,8 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
         raise
     except Exception as error:  # a policy is a person's program, and may raise anything
         raise InputError(
-            f"policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
-            f"got 
-            f"{type(error).__name__}: {str(error).splitlines()[0]:.200}"
+            "policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
+            f"got {one_line(error):.200}"
         ) from error
 
 
