@@ -124,17 +124,17 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: P
         if unknown or size % math.prod(mesh.shape[axis] for axis in wanted):
             raise InputError(
                 f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be spread over axes of the mesh "
-                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {spec}."
+                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {spec!r}."
             )
     named = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
     if len(set(named)) < len(named):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be spread over an axis of "
-            f"the mesh once; got {spec}."
+            f"the mesh once; got {spec!r}."
         )
     if len(spec) > len(shape):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}: {spec}."
+            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}: {spec!r}."
         )
     return spec
 
