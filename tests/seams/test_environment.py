@@ -230,7 +230,7 @@ def test_a_run_is_opened_and_evaluated_with_its_environment(trained):
     assert "4 problems" in report.headline()
     opened = load(trained.run, which="last", **parts)
     rollout = opened.worker.generate(opened.params, [0, 1, 2, 3], 1, jax.random.key(0)).rollout
-    assert trained.accuracy_after == (rollout.rewards > 0).mean()
+    assert trained.accuracy_after == (rollout.rewards[rollout.valid] > 0).mean()
 
 
 class Raising(Guessing):

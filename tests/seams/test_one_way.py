@@ -129,8 +129,8 @@ def test_the_ratio_is_over_policy_logp_where_no_other_denominator_is_named(answe
     blank = np.zeros((PROMPTS, GROUP, LENGTH), np.float32)
     extra = {"ref_logp": blank, "values": blank, "behaviour_entropy": blank, "step_rewards": blank, "step_end": blank > 0}
     batch = prepare(algorithm, groups.rollout._replace(**extra), progress=0.5 if algorithm.mix is not None else None)
-    policy_logp = laid_out(responses, "policy_logp")
-    expected = policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, groups.rollout.mask)
+    policy_logp, mask = jnp.asarray(laid_out(responses, "policy_logp")), jnp.asarray(groups.rollout.mask)
+    expected = policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, mask)
     np.testing.assert_array_equal(batch.old_logp, np.asarray(expected).reshape(-1, LENGTH))
     assert (algorithm.denominator is not None) == (name in {"gepo"})
 
