@@ -17,7 +17,7 @@ from rljax.rewards.ballot import vote_for
 from rljax.rewards.calling import called_name
 from rljax.rollout import Engine, Environment
 from rljax.training.opening import load
-from rljax.training.setup import refuse_missing
+from rljax.training.seams import refuse_missing
 
 
 def evaluate(
@@ -31,6 +31,9 @@ def evaluate(
     checkpoint: Literal["best", "last"] = "best",
     limit: int | None = None,
     max_response_tokens: int | None = None,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | None = None,
     samples: int = 1,
     k: Sequence[int] | None = None,
     greedy: bool = False,
@@ -42,9 +45,6 @@ def evaluate(
     seed: int = 0,
     out: Path | None = None,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
-    policy: Policy | None = None,
-    engine: Engine | None = None,
-    environment: Environment | None = None,
 ) -> Report:
     """Answer problems and measure how many answers are right, with 95 % confidence intervals over problems.
 
@@ -58,6 +58,9 @@ def evaluate(
         checkpoint: which one of the run.
         limit: answer only the first so many problems.
         max_response_tokens: budget of a response; by default the run's.
+        policy: the model, where the run was started with one of your own.
+        engine: in place of the built-in one.
+        environment: where the run was started with one.
         samples: answers to each problem.
         k: numbers of answers for pass@k and maj@k, at most `samples`; by default the powers of two, and `samples`.
         greedy: take the likeliest token each time; the default for a single answer.
@@ -69,9 +72,6 @@ def evaluate(
         seed: of the draws.
         out: save every answer here as it comes, and a summary beside it; the same call continues an interrupted evaluation.
         watch: passes the calls on and shows how far they are.
-        policy: the model, where the run was started with one of your own.
-        engine: in place of the built-in one.
-        environment: where the run was started with one.
 
     Returns:
         The report: `report.headline()` is one line, `report.tables()` are tables for rich, `report.to_json()` is everything.
@@ -98,10 +98,10 @@ def evaluate(
     refuse_missing(opened.missing)
     worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     worker = worker if limit is None else worker.first(limit)
-    asked = worker.prompts.problems
+    answered = worker.prompts.problems
     judge = reward if environment is None else environment
     judged_by = opened.config.reward.name if judge is None or isinstance(judge, str) else called_name(judge)
-    columns = chosen_columns(asked, by)
+    columns = chosen_columns(answered, by)
     sampled = answer_all(
         worker,
         opened.params,
@@ -120,7 +120,7 @@ def evaluate(
         out=out,
         watch=watch,
     )
-    report = make_report(sampled, asked, at=numbers_of_answers, columns=columns, right_above=right_above)
+    report = make_report(sampled, answered, at=numbers_of_answers, columns=columns, right_above=right_above)
     report = report._replace(dropped=worker.prompts.dropped)
     if out is not None:
         save_summary(out, report, right_above=right_above)

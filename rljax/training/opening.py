@@ -23,16 +23,8 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.problems import Problems, make_problems
-from rljax.training.setup import (
-    Seams,
-    encoded,
-    greedy,
-    make_policy,
-    make_tokenizer,
-    make_worker,
-    refuse_missing,
-    saved_settings,
-)
+from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
+from rljax.training.setup import encoded, greedy, make_policy, make_tokenizer, make_worker
 
 JUDGING = ("environment", "reward")
 """Arguments of `train` that judge responses."""
@@ -164,6 +156,7 @@ def load(
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, reward if callable(reward) else None)
+    check_parts(seams)
     passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
     absent = [name for name in needed if name in passed and passed[name] is None]
     judging = tuple(name for name in absent if name in JUDGING)
@@ -193,20 +186,16 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
 
 
 def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
-    """Parameters of a run's checkpoint, or the first ones, on the devices."""
+    """The policy's parameters on the mesh: its first ones, or those of a run's checkpoint."""
     params = policy.init(jax.random.key(config.run.seed))
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
     return params if run is None else checkpoints.restore_params(run.checkpoints / which, params)
 
 
 def export(
-    target: str | Path,
-    folder: str | Path,
-    *,
-    which: Literal["best", "last"] = "best",
-    policy: Policy | None = None,
+    target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best", policy: Policy | None = None
 ) -> Path:
-    """Write a run's model as a Hugging Face folder (config.json, model.safetensors). Data and reward are not opened.
+    """Write a run's model: as a Hugging Face folder (config.json, model.safetensors), or as `Policy.save` of your own does it.
 
     Args:
         target: folder of a run.
@@ -227,6 +216,7 @@ def export(
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     run = RunFolder.open(target)
     config, needed = saved_settings(run.config)
+    check_parts(Seams(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fitted(config.devices)
