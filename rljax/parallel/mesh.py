@@ -118,23 +118,24 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: P
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} needs a jax.sharding.PartitionSpec; "
             f"got {spec!r:.80}."
         )
+    shown = f"PartitionSpec{tuple(spec)}"  # its own repr differs between versions of JAX
     for size, axes in zip(shape, spec, strict=False):
         wanted = () if axes is None else (axes,) if isinstance(axes, str) else axes
         unknown = [axis for axis in wanted if axis not in mesh.shape]
         if unknown or size % math.prod(mesh.shape[axis] for axis in wanted):
             raise InputError(
                 f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be spread over axes of the mesh "
-                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {spec!r}."
+                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {shown}."
             )
     named = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
     if len(set(named)) < len(named):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be spread over an axis of "
-            f"the mesh once; got {spec!r}."
+            f"the mesh once; got {shown}."
         )
     if len(spec) > len(shape):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}: {spec!r}."
+            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes; its partition names {len(spec)}: {shown}."
         )
     return spec
 

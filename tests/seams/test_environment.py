@@ -223,8 +223,9 @@ def test_it_trains(trained):
 
 
 def test_a_run_is_opened_and_evaluated_with_its_environment(trained):
+    assert load(trained.run, policy=POLICY, problems=PROBLEMS[1]).missing == ("environment",), "it draws and cannot judge"
     with pytest.raises(InputError, match="The run was started with environment passed to train"):
-        load(trained.run, policy=POLICY, problems=PROBLEMS[1])
+        evaluate(trained.run, policy=POLICY, problems=PROBLEMS[1])
     parts = {"policy": POLICY, "problems": PROBLEMS[1], "environment": Guessing()}
     report = evaluate(trained.run, samples=2, temperature=1.0, **parts)
     assert "4 problems" in report.headline()
