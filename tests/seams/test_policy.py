@@ -188,7 +188,7 @@ def refused(tmp_path, match, **parts):
         ),
         (
             lambda path, shape: PartitionSpec(*[None] * (len(shape) + 1)),
-            "^policy.partition: the parameter .* has [12] axes and its partition names [23]",
+            "^policy.partition: the parameter .* has [12] axes; its partition names [23]",
         ),
         (
             lambda path, shape: PartitionSpec("data", "data") if len(shape) == 2 else PartitionSpec(),
