@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.models import Params
+from rljax.records import required
 from rljax.rollout import RolloutWorker
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
@@ -173,6 +174,7 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
     key = jax.random.fold_in(jax.random.key(seed), call.index)
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
+    valid, truncated = required(rollout.valid, "rollout.valid"), required(rollout.truncated, "rollout.truncated")
     for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
         problem = worker.prompts.problems[index]
         completion = worker.text(groups.tokens[place], groups.attention[place])
@@ -184,9 +186,9 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
                 "completion": completion,
                 "answer": problem.answer,
                 "given": vote(completion),
-                "reward": float(rollout.rewards[place]) if rollout.valid[place] else None,
+                "reward": float(rollout.rewards[place]) if valid[place] else None,
                 "tokens": int(groups.attention[place].sum()),
-                "truncated": bool(rollout.truncated[place]),
+                "truncated": bool(truncated[place]),
             }
         )
     return rows

@@ -58,7 +58,8 @@ class _Episode(NamedTuple):
     state: Any
     turns: tuple[Response, ...] = ()
     starts: tuple[int, ...] = ()
-    reward: float | Failed | None = None
+    reward: float | None = None
+    failure: Failed | None = None
     done: bool = False
 
     @property
@@ -126,7 +127,11 @@ def play(
             last = turn + 1 == environment.max_turns
             episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
     agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))
-    answer = read_answer([episode.reward for episode in episodes], called_name(environment), len(episodes))
+    answer = read_answer(
+        [episode.reward if episode.failure is None else episode.failure for episode in episodes],
+        called_name(environment),
+        len(episodes),
+    )
     check_failures(answer, called_name(environment), max_failure_share)
     return [_response(episode) for episode in episodes], Verdicts(answer.values, answer.valid, answer.failed)
 
@@ -155,13 +160,14 @@ def _advanced(
     except InputError:  # it says itself what the person has to change
         raise
     except Exception as error:  # an environment is a person's program, and may raise anything
-        return episode._replace(turns=turns, starts=starts, reward=Failed("raised", one_line(error)), done=True)
+        return episode._replace(turns=turns, starts=starts, failure=Failed("raised", one_line(error)), done=True)
     if not isinstance(step, Step):
         raise InputError(
             f"environment.step: {called_name(environment)} must return an rljax.rollout.Step; got {step!r:.80}."
         )
-    reward = episode.reward if step.reward is None else (episode.reward or 0.0) + step.reward
-    episode = episode._replace(state=step.state, turns=turns, starts=starts, reward=reward)
+    episode = episode._replace(state=step.state, turns=turns, starts=starts)
+    if step.reward is not None:
+        episode = episode._replace(reward=step.reward if episode.reward is None else episode.reward + step.reward)
     if step.done or turn.truncated:
         return episode._replace(done=True)
     observation = tokenizer.encode(step.observation)

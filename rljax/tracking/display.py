@@ -34,6 +34,7 @@ class Display(Protocol):
 
     def __enter__(self) -> Self:
         """Take the terminal."""
+        ...
 
     def __exit__(self, *exception: object) -> None:
         """Give the terminal back, whatever happened."""
