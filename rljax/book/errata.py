@@ -1,9 +1,9 @@
 """Errors of documents about these algorithms, each with a counterexample that runs."""
 
 import io
-import re
 import textwrap
 from collections.abc import Sequence
+from string import ascii_lowercase
 from typing import TextIO
 
 from rich.text import Text
@@ -22,8 +22,8 @@ def errata() -> tuple[Erratum, ...]:
 
 
 def _order(entry: Erratum) -> tuple[int, str]:
-    number, letter = re.fullmatch(r"(\d+)([a-z]?)", entry.number).groups()
-    return int(number), letter
+    digits = entry.number.rstrip(ascii_lowercase)
+    return int(digits), entry.number.removeprefix(digits)
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:

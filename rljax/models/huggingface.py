@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -190,14 +190,14 @@ def _files(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(opened.keys(), weights)
 
 
-def _put(tree: dict, path: Path_, value) -> None:
+def _put(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
     *parents, last = path
     for key in parents:
         tree = tree.setdefault(key, {})
     tree[last] = value
 
 
-def _get(tree: dict, path: Path_):
+def _get(tree: Params, path: Path_) -> Any:
     for key in path:
         tree = tree[key]
     return tree
@@ -211,7 +211,7 @@ def load_params(folder: Path, config: TransformerConfig) -> Params:
     """
     files = _files(folder)
     expected = abstract_params(config)
-    params: dict = {}
+    params: dict[str | int, Any] = {}
     for entry in _entries(config):
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")

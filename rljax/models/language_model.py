@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -55,13 +56,14 @@ def positions_of(attention: Bool[Array, "B S"]) -> Int[Array, "B S"]:
 def hidden_states(
     model: Model,
     params: Params,
-    tokens: Int[Array, "R S"],
-    positions: Int[Array, "R S"],
-    segments: Int[Array, "R S"],
+    tokens: Int[Array | np.ndarray, "R S"],
+    positions: Int[Array | np.ndarray, "R S"],
+    segments: Int[Array | np.ndarray, "R S"],
     *,
     offset: Float[Array, "R S D"] | None = None,
 ) -> Float[Array, "R S D"]:
     """Last hidden states of whole sequences; `offset` is added to the tokens' embeddings."""
+    tokens, positions, segments = jnp.asarray(tokens), jnp.asarray(positions), jnp.asarray(segments)
     hidden, _ = model.module(params)(tokens, positions, visible_slots(segments), offset=offset)
     return hidden
 

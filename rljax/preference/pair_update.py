@@ -1,7 +1,7 @@
 """Pairs of responses as arrays, the jitted update towards the preferred ones, and how held-out pairs are judged."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,15 @@ from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
 
 Metrics = dict[str, Float[Array, ""]]
+Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
-class Pairs(NamedTuple):
-    """Pairs as arrays, the preferred response first."""
+class Pairs(NamedTuple, Generic[Data]):
+    """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
 
-    tokens: Int[Array, "N 2 S"]
-    attention: Bool[Array, "N 2 S"]
-    margin: Float[Array, "N"]
+    tokens: Int[Data, "N 2 S"]
+    attention: Bool[Data, "N 2 S"]
+    margin: Float[Data, "N"]
 
 
 class EncodedPairs(NamedTuple):
@@ -40,11 +41,12 @@ class EncodedPairs(NamedTuple):
     dropped: int
     """Pairs with a side that is too long."""
 
-    def padded(self, pad_id: int) -> Pairs:
+    def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """All of them in arrays as long as the longest side."""
         length = max(map(len, self.chosen + self.rejected))
         sides = [right_pad(rows, length, pad_id) for rows in (self.chosen, self.rejected)]
-        return Pairs(*(np.stack(both, axis=1) for both in zip(*sides, strict=True)), self.margin)
+        tokens, attention = (np.stack(both, axis=1) for both in zip(*sides, strict=True))
+        return Pairs(tokens, attention, self.margin)
 
 
 class RewardState(NamedTuple):
@@ -87,7 +89,7 @@ def encode_pairs(
 
 def make_pair_step(
     model: ValueModel, optimizer: optax.GradientTransformation, state: RewardState, mesh: Mesh
-) -> Callable[[RewardState, Pairs], tuple[RewardState, Metrics]]:
+) -> Callable[[RewardState, Pairs[Array]], tuple[RewardState, Metrics]]:
     """Compile one optimiser update towards the preferred responses.
 
     Args:
@@ -101,10 +103,10 @@ def make_pair_step(
         all of the pairs before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
     """
 
-    def step(state: RewardState, pairs: Pairs):
+    def step(state: RewardState, pairs: Pairs[Array]) -> tuple[RewardState, Metrics]:
         share = 1 / pairs.margin.size
 
-        def objective(params: Params, part: Pairs) -> tuple[Array, Metrics]:
+        def objective(params: Params, part: Pairs[Array]) -> tuple[Array, Metrics]:
             count, _, length = part.tokens.shape
             rows = part.tokens.reshape(2 * count, length), part.attention.reshape(2 * count, length)
             scores = score_sequences(model, params, *rows).reshape(count, 2)

@@ -304,11 +304,8 @@ def reward_of_model(
     def reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
         agree("completions, which a reward model has to be asked about", repr([prompts, completions]))
         given = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
-        places = [place for place, tokens in enumerate(given) if not isinstance(tokens, Failed)]
-        answers: list = list(given)
-        for place, value in zip(places, score(params, [given[place] for place in places]), strict=True):
-            answers[place] = float(value)
-        return answers
+        scores = iter(score(params, [tokens for tokens in given if not isinstance(tokens, Failed)]))
+        return [tokens if isinstance(tokens, Failed) else float(next(scores)) for tokens in given]
 
     reward_model.on_all_hosts = True  # its model is spread over their devices
     return reward_model

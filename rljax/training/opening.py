@@ -139,7 +139,7 @@ def load(
     """
     run = RunFolder.open(target) if is_run(target) else None
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
-    overrides = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
+    overrides: dict[str, str | int | None] = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
     overrides["max_response_tokens"] = max_response_tokens
     config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
     config = replace(config, devices=fitted(config.devices))
