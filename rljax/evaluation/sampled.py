@@ -299,7 +299,7 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
             place = row["problem"], row["sample"]
             fits = {"reward", "tokens", "truncated", "given", "completion", "prompt", "answer"} <= set(row)
         except (ValueError, KeyError, TypeError):
-            place, fits = None, False
+            row, place, fits = {}, None, False
         expected = next(wanted, None)
         if not fits or place != expected:
             raise InputError(

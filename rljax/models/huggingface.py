@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rljax.errors import InputError
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.language_model import abstract_params
-from rljax.models.policy import Params
+from rljax.models.policy import HostParams, Params
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -197,7 +197,7 @@ def _put(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
     tree[last] = value
 
 
-def _get(tree: Params, path: Path_) -> Any:
+def _get(tree: PyTree, path: Path_) -> Any:
     for key in path:
         tree = tree[key]
     return tree
@@ -236,7 +236,7 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 def save_pretrained(
     folder: Path,
     config: TransformerConfig,
-    params: Params,
+    params: Params | HostParams,
     *,
     bos: int | None,
     eos: int,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
@@ -38,12 +38,12 @@ def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
     return nnx.to_pure_dict(nnx.split(Transformer(config, rngs=nnx.Rngs(key)))[1])
 
 
-def abstract_params(config: TransformerConfig) -> Params:
+def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
     """Shapes and dtypes of the parameters, without memory."""
     return jax.eval_shape(partial(init_params, config), jax.random.key(0))
 
 
-def count_parameters(params: Params) -> int:
+def count_parameters(params: PyTree[Array | np.ndarray | jax.ShapeDtypeStruct]) -> int:
     """Number of trained numbers."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 

@@ -5,7 +5,7 @@ Token ids are never decoded and encoded again, so what is scored is exactly what
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Step(NamedTuple):
     """Whether the episode has ended."""
 
 
+@runtime_checkable
 class Environment(Protocol):
     """What the policy acts in. On several hosts every process plays all episodes, so it has to be deterministic."""
 

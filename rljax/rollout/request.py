@@ -1,7 +1,7 @@
 """What an engine is asked for and what it returns: token ids both ways, nothing padded."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
@@ -74,6 +74,7 @@ class Response(NamedTuple):
         return self.finish != "stop"
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What draws responses. It takes token ids and returns token ids: text is nobody's business here."""
 

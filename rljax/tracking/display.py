@@ -9,7 +9,7 @@ Numbers arrive as they are; `display_text.METRICS` says what a person calls them
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, Self, TextIO
+from typing import Any, NamedTuple, Protocol, Self, TextIO, runtime_checkable
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -29,6 +29,7 @@ SHOWN_SAMPLES = 4
 SAMPLE_CHARACTERS = 200
 
 
+@runtime_checkable
 class Display(Protocol):
     """What a training loop shows of itself."""
 

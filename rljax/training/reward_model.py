@@ -237,6 +237,7 @@ def train_reward_model(
         score = make_score(setup.model, setup.mesh)
         before = _evaluate(setup, score, first.params, 0, folder, display)
         display.phase("reward model", setup.steps)
+        state = first
         for done, (state, numbers) in enumerate(updates(setup, first), start=1):
             write_row(folder, "reward_model", done, numbers)
             display.update(done, numbers)
