@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 Record = TypeVar("Record", bound=type)
+Value = TypeVar("Value")
 
 
 def documented(record: Record) -> Record:
@@ -44,6 +45,25 @@ def documented(record: Record) -> Record:
         lines = [f"    {name}: {text}".replace("\n", "\n        ") for name, text in texts.items()]
         record.__doc__ = "\n".join([inspect.cleandoc(record.__doc__ or ""), "", "Attributes:", *lines])
     return record
+
+
+def required(value: Value | None, name: str) -> Value:
+    """A value that may be absent elsewhere, where it has to be there.
+
+    Args:
+        value: of the field.
+        name: of the field, for the refusal.
+
+    Raises:
+        ValueError: it is absent.
+
+    Example:
+        >>> required(3, "state.step")
+        3
+    """
+    if value is None:
+        raise ValueError(f"{name} must be there, got None")
+    return value
 
 
 def _texts_of(record: type) -> Mapping[str, str]:

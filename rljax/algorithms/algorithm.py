@@ -8,8 +8,9 @@ Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, the 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.value_head import ValueHead, scalar
@@ -17,34 +18,37 @@ from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.ops.weights import token_mean
 from rljax.records import documented
 
+Data = TypeVar("Data", bound=Array | np.ndarray)
+"""Arrays of JAX where equations compute, of NumPy on the host."""
+
 
 @documented
-class Rollout(NamedTuple):
+class Rollout(NamedTuple, Generic[Data]):
     """Sampled responses and their rewards. Data: no gradient flows into it."""
 
-    mask: Bool[Array, "P G T"]
+    mask: Bool[Data, "P G T"]
     """Response tokens, end-of-sequence included."""
-    behaviour_logp: Float[Array, "P G T"]
+    behaviour_logp: Float[Data, "P G T"]
     """Log-probability under the distribution that was sampled from, nats."""
-    rewards: Float[Array, "P G"]
+    rewards: Float[Data, "P G"]
     """The outcome's reward, before any shaping."""
-    policy_logp: Float[Array, "P G T"] | None = None
+    policy_logp: Float[Data, "P G T"] | None = None
     """Under the policy before the update, when it differs from `behaviour_logp` (top-k, top-p, another engine)."""
-    ref_logp: Float[Array, "P G T"] | None = None
+    ref_logp: Float[Data, "P G T"] | None = None
     """Under the reference policy; for algorithms that need it."""
-    truncated: Bool[Array, "P G"] | None = None
+    truncated: Bool[Data, "P G"] | None = None
     """The token budget ran out before end-of-sequence; for algorithms that need it."""
-    valid: Bool[Array, "P G"] | None = None
+    valid: Bool[Data, "P G"] | None = None
     """False where the reward had no opinion: such a response takes no part."""
-    values: Float[Array, "P G T"] | None = None
+    values: Float[Data, "P G T"] | None = None
     """The critic's estimate before each token, in the reward's unit; for algorithms with a critic."""
-    bootstrap: Float[Array, "P G"] | None = None
+    bootstrap: Float[Data, "P G"] | None = None
     """The critic's estimate after the last token, for responses that were cut off; None: every response ended."""
-    step_rewards: Float[Array, "P G T"] | None = None
+    step_rewards: Float[Data, "P G T"] | None = None
     """Reward of each reasoning step, at the token where the step ends; for process supervision."""
-    step_end: Bool[Array, "P G T"] | None = None
+    step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
-    behaviour_entropy: Float[Array, "P G T"] | None = None
+    behaviour_entropy: Float[Data, "P G T"] | None = None
     """Entropy of the policy that sampled, at each token, nats; for algorithms with an exploration bonus."""
 
 
@@ -54,7 +58,7 @@ class Past(NamedTuple):
 
     memory: RewardHistory
     """The last rewards of every prompt."""
-    prompt_ids: Int[Array, "P"]
+    prompt_ids: Int[Array | np.ndarray, "P"]
     """Index of each prompt of the rollout in the memory; below 0 for a prompt without a past."""
 
 
@@ -82,7 +86,7 @@ class Term(NamedTuple):
     """Its factor in the loss, of either sign."""
     per_token: Callable[[TermInputs], Float[Array, "B T"]]
     """Inputs -> the term at each token."""
-    weights: Callable[[Rollout], Float[Array, "P G T"]] | None = None
+    weights: Callable[[Rollout[Array]], Float[Array, "P G T"]] | None = None
     """Rollout (its mask already that of the trained tokens) -> weights; None takes the surrogate's."""
     needs: str = "logp"
     """The field of `TermInputs` that it reads beside `logp`; "logp" when there is none."""
@@ -193,28 +197,28 @@ class Algorithm(NamedTuple):
 
 
 @documented
-class Batch(NamedTuple):
+class Batch(NamedTuple, Generic[Data]):
     """Inputs of the losses beside the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""
 
-    mask: Bool[Array, "B T"]
+    mask: Bool[Data, "B T"]
     """Trained tokens."""
-    advantage: Float[Array, "B T"]
+    advantage: Float[Data, "B T"]
     """Advantage of each trained token; 0 elsewhere."""
-    weights: Float[Array, "B T"]
+    weights: Float[Data, "B T"]
     """Weight of each token's surrogate, scaled and corrected."""
-    old_logp: Float[Array, "B T"]
+    old_logp: Float[Data, "B T"]
     """Log of the importance ratio's denominator, nats."""
-    policy_logp: Float[Array, "B T"]
+    policy_logp: Float[Data, "B T"]
     """Log-probability under the policy before the update, nats."""
-    ref_logp: Float[Array, "B T"] | None
+    ref_logp: Float[Data, "B T"] | None
     """Log-probability under the reference policy, nats; None where the rollout has none."""
-    term_weights: tuple[Float[Array, "B T"], ...]
+    term_weights: tuple[Float[Data, "B T"], ...]
     """Weights of each of the algorithm's terms."""
-    token_share: Float[Array, "B T"]
+    token_share: Float[Data, "B T"]
     """1 / (trained tokens of the optimiser batch) on its trained tokens: averages over the batch are sums with it."""
-    old_values: Float[Array, "B T"] | None = None
+    old_values: Float[Data, "B T"] | None = None
     """The critic's values at sampling; None without a critic, as the two below."""
-    value_target: Float[Array, "B T"] | None = None
+    value_target: Float[Data, "B T"] | None = None
     """The critic's targets, in the reward's unit."""
-    value_weights: Float[Array, "B T"] | None = None
+    value_weights: Float[Data, "B T"] | None = None
     """Weight of each token in the critic's loss."""

@@ -11,13 +11,13 @@ from rljax.ops.divergence import k3
 from rljax.ops.masked import zero_outside
 
 
-def _check_rows(batch: Batch, **arrays: Array | None) -> None:
+def _check_rows(batch: Batch[Array], **arrays: Array | None) -> None:
     for name, value in arrays.items():
         if value is not None and value.shape != batch.mask.shape:
             raise ValueError(f"{name} must have the batch's shape {list(batch.mask.shape)}, got {list(value.shape)}")
 
 
-def _check_terms(algorithm: Algorithm, batch: Batch) -> None:
+def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
     """Refuse a batch that another algorithm prepared, and terms that one name cannot tell apart."""
     if len(batch.term_weights) != len(algorithm.terms):
         raise ValueError(
@@ -38,7 +38,7 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
 
 
 def loss(
-    algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch, *, entropy: Float[Array, "B T"] | None = None
+    algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
 ) -> tuple[Float[Array, ""], LossMetrics]:
     """Loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
 
@@ -98,7 +98,7 @@ def loss(
 
 
 def value_loss(
-    algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch, *, outputs: Float[Array, "B T N"] | None = None
+    algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:
     """Critic's loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
 

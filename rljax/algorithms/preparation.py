@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout
@@ -12,6 +13,7 @@ from rljax.ops.gae import rewards_at_last_token
 from rljax.ops.masked import count_tokens, zero_outside
 from rljax.ops.unpublished.reward_history import temporal_advantage
 from rljax.ops.weights import token_mean
+from rljax.records import required
 
 _PER_TOKEN = ("behaviour_logp", "policy_logp", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy")
 _PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap")
@@ -26,14 +28,7 @@ _WHY = {
 }
 
 
-def _required(rollout: Rollout, name: str) -> Array:
-    """A field of the rollout that the algorithm reads."""
-    array = rollout._asdict()[name]
-    assert array is not None  # `_check_rollout` has seen to it
-    return array
-
-
-def _check_rollout(algorithm: Algorithm, rollout: Rollout) -> None:
+def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> None:
     """Refuse shapes that disagree, and the absence of what the algorithm reads."""
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
@@ -69,11 +64,11 @@ def _check_minibatches(prompts: int, **counts: int) -> None:
             raise ValueError(f"{name} must divide the {prompts} prompts of the rollout, got {count}")
 
 
-def _taking_part(rollout: Rollout) -> Rollout:
+def _taking_part(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[Array]:
     """Leave out every token of a response on which the reward had no opinion; host arrays become JAX's."""
-    rollout = jax.tree.map(jnp.asarray, rollout)
-    mask = rollout.mask.astype(bool)
-    return rollout._replace(mask=mask if rollout.valid is None else mask & rollout.valid.astype(bool)[..., None])
+    arrays: Rollout[Array] = jax.tree.map(jnp.asarray, rollout)
+    mask = arrays.mask.astype(bool)
+    return arrays._replace(mask=mask if arrays.valid is None else mask & arrays.valid.astype(bool)[..., None])
 
 
 def _present(**arrays: Array | None) -> dict[str, Array]:
@@ -81,18 +76,18 @@ def _present(**arrays: Array | None) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def _trained_tokens(algorithm: Algorithm, rollout: Rollout) -> Bool[Array, "P G T"]:
+def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
     """The tokens of kept groups, less those of filtered responses."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
         mask = mask & algorithm.keep_group(rollout.rewards, **_present(valid=rollout.valid))[:, None, None]
     if algorithm.filter_tokens is not None:
-        mask = algorithm.filter_tokens(mask, _required(rollout, "truncated"))
+        mask = algorithm.filter_tokens(mask, required(rollout.truncated, "rollout.truncated"))
     return mask
 
 
 def _rewards(
-    algorithm: Algorithm, rollout: Rollout, policy_logp: Array
+    algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"]]:
     """The reward of each response, and the same spread over its tokens: shaped by length, less the KL penalty."""
     rewards = rollout.rewards
@@ -101,11 +96,13 @@ def _rewards(
     token_rewards = rewards_at_last_token(rewards, rollout.mask)
     if algorithm.reward_kl is None:
         return rewards, token_rewards
-    penalty = algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, _required(rollout, "ref_logp"), rollout.mask)
+    penalty = algorithm.reward_kl(
+        jnp.zeros_like(policy_logp), policy_logp, required(rollout.ref_logp, "rollout.ref_logp"), rollout.mask
+    )
     return rewards + penalty.sum(-1), token_rewards + penalty
 
 
-def response_rewards(algorithm: Algorithm, rollout: Rollout) -> Float[Array, "P G"]:
+def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> Float[Array, "P G"]:
     """Rewards by which the responses of a rollout are compared: shaped by length, less the KL penalty.
 
     Args:
@@ -132,26 +129,30 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout) -> Float[Array, "P 
     return _rewards(algorithm, rollout, _policy_logp(rollout))[0]
 
 
-def _policy_logp(rollout: Rollout) -> Float[Array, "P G T"]:
+def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
     """Log-probability under the policy before the update; 0 outside the mask."""
     logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
     return zero_outside(logp, rollout.mask)
 
 
-def _group_credit(algorithm: Algorithm, rollout: Rollout, rewards: Array, past: Past | None) -> Float[Array, "P G T"]:
+def _group_credit(
+    algorithm: Algorithm, rollout: Rollout[Array], rewards: Array, past: Past | None
+) -> Float[Array, "P G T"]:
     """Credit of each response within its group, which earlier rewards of the prompt may complete."""
     assert algorithm.advantage is not None  # `_check_credit` has seen to it
     present = _present(valid=rollout.valid)
     if past is None:
         credit = algorithm.advantage(rewards, **present)
     else:
-        credit = temporal_advantage(past.memory, past.prompt_ids, rewards, advantage=algorithm.advantage, **present)
+        credit = temporal_advantage(
+            past.memory, jnp.asarray(past.prompt_ids), rewards, advantage=algorithm.advantage, **present
+        )
     return jnp.broadcast_to(credit[..., None], rollout.mask.shape)
 
 
 def _credit(
     algorithm: Algorithm,
-    rollout: Rollout,
+    rollout: Rollout[Array],
     rewards: Array,
     token_rewards: Array,
     *,
@@ -162,8 +163,8 @@ def _credit(
     if algorithm.token_advantage is not None:
         return algorithm.token_advantage(token_rewards, rollout.mask)
     if algorithm.step_advantage is not None:
-        step_end = _required(rollout, "step_end").astype(bool) & rollout.mask
-        return algorithm.step_advantage(_required(rollout, "step_rewards"), step_end)
+        step_end = required(rollout.step_end, "rollout.step_end").astype(bool) & rollout.mask
+        return algorithm.step_advantage(required(rollout.step_rewards, "rollout.step_rewards"), step_end)
     if algorithm.critic is None:
         return _group_credit(algorithm, rollout, rewards, past)
     critic = _critic_credit(algorithm.critic, rollout, token_rewards)
@@ -173,35 +174,41 @@ def _credit(
     return algorithm.mix(critic, _group_credit(algorithm, rollout, rewards, past), progress)
 
 
-def _critic_credit(critic: Critic, rollout: Rollout, token_rewards: Array) -> Float[Array, "P G T"]:
+def _critic_credit(critic: Critic, rollout: Rollout[Array], token_rewards: Array) -> Float[Array, "P G T"]:
     """Advantages under the critic's values."""
     present = _present(bootstrap=rollout.bootstrap)
     if critic.policy_lambda is not None:
         present["lambda_"] = critic.policy_lambda(count_tokens(rollout.mask)).astype(token_rewards.dtype)
-    return critic.advantage(token_rewards, _required(rollout, "values"), rollout.mask, **present)
+    return critic.advantage(token_rewards, required(rollout.values, "rollout.values"), rollout.mask, **present)
 
 
-def _advantage(algorithm: Algorithm, rollout: Rollout, trained: Rollout, credit: Array) -> Float[Array, "P G T"]:
+def _advantage(
+    algorithm: Algorithm, rollout: Rollout[Array], trained: Rollout[Array], credit: Array
+) -> Float[Array, "P G T"]:
     """Credit on the trained tokens, with its bonus, normalised."""
     advantage = zero_outside(credit, trained.mask)
     if algorithm.bonus is not None:
-        advantage = algorithm.bonus(advantage, _required(rollout, "behaviour_entropy"), trained.mask)
+        advantage = algorithm.bonus(
+            advantage, required(rollout.behaviour_entropy, "rollout.behaviour_entropy"), trained.mask
+        )
     if algorithm.normalize is not None:
         advantage = algorithm.normalize(advantage, trained.mask)
     return advantage
 
 
-def _for_each_minibatch(rollout: Rollout, count: int, weigh: Callable[[Rollout], Array]) -> Float[Array, "P G T"]:
+def _for_each_minibatch(
+    rollout: Rollout[Array], count: int, weigh: Callable[[Rollout[Array]], Array]
+) -> Float[Array, "P G T"]:
     """Weights of every mini-batch, each from its own prompts alone."""
     prompts = rollout.mask.shape[0]
     parts = jax.tree.map(lambda x: x.reshape(count, prompts // count, *x.shape[1:]), rollout)
     return jax.vmap(weigh)(parts).reshape(rollout.mask.shape)
 
 
-def _weights(algorithm: Algorithm, rollout: Rollout, policy_logp: Array, minibatches: int) -> Float[Array, "P G T"]:
+def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, minibatches: int) -> Float[Array, "P G T"]:
     """The surrogate's weights, scaled and corrected."""
 
-    def weigh(part: Rollout) -> Array:
+    def weigh(part: Rollout[Array]) -> Array:
         weights = algorithm.weights(part.mask)
         if algorithm.scale is None:
             return weights
@@ -213,10 +220,10 @@ def _weights(algorithm: Algorithm, rollout: Rollout, policy_logp: Array, minibat
     return weights * algorithm.correction(policy_logp, rollout.behaviour_logp, rollout.mask)
 
 
-def _term_weights(algorithm: Algorithm, trained: Rollout, minibatches: int) -> tuple[Float[Array, "P G T"], ...]:
+def _term_weights(algorithm: Algorithm, trained: Rollout[Array], minibatches: int) -> tuple[Float[Array, "P G T"], ...]:
     """Weights of each of the algorithm's terms."""
 
-    def surrogate_weights(part: Rollout) -> Array:
+    def surrogate_weights(part: Rollout[Array]) -> Array:
         return algorithm.weights(part.mask)
 
     return tuple(
@@ -226,12 +233,12 @@ def _term_weights(algorithm: Algorithm, trained: Rollout, minibatches: int) -> t
 
 
 def _critic_data(
-    critic: Critic | None, rollout: Rollout, trained: Rollout, token_rewards: Array, minibatches: int
+    critic: Critic | None, rollout: Rollout[Array], trained: Rollout[Array], token_rewards: Array, minibatches: int
 ) -> dict[str, Float[Array, "P G T"]]:
     """The critic's targets, and the weight of each token in its loss."""
     if critic is None:
         return {}
-    values, weights = _required(rollout, "values"), critic.weights
+    values, weights = required(rollout.values, "rollout.values"), critic.weights
     target = critic.target(token_rewards, values, rollout.mask, **_present(bootstrap=rollout.bootstrap))
     return {
         "old_values": zero_outside(values, trained.mask),
@@ -242,13 +249,13 @@ def _critic_data(
 
 def prepare(
     algorithm: Algorithm,
-    rollout: Rollout,
+    rollout: Rollout[Array] | Rollout[np.ndarray],
     *,
     minibatches: int = 1,
     value_minibatches: int | None = None,
     progress: Float[Array, ""] | float | None = None,
     past: Past | None = None,
-) -> Batch:
+) -> Batch[Array]:
     """Compute once for a rollout all that needs whole groups or the whole batch.
 
     Args:

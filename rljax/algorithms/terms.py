@@ -20,7 +20,7 @@ def _negative_logp(inputs: TermInputs) -> Array:
     return -inputs.logp
 
 
-def _on_correct_tokens(rollout: Rollout) -> Array:
+def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
     return positive_example_weights(rollout.rewards > 0, rollout.mask)
 
 

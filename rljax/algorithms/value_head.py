@@ -1,6 +1,6 @@
 """Last layers of a critic: one number, a mixture of heads, or a distribution over values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -111,7 +111,7 @@ def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21
     return ValueHead(bins, value, partial(hl_gauss, support=support, sigma_ratio=sigma_ratio), (low, high))
 
 
-HEADS = MappingProxyType(
+HEADS: Mapping[str, Callable[..., ValueHead]] = MappingProxyType(
     {"scalar": scalar, "mixture": mixture, "two_hot": categorical_two_hot, "hl_gauss": categorical_hl_gauss}
 )
 """Name -> factory; its keyword arguments are the head's options."""

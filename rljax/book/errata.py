@@ -1,6 +1,6 @@
 """Errors of documents about these algorithms, each with a counterexample that runs."""
 
-import re
+from string import ascii_lowercase
 
 from rljax.book import errata_design_critic, errata_design_dapo, errata_design_group, errata_others
 from rljax.book.erratum import Erratum, Evidence
@@ -15,8 +15,8 @@ def errata() -> tuple[Erratum, ...]:
 
 
 def _order(entry: Erratum) -> tuple[int, str]:
-    number, letter = re.fullmatch(r"(\d+)([a-z]?)", entry.number).groups()
-    return int(number), letter
+    digits = entry.number.rstrip(ascii_lowercase)
+    return int(digits), entry.number.removeprefix(digits)
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:

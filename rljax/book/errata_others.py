@@ -19,6 +19,7 @@ from rljax.ops.selection import rl_kl_from_pass_rate
 from rljax.ops.shaping import soft_overlong_penalty
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import sequence_mean, token_mean
+from rljax.records import required
 
 DAPO = "DAPO, arXiv:2503.14476"
 GRPO = "GRPO, arXiv:2402.03300"
@@ -187,7 +188,10 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
     """A reward normalisation in the group against GPG's default."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
-    ours, paper = float(advantage(rewards)[0, 0]), float(BY_NAME["gpg"]().advantage(rewards)[0, 0])
+    ours, paper = (
+        float(advantage(rewards)[0, 0]),
+        float(required(BY_NAME["gpg"]().advantage, "gpg.advantage")(rewards)[0, 0]),
+    )
     numbers = f"rewards 1, 0, 0, 0: normalised {ours:.3f}, GPG {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 

@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: Tyro's, for `--help` and for what it cannot read.
     """
     defaults = {"train": Train(starting_config(arguments[1:]))} if arguments[0] == "train" else {}
-    commands = [
+    commands: list[Any] = [
         Annotated[record, tyro.conf.subcommand(name, prefix_name=False, default=defaults.get(name, tyro.MISSING_NONPROP))]
         for name, (record, _) in COMMANDS.items()
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from rljax.records import documented
+from rljax.records import documented, required
 
 
 @documented
@@ -39,7 +39,7 @@ def run_algorithms(command: Algorithms) -> int:
 
     for name in command.names or sorted(BY_NAME):
         options = " ".join(f"{option}={value}" for option, value in option_names(name).items())
-        print(f"{name:<20}{inspect.getdoc(BY_NAME[name]).splitlines()[0]}\n{'':<20}{options}")
+        print(f"{name:<20}{required(inspect.getdoc(BY_NAME[name]), name).splitlines()[0]}\n{'':<20}{options}")
         if name in ABLATIONS:
             print(f"{'':<20}--without {' '.join(ABLATIONS[name])}")
     return 0

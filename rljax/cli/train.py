@@ -102,6 +102,8 @@ def load_experiment(name: str) -> TrainConfig:
             f"There is no experiment {name!r}; give a Python file that defines CONFIG, or one of {', '.join(known)}."
         )
     spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"The experiment {str(file)!r} is no Python file.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = vars(module).get("CONFIG")

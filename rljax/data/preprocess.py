@@ -8,6 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Bool, Float32
+
 from rljax.data.dataset import Loaded
 from rljax.data.duplicates import leaks, near_duplicates
 from rljax.data.measure import bins_of, complexity_of, response_length, summary, worded
@@ -18,7 +21,10 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.records import documented
 
-Verify = Callable[[Sequence[str], Sequence[str], Mapping[str, Sequence]], tuple[Sequence[float], Sequence[bool]]]
+Verify = Callable[
+    [Sequence[str], Sequence[str], Mapping[str, Sequence]],
+    tuple[Sequence[float] | Float32[np.ndarray, "N"], Sequence[bool] | Bool[np.ndarray, "N"]],
+]
 """`(prompts, completions, columns) -> (rewards, whether there is an opinion)`; a reward above 0 means right."""
 
 Watch = Callable[[Sequence, str], Iterable]

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from rljax.models import Params
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout import Groups, RolloutWorker
 from rljax.rollout.groups import concatenate, take
 
@@ -22,13 +22,14 @@ class Evaluation(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """Averages; rewards over the responses that the reward had an opinion on."""
         rollout = self.groups.rollout
-        rewards, lengths = rollout.rewards[rollout.valid], self.groups.attention.sum(-1)
+        valid = required(rollout.valid, "rollout.valid")
+        rewards, lengths = rollout.rewards[valid], self.groups.attention.sum(-1)
         return {
             "accuracy": float((rewards > 0).mean()) if rewards.size else math.nan,
             "reward": float(rewards.mean(dtype=np.float64)) if rewards.size else math.nan,
             "response_length": float(lengths.mean()),
-            "truncated_share": float(rollout.truncated.mean()),
-            **accuracy_by_length(rewards > 0, lengths[rollout.valid]),
+            "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
+            **accuracy_by_length(rewards > 0, lengths[valid]),
         }
 
 

@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.models import Params
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout import RolloutWorker
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
@@ -177,6 +177,7 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
     key = jax.random.fold_in(jax.random.key(seed), call.index)
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
+    valid, truncated = required(rollout.valid, "rollout.valid"), required(rollout.truncated, "rollout.truncated")
     for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
         problem = worker.prompts.problems[index]
         completion = worker.text(groups.tokens[place], groups.attention[place])
@@ -188,9 +189,9 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
                 "completion": completion,
                 "answer": problem.answer,
                 "given": vote(completion),
-                "reward": float(rollout.rewards[place]) if rollout.valid[place] else None,
+                "reward": float(rollout.rewards[place]) if valid[place] else None,
                 "tokens": int(groups.attention[place].sum()),
-                "truncated": bool(rollout.truncated[place]),
+                "truncated": bool(truncated[place]),
             }
         )
     return rows
@@ -301,7 +302,7 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
             place = row["problem"], row["sample"]
             fits = {"reward", "tokens", "truncated", "given", "completion", "prompt", "answer"} <= set(row)
         except (ValueError, KeyError, TypeError):
-            place, fits = None, False
+            row, place, fits = {}, None, False
         expected = next(wanted, None)
         if not fits or place != expected:
             raise InputError(

@@ -4,19 +4,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rljax.errors import InputError
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.language_model import abstract_params
-from rljax.models.policy import Params
+from rljax.models.policy import HostParams, Params
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -190,14 +190,14 @@ def _files(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(opened.keys(), weights)
 
 
-def _put(tree: dict, path: Path_, value) -> None:
+def _put(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
     *parents, last = path
     for key in parents:
         tree = tree.setdefault(key, {})
     tree[last] = value
 
 
-def _get(tree: dict, path: Path_):
+def _get(tree: PyTree, path: Path_) -> Any:
     for key in path:
         tree = tree[key]
     return tree
@@ -211,7 +211,7 @@ def load_params(folder: Path, config: TransformerConfig) -> Params:
     """
     files = _files(folder)
     expected = abstract_params(config)
-    params: dict = {}
+    params: dict[str | int, Any] = {}
     for entry in _entries(config):
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
@@ -238,7 +238,7 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 def save_pretrained(
     folder: Path,
     config: TransformerConfig,
-    params: Params,
+    params: Params | HostParams,
     *,
     bos: int | None,
     eos: int,

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
@@ -37,12 +38,12 @@ def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
     return nnx.to_pure_dict(nnx.split(Transformer(config, rngs=nnx.Rngs(key)))[1])
 
 
-def abstract_params(config: TransformerConfig) -> Params:
+def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
     """Shapes and dtypes of the parameters, without memory."""
     return jax.eval_shape(partial(init_params, config), jax.random.key(0))
 
 
-def count_parameters(params: Params) -> int:
+def count_parameters(params: PyTree[Array | np.ndarray | jax.ShapeDtypeStruct]) -> int:
     """Number of trained numbers."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
@@ -55,13 +56,14 @@ def positions_of(attention: Bool[Array, "B S"]) -> Int[Array, "B S"]:
 def hidden_states(
     model: Model,
     params: Params,
-    tokens: Int[Array, "R S"],
-    positions: Int[Array, "R S"],
-    segments: Int[Array, "R S"],
+    tokens: Int[Array | np.ndarray, "R S"],
+    positions: Int[Array | np.ndarray, "R S"],
+    segments: Int[Array | np.ndarray, "R S"],
     *,
     offset: Float[Array, "R S D"] | None = None,
 ) -> Float[Array, "R S D"]:
     """Last hidden states of whole sequences; `offset` is added to the tokens' embeddings."""
+    tokens, positions, segments = jnp.asarray(tokens), jnp.asarray(positions), jnp.asarray(segments)
     hidden, _ = model.module(params)(tokens, positions, visible_slots(segments), offset=offset)
     return hidden
 

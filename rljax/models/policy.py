@@ -7,10 +7,11 @@ The built-in transformer is one value of this record (`rljax.models.transformer_
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
@@ -19,6 +20,8 @@ from rljax.models.packed import Packed, Scores, batched, before_scored, scored_t
 from rljax.records import documented
 
 Params = PyTree[Array]
+HostParams = PyTree[np.ndarray]
+"""Parameters that were fetched to this host, to be written."""
 
 
 @documented
@@ -34,6 +37,7 @@ class Bound(NamedTuple):
         return self.function(self.argument, *arguments, **keywords)
 
 
+@runtime_checkable
 class Begin(Protocol):
     """Read prompts before the first token is drawn."""
 
@@ -44,6 +48,7 @@ class Begin(Protocol):
         ...
 
 
+@runtime_checkable
 class Advance(Protocol):
     """Read the token that was drawn."""
 
@@ -72,7 +77,7 @@ class ValueFunction(NamedTuple):
     """(key, the policy's parameters or None for a fresh start) -> parameters, with the entry `head` for the last layer."""
     outputs: Callable[[Params, Packed], Float[Array, "B T N"]]
     """(params, packed) -> numbers before each token, from which a value head reads the value."""
-    save: Callable[[Params, Path], None]
+    save: Callable[[HostParams, Path], None]
     """(params on the host, folder) -> a model folder."""
 
 
@@ -89,7 +94,7 @@ class Policy(NamedTuple):
     softmax(logits / temperature); differentiable in the parameters."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
     """(path of a parameter, its shape) -> the mesh axes ("data", "fsdp") that its axes are spread over."""
-    save: Callable[[Params, Path], None]
+    save: Callable[[HostParams, Path], None]
     """(params on the host, folder) -> a folder that the model can be loaded from."""
     decoder: Decoder | None = None
     """For the built-in engine; None: responses come from an engine of your own."""
@@ -108,7 +113,7 @@ def on_every_device(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionS
     return PartitionSpec(*[None] * len(shape))
 
 
-def not_saved(params: Params, folder: Path) -> None:
+def not_saved(params: HostParams, folder: Path) -> None:
     """Refuse to write a model: a `Policy.save` for models that have no format of their own.
 
     Raises:
@@ -147,7 +152,7 @@ def policy_of_logits(
     *,
     decoder: Decoder | None = None,
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] = on_every_device,
-    save: Callable[[Params, Path], None] = not_saved,
+    save: Callable[[HostParams, Path], None] = not_saved,
 ) -> Policy:
     """Make a policy of a model that gives the logits of every slot.
 

@@ -1,6 +1,7 @@
 """A Flax NNX decoder in the family of Llama, Mistral and Qwen.
 
-Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value heads, G = N / K, H head, F hidden, V vocabulary.
+Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value heads, G = N / K, H head, half = H / 2,
+F hidden, V vocabulary.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ class LayerCache(NamedTuple):
 Cache = tuple[LayerCache, ...]
 
 
-def rope_frequencies(config: TransformerConfig) -> Float[Array, "H/2"]:
+def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     """Radians a position, for each pair of a head's features."""
     exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
     frequencies = config.rope_theta**-exponents
@@ -36,7 +37,7 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "H/2"]:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies: Float[Array, "H/2"]) -> Array:
+def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies: Float[Array, "half"]) -> Array:
     """Turn the pair (i, i + H/2) of every head by its position's angle."""
     angle = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None, :]
     cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
@@ -143,7 +144,14 @@ class Layer(nnx.Module):
         self.feed_forward_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         self.feed_forward = SwiGLU(config, rngs=rngs)
 
-    def __call__(self, x, positions, visible, cache, slot):
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "B T"],
+        visible: Bool[Array, "B T S"],
+        cache: LayerCache | None,
+        slot: Int[Array, ""] | int,
+    ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
         mixed, cache = self.attention(self.attention_norm(x), positions, visible, cache, slot)
         x = x + mixed

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, save_pretrained
 from rljax.models.language_model import Model, advance_decode, begin_decode, init_params, score_tokens
-from rljax.models.policy import Bound, Decoder, Params, Policy, ValueFunction
+from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction
 from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
 
 
@@ -53,7 +53,7 @@ def transformer_policy(
     def init(key: PRNGKeyArray) -> Params:
         return init_params(config, key) if folder is None else load_params(folder, config)
 
-    def save(params: Params, into: Path) -> None:
+    def save(params: HostParams, into: Path) -> None:
         save_pretrained(into, config, params, bos=bos, eos=eos)
 
     return Policy(
@@ -81,7 +81,7 @@ def value_function(
         init: where its first parameters come from; None draws a head, and copies the policy's trunk where there is one.
     """
 
-    def save(params: Params, folder: Path) -> None:
+    def save(params: HostParams, folder: Path) -> None:
         save_value_model(folder, model, params, bos=bos, eos=eos)
 
     return ValueFunction(

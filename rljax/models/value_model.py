@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.models.huggingface import load_params, load_tensor, read_config, save_pretrained
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.packed import Packed, batched, before_scored
-from rljax.models.policy import Params
+from rljax.models.policy import HostParams, Params
 
 HEAD = "score.weight"
 SURPRISAL = "surprisal.weight"
@@ -93,7 +93,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
     return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=jnp.float32), packed)
 
 
-def save_value_model(folder: Path, model: ValueModel, params: Params, *, bos: int | None, eos: int) -> None:
+def save_value_model(folder: Path, model: ValueModel, params: Params | HostParams, *, bos: int | None, eos: int) -> None:
     """Write config.json and model.safetensors, the head as `score.weight` `[N, D]`."""
     names = {HEAD: "head"} | ({SURPRISAL: "surprisal"} if model.surprisal else {})
     extra = {tensor: np.asarray(jax.device_get(params[name])) for tensor, name in names.items()}

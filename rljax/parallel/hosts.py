@@ -41,16 +41,18 @@ def together(work: Callable[[], Returned]) -> Returned:
         InputError: it failed elsewhere.
         Exception: raised by `work` in this process.
     """
+    returned: list[Returned] = []
+    error: Exception | None = None
     try:
-        returned, error = work(), None
+        returned.append(work())
     except Exception as raised:  # of any kind: the other processes are waiting for the outcome
-        returned, error = None, raised
+        error = raised
     failed = np.flatnonzero(process_allgather(np.asarray(error is not None)))
     if error is not None:
         raise error
     if failed.size:
         raise InputError(f"Host {failed[0]} of {jax.process_count()} failed; see its own output for the reason.")
-    return returned
+    return returned[0]
 
 
 def on_first(work: Callable[[], object]) -> None:

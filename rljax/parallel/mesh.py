@@ -19,7 +19,11 @@ from rljax.errors import InputError
 DATA, FSDP = "data", "fsdp"
 
 
-def make_mesh(replicas: int | None, fsdp: int, devices: list[jax.Device] | None = None) -> Mesh:
+def make_mesh(
+    replicas: int | None,
+    fsdp: int,
+    devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
+) -> Mesh:
     """Lay devices out as `data x fsdp`: copies of the parameters, and the devices that share one.
 
     Args:

@@ -28,7 +28,7 @@ def micro_batches(tree: Tree, count: int, rows: int) -> list[Tree]:
 
 
 def filled_first(tree: Tree, mask: Bool[np.ndarray, "B T"], count: int) -> Tree:
-    """Move rows without a trained token to the end of their mini-batch, into micro-batches that need not be computed."""
+    """Move rows without a trained token to the end of their mini-batch: micro-batches of them alone need not be computed."""
     empty = ~mask.any(-1).reshape(count, -1)
     order = empty.argsort(axis=-1, stable=True) + np.arange(count)[:, None] * empty.shape[1]
     return jax.tree.map(lambda array: np.asarray(array)[order.reshape(-1)], tree)

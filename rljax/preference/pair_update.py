@@ -1,7 +1,7 @@
 """Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation of held-out pairs."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,16 @@ from rljax.preference.reward_model import score_sequences, sequence_tokens
 from rljax.records import documented
 
 Metrics = dict[str, Float[Array, ""]]
+Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
 @documented
-class Pairs(NamedTuple):
-    """Pairs as arrays, the preferred response first."""
+class Pairs(NamedTuple, Generic[Data]):
+    """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
 
-    tokens: Int[Array, "N 2 S"]
-    attention: Bool[Array, "N 2 S"]
-    margin: Float[Array, "N"]
+    tokens: Int[Data, "N 2 S"]
+    attention: Bool[Data, "N 2 S"]
+    margin: Float[Data, "N"]
 
 
 @documented
@@ -43,11 +44,12 @@ class EncodedPairs(NamedTuple):
     dropped: int
     """Pairs with a side that is too long."""
 
-    def padded(self, pad_id: int) -> Pairs:
+    def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """All of them in arrays as long as the longest side."""
         length = max(map(len, self.chosen + self.rejected))
         sides = [right_pad(rows, length, pad_id) for rows in (self.chosen, self.rejected)]
-        return Pairs(*(np.stack(both, axis=1) for both in zip(*sides, strict=True)), self.margin)
+        tokens, attention = (np.stack(both, axis=1) for both in zip(*sides, strict=True))
+        return Pairs(tokens, attention, self.margin)
 
 
 @documented
@@ -91,7 +93,7 @@ def encode_pairs(
 
 def make_pair_step(
     model: ValueModel, optimizer: optax.GradientTransformation, state: RewardState, mesh: Mesh
-) -> Callable[[RewardState, Pairs], tuple[RewardState, Metrics]]:
+) -> Callable[[RewardState, Pairs[Array]], tuple[RewardState, Metrics]]:
     """Compile one optimiser update towards the preferred responses.
 
     Args:
@@ -105,10 +107,10 @@ def make_pair_step(
         all of the pairs before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
     """
 
-    def step(state: RewardState, pairs: Pairs):
+    def step(state: RewardState, pairs: Pairs[Array]) -> tuple[RewardState, Metrics]:
         share = 1 / pairs.margin.size
 
-        def objective(params: Params, part: Pairs) -> tuple[Array, Metrics]:
+        def objective(params: Params, part: Pairs[Array]) -> tuple[Array, Metrics]:
             count, _, length = part.tokens.shape
             rows = part.tokens.reshape(2 * count, length), part.attention.reshape(2 * count, length)
             scores = score_sequences(model, params, *rows).reshape(count, 2)

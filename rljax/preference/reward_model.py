@@ -310,11 +310,8 @@ def reward_of_model(
     def reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
         agree("completions, which a reward model has to judge", repr([prompts, completions]))
         sequences = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
-        places = [place for place, tokens in enumerate(sequences) if not isinstance(tokens, Failed)]
-        rewards: list = list(sequences)
-        for place, value in zip(places, score(params, [sequences[place] for place in places]), strict=True):
-            rewards[place] = float(value)
-        return rewards
+        scores = iter(score(params, [tokens for tokens in sequences if not isinstance(tokens, Failed)]))
+        return [tokens if isinstance(tokens, Failed) else float(next(scores)) for tokens in sequences]
 
     reward_model.on_all_hosts = True  # its model is spread over their devices
     return reward_model

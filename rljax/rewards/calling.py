@@ -37,8 +37,8 @@ class Answer(NamedTuple):
     """The exception that the call raised, if it raised one."""
 
 
-def called_name(reward: Callable) -> str:
-    """Return the name of a function, or of any other callable, for messages.
+def called_name(reward: object) -> str:
+    """Return the name of a function, or of the class of any other object, for messages.
 
     Example:
         >>> import math

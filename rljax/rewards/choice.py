@@ -45,7 +45,7 @@ def read_letter(text: str) -> str | None:
     return (found[1] or found[2]).upper() if found else None
 
 
-def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
+def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion that answers yes or no as the reference does, else 0 (StrategyQA).
 
     The answer is the one that the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it
@@ -71,7 +71,9 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
     return _judge(read_yes_no, "yes or no", completions, answer)
 
 
-def multiple_choice(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
+def multiple_choice(
+    prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence
+) -> list[float | None]:
     r"""Give 1 for a completion that picks the letter of the reference, else 0.
 
     The answer is the one that the completion states (see `rljax.rewards.extract.stated_answer`), or the whole completion if it

@@ -95,7 +95,11 @@ def math_reward(
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=seconds, workers=workers, memory=_MEMORY)
 
     def judged(
-        prompts: Sequence[str], completions: Sequence[str], answer: Sequence, progress: Callable | None = None, **columns
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        answer: Sequence,
+        progress: Callable | None = None,
+        **columns: Sequence,
     ) -> list[float | Failed | None]:
         del prompts, columns
         references = [_reference(entry, position) for position, entry in enumerate(answer)]
@@ -133,7 +137,11 @@ def _reference(entry: object, position: int) -> str | None:
 
 
 def math(
-    prompts: Sequence[str], completions: Sequence[str], answer: Sequence, progress: Callable | None = None, **columns
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    answer: Sequence,
+    progress: Callable | None = None,
+    **columns: Sequence,
 ) -> list[float | Failed | None]:
     r"""Give 1 for a completion that states an answer which equals the reference mathematically, else 0.
 
@@ -160,7 +168,11 @@ def math(
 
 
 def math_or_last_number(
-    prompts: Sequence[str], completions: Sequence[str], answer: Sequence, progress: Callable | None = None, **columns
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    answer: Sequence,
+    progress: Callable | None = None,
+    **columns: Sequence,
 ) -> list[float | Failed | None]:
     """Judge as `math` does, but take the last number of a completion that states no answer.
 
@@ -186,7 +198,7 @@ def math_or_last_number(
     return math_reward(read=stated_answer_or_last_number)(prompts, completions, answer, progress, **columns)
 
 
-def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
+def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion with the right number after its last `####`, as GSM8K writes its solutions, else 0.
 
     The rest of that line must be the number and nothing else, except for a dollar sign, a percent sign, grouping commas and a
@@ -228,7 +240,7 @@ def _gsm8k_number(text: str) -> str | None:
     return found[1].replace("$", "").replace(",", "") if found else None
 
 
-def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns) -> list[float | None]:
+def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     r"""Give 1 for a completion that states the right integer from 0 to 999, with or without leading zeros, else 0.
 
     Args:

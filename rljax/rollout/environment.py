@@ -6,7 +6,7 @@ Token ids are never decoded and encoded again, so what is scored is exactly what
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Step(NamedTuple):
     """Whether the episode has ended."""
 
 
+@runtime_checkable
 class Environment(Protocol):
     """What the policy acts in. On several hosts every process plays all episodes, so it has to be deterministic.
 
@@ -69,7 +70,8 @@ class _Episode(NamedTuple):
     state: Any
     turns: tuple[Response, ...] = ()
     starts: tuple[int, ...] = ()
-    reward: float | Failed | None = None
+    reward: float | None = None
+    failure: Failed | None = None
     done: bool = False
 
     @property
@@ -160,7 +162,11 @@ def play(
             last = turn + 1 == environment.max_turns
             episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
     agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))
-    answer = read_answer([episode.reward for episode in episodes], called_name(environment), len(episodes))
+    answer = read_answer(
+        [episode.reward if episode.failure is None else episode.failure for episode in episodes],
+        called_name(environment),
+        len(episodes),
+    )
     check_failures(answer, called_name(environment), max_failure_share)
     return [_response(episode) for episode in episodes], Verdicts(answer.values, answer.valid, answer.failed)
 
@@ -172,7 +178,7 @@ def _begun(environment: Environment, request: Request, problem: Problem) -> _Epi
     except InputError:  # it says itself what the person has to change
         raise
     except Exception as error:  # an environment is a person's program, and may raise anything
-        return _Episode(request, None, reward=Failed("raised", one_line(error)))
+        return _Episode(request, None, failure=Failed("raised", one_line(error)))
 
 
 def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
@@ -195,14 +201,14 @@ def _advanced(
     turn = _cut(response, episode.room)
     starts, turns = (*episode.starts, episode.length), (*episode.turns, turn)
     episode = episode._replace(turns=turns, starts=starts)
-    if isinstance(episode.reward, Failed):
+    if episode.failure is not None:
         return episode._replace(done=True)
     try:
         step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
     except InputError:  # it says itself what the person has to change
         raise
     except Exception as error:  # an environment is a person's program, and may raise anything
-        return episode._replace(reward=Failed("raised", one_line(error)), done=True)
+        return episode._replace(failure=Failed("raised", one_line(error)), done=True)
     check_step(environment, step)
     rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]
     episode = episode._replace(state=step.state, reward=sum(rewards) if rewards else None)

@@ -19,7 +19,7 @@ from rljax.rollout.request import Response
 class Groups(NamedTuple):
     """P groups of G responses: what algorithms read of them, and beside it the tokens and what is known of the judging."""
 
-    rollout: Rollout
+    rollout: Rollout[np.ndarray]
     """All that algorithms read."""
     prompt_ids: Int[np.ndarray, "P"]
     """Index of each prompt among the training prompts; -1 for a group that only fills up."""
@@ -46,7 +46,7 @@ class Groups(NamedTuple):
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
         """Where there is a response; a group may have fewer than G."""
-        return self.attention.any(-1)
+        return np.asarray(self.attention.any(-1))
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:

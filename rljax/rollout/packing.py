@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from rljax.data.prompts import Demonstrations
 from rljax.models import Packed
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout.groups import Groups
 
 
@@ -35,7 +35,7 @@ def sequences_of(groups: Groups) -> Sequences:
         groups.prompt_attention.repeat(size, axis=0),
         groups.tokens.reshape(-1, length),
         groups.attention.reshape(-1, length),
-        groups.rollout.policy_logp.reshape(-1, length),
+        required(groups.rollout.policy_logp, "rollout.policy_logp").reshape(-1, length),
     )
 
 

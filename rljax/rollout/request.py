@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
@@ -75,6 +75,7 @@ class Response(NamedTuple):
         return self.finish != "stop"
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Draws responses. It takes token ids and returns token ids, never text."""
 

@@ -83,8 +83,8 @@ class RolloutWorker:
                 engine or environment breaks its contract.
         """
         member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
-        places = np.repeat(np.arange(len(prompt_ids)), member.sum(-1))
-        requests = self.requests([prompt_ids[place] for place in places], places.tolist(), key)
+        places = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()
+        requests = self.requests([prompt_ids[place] for place in places], places, key)
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
         responses, verdicts = self._played(params, requests, problems)
         prompts = left_pad([self.prompts.tokens[prompt_id] for prompt_id in prompt_ids], self.prompt_length, 0)

@@ -9,7 +9,7 @@ Numbers are passed unscaled; `display_text.METRICS` holds their labels, units an
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, Self, TextIO
+from typing import Any, NamedTuple, Protocol, Self, TextIO, runtime_checkable
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -29,11 +29,13 @@ SHOWN_SAMPLES = 4
 SAMPLE_CHARACTERS = 200
 
 
+@runtime_checkable
 class Display(Protocol):
     """Shows the progress of a training loop to a person."""
 
     def __enter__(self) -> Self:
         """Take the terminal."""
+        ...
 
     def __exit__(self, *exception: object) -> None:
         """Restore the terminal, also after an exception."""

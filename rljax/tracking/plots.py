@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -181,18 +182,19 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> Curve
             in_warm_start = False
         elif "accuracy" in row:
             before_rl = warm_steps - at if in_warm_start else 0
-            if before_rl == 0 or warm_scale is not None:
-                step = -before_rl * warm_scale if before_rl else (0 if in_warm_start else row["step"])
-                by_step[step] = row["accuracy"]
+            if before_rl == 0:
+                by_step[0 if in_warm_start else row["step"]] = row["accuracy"]
+            elif warm_scale is not None:
+                by_step[-before_rl * warm_scale] = row["accuracy"]
     steps = sorted(by_step)
     return Curve(np.array(steps, float), np.array([by_step[step] for step in steps], float))
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
-    # Two dollar signs in a title are no formula.
+    # A title is text: two dollar signs in it are no formula.
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     return figure
 

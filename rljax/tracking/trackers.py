@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from tensorboardX import SummaryWriter
@@ -198,7 +199,7 @@ class Trackers:
                 stack.callback(tracker.close)
 
 
-def _append_to(path) -> TextIO:
+def _append_to(path: Path) -> TextIO:
     # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
     return path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
 

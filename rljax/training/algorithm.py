@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jaxtyping import Array
 
-from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, loss, prepare, without
+from rljax.algorithms import BY_NAME, Algorithm, LossMetrics, Past, Rollout, loss, prepare, without
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.errors import InputError
 from rljax.ops.unpublished.reward_history import empty_history
+from rljax.records import required
 from rljax.training.config import TrainConfig
 from rljax.training.critic import check_critic, make_head
 
@@ -48,7 +49,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     check_critic(algorithm, config)
     if config.critic.head is not None:
         head = make_head(config.critic.head, config.critic.head_options)
-        algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
+        algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
     return with_pretrained_value(algorithm) if config.critic.mix_pretrained_value else algorithm
 
 
@@ -76,7 +77,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
             "cannot apply to it; leave it out."
         )
     try:
-        jax.eval_shape(lambda rollout: _one_loss(algorithm, config, rollout), _abstract_rollout(config))
+        jax.eval_shape(lambda: _one_loss(algorithm, config, _blank_rollout(config)))
     except ValueError as error:
         raise InputError(
             f"{name} with the options {config.algorithm.options} cannot train on {sampling.prompts} prompts x "
@@ -84,26 +85,26 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
         ) from error
 
 
-def _abstract_rollout(config: TrainConfig) -> Rollout:
+def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
     """A rollout of the run's sizes, without data."""
     sampling = config.sampling
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
-    number, flag = (lambda *s: jax.ShapeDtypeStruct(s, np.float32)), (lambda *s: jax.ShapeDtypeStruct(s, np.bool_))
+    number, flag = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
     return Rollout(
-        mask=flag(*shape),
-        behaviour_logp=number(*shape),
-        rewards=number(*shape[:2]),
-        policy_logp=number(*shape),
-        ref_logp=number(*shape),
-        truncated=flag(*shape[:2]),
-        values=number(*shape),
-        behaviour_entropy=number(*shape),
-        step_rewards=number(*shape),
-        step_end=flag(*shape),
+        mask=flag,
+        behaviour_logp=number,
+        rewards=number[..., 0],
+        policy_logp=number,
+        ref_logp=number,
+        truncated=flag[..., 0],
+        values=number,
+        behaviour_entropy=number,
+        step_rewards=number,
+        step_end=flag,
     )
 
 
-def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout) -> tuple:
+def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout[Array]) -> tuple[Array, LossMetrics]:
     """Prepare a rollout and take its loss."""
     prompts, remembered = config.sampling.prompts, config.sampling.remembered_rewards
     past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None

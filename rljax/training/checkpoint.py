@@ -73,7 +73,10 @@ class Notes(NamedTuple):
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Notes":
         """Read what `_asdict` and JSON made of notes."""
-        return cls(**{name: Quality(*value) if isinstance(value, list) else value for name, value in raw.items()})
+        fields: dict[str, Any] = {
+            name: Quality(*value) if isinstance(value, list) else value for name, value in raw.items()
+        }
+        return cls(**fields)
 
 
 @documented

@@ -3,7 +3,7 @@
 import signal
 import threading
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 
 class Interrupted(Exception):
@@ -15,7 +15,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous: dict[int, object] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         """Take the signals over, where that is possible (the main thread)."""

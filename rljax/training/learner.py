@@ -14,6 +14,7 @@ from rljax.ops.divergence import ema_update
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, filled_first, micro_batches, put_rows
+from rljax.records import required
 from rljax.rollout import Groups, Sequences, pack, pad, sequences_of
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, UpdateMetrics, mean_of
 from rljax.training.optimizer import critic_optimizer, learning_rate_of
@@ -83,12 +84,12 @@ def progress(setup: Setup, state: TrainState) -> float:
     return int(state.step) / setup.config.optimization.steps
 
 
-def make_observe(setup: Setup) -> Callable[[TrainState, Rollout, Sequences], Rollout]:
+def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Rollout[np.ndarray]]:
     """Compile what adds to a rollout the scores that the algorithm reads: the reference's, the sampling policy's entropy."""
     algorithm, config = setup.algorithm, setup.config
     scores = make_scores(make_score(setup.policy, config.sampling.temperature), setup.mesh, config.microbatch_rows)
 
-    def observe(state: TrainState, rollout: Rollout, sequences: Sequences) -> Rollout:
+    def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
         if algorithm.needs("ref_logp"):
             rollout = rollout._replace(ref_logp=scores(state.reference, sequences).logp.reshape(shape))
@@ -101,11 +102,13 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout, Sequences], Rol
 
 def make_recall(
     setup: Setup, state: TrainState
-) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout], tuple[TrainState, Past | None]]:
+) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout[np.ndarray]], tuple[TrainState, Past | None]]:
     """Compile what recalls the past of a rollout's prompts and then remembers the rollout too; None where nothing is remembered."""
     remember = make_remember(setup.algorithm, state)
 
-    def recall(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout) -> tuple[TrainState, Past | None]:
+    def recall(
+        state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]
+    ) -> tuple[TrainState, Past | None]:
         if state.remembered is None:
             return state, None
         past = Past(fetch(state.remembered), prompt_ids)
@@ -116,7 +119,7 @@ def make_recall(
 
 def make_improve(
     setup: Setup, state: TrainState
-) -> Callable[[TrainState, Sequences, Batch], tuple[TrainState, UpdateMetrics | None]]:
+) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, UpdateMetrics | None]]:
     """Compile the policy's updates of a rollout, the step of the reference that follows them, and the count of RL steps."""
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
@@ -124,8 +127,10 @@ def make_improve(
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     minibatches, rows = config.optimization.minibatches, config.microbatch_rows
 
-    def improve(state: TrainState, sequences: Sequences, batch: Batch) -> tuple[TrainState, UpdateMetrics | None]:
-        history = []
+    def improve(
+        state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]
+    ) -> tuple[TrainState, UpdateMetrics | None]:
+        history: list[UpdateMetrics] = []
         for part in micro_batches(filled_first((sequences, batch), batch.mask, minibatches), minibatches, rows):
             if part[1].weights.any():
                 state, metrics = update(state, *put_rows(setup.mesh, (pack(part[0]), part[1]), leading=1))
@@ -145,17 +150,18 @@ def make_teach(
     state: TrainState,
     *,
     passes: int = 1,
-) -> Callable[[TrainState, Sequences, Batch], tuple[TrainState, CriticMetrics | None]]:
+) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, CriticMetrics | None]]:
     """Compile what teaches the critic a prepared rollout, in as many updates as its schedule has, times `passes`."""
-    update = make_value_step(algorithm, setup.critic, optimizer, state, setup.mesh)
+    critic = required(setup.critic, "setup.critic")
+    update = make_value_step(algorithm, critic, optimizer, state, setup.mesh)
 
-    def teach(state: TrainState, sequences: Sequences, batch: Batch) -> tuple[TrainState, CriticMetrics | None]:
-        check_support(setup.critic.head, batch)
-        history = []
+    def teach(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, CriticMetrics | None]:
+        check_support(critic.head, batch)
+        history: list[CriticMetrics] = []
         rows = filled_first((sequences, batch), batch.mask, schedule.minibatches)
         parts = [(pack(part[0]), part[1]) for part in micro_batches(rows, schedule.minibatches, schedule.rows)]
         for part in parts * (schedule.passes * passes):
-            if part[1].value_weights.any():
+            if required(part[1].value_weights, "batch.value_weights").any():
                 state, metrics = update(state, *put_rows(setup.mesh, part, leading=1))
                 history.append(jax.device_get(metrics))
         return state, mean_of(history)
@@ -165,24 +171,28 @@ def make_teach(
 
 def make_rollout_values(
     setup: Setup, algorithm: Algorithm
-) -> Callable[[TrainState, Rollout, Sequences], Float[np.ndarray, "P G T"]]:
+) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Float[np.ndarray, "P G T"]]:
     """Compile the values that credit and targets are made of: the critic's, with the pretrained one's where blended."""
-    values_of = make_values(setup.critic, setup.mesh, setup.config.microbatch_rows)
-    blend = algorithm.critic.blend
+    values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, setup.config.microbatch_rows)
+    blend = required(algorithm.critic, "algorithm.critic").blend
+
+    def values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
+        return values_of(required(state.critic, "state.critic").params, sequences).reshape(rollout.mask.shape)
+
+    if blend is None:
+        return values
 
     @jax.jit
     def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
         return blend(before, now, done, outcome_explained(now, rewards, mask))
 
-    def values(state: TrainState, rollout: Rollout, sequences: Sequences) -> Float[np.ndarray, "P G T"]:
-        now = values_of(state.critic.params, sequences).reshape(rollout.mask.shape)
-        if blend is None:
-            return now
-        before = values_of(state.critic.pretrained, sequences).reshape(rollout.mask.shape)
+    def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
+        now = values(state, rollout, sequences)
+        before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
         done = np.float32(progress(setup, state))
         return np.asarray(blended(before, now, rollout.rewards, rollout.mask, done))
 
-    return values
+    return blended_values
 
 
 def outcome_explained(
@@ -192,12 +202,12 @@ def outcome_explained(
     return explained_variance(values, jnp.broadcast_to(rewards[..., None], values.shape), mask)
 
 
-def measured_credit(algorithm: Algorithm, rollout: Rollout, batch: Batch) -> CreditMetrics:
+def measured_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:
     """Measure the credit of a prepared rollout, on its trained tokens."""
     shape = rollout.mask.shape
     mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
     measured = jax.device_get(credit_metrics(rollout.values, rollout.rewards, mask, advantage))
-    policy_lambda = algorithm.critic.policy_lambda
+    policy_lambda = required(algorithm.critic, "algorithm.critic").policy_lambda
     if policy_lambda is None or not mask.any():
         return measured
     lambdas = np.asarray(policy_lambda(jnp.asarray(mask.sum(-1, dtype=np.int32))))[mask.any(-1)]

@@ -20,7 +20,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import agree, is_first, of_first, on_first, together
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout import DecodingEngine, Engine, Environment
 from rljax.rollout.engine import check_decoder
 from rljax.tracking.display import make_display
@@ -95,13 +95,8 @@ def train(
         InputError: something in the configuration, the data, the reward or another argument cannot work; nothing was overwritten.
         Interrupted: Ctrl-C; the run is saved and can be resumed.
     """
-    if (config is None) == (resume is None):
-        raise InputError("train() takes either a configuration or resume=FOLDER, one of the two.")
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems)
-    existing = None if resume is None else together(lambda: RunFolder.open(resume))
-    if existing is not None:
-        config, needed = saved_settings(existing.config)
-        check_seams(needed, seams)
+    config, existing = settings_of(config, resume, seams)
     agree("settings", repr((config, seams.names())))
     setup = together(lambda: make_setup(config, seams))
     texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
@@ -123,6 +118,24 @@ def train(
         run = Run(setup.watched(display.judging), folder, display, kept, stop)
         display.header(describe(setup, checkpoint.state, folder))
         return execute(run, checkpoint)
+
+
+def settings_of(
+    config: TrainConfig | None, resume: str | Path | None, seams: Seams
+) -> tuple[TrainConfig, RunFolder | None]:
+    """The settings of a run, and its folder where it is continued.
+
+    Raises:
+        InputError: not exactly one of `config` and `resume`, or not the arguments that the run was started with.
+    """
+    if config is not None and resume is None:
+        return config, None
+    if config is not None or resume is None:
+        raise InputError("train() takes either a configuration or resume=FOLDER, one of the two.")
+    existing = together(lambda: RunFolder.open(resume))
+    saved, needed = saved_settings(existing.config)
+    check_seams(needed, seams)
+    return saved, existing
 
 
 def new_folder(config: TrainConfig, seams: Seams) -> RunFolder:
@@ -178,7 +191,7 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
     if setup.critic is None:
         return None
     optimizer = critic_optimizer(setup.config, setup.algorithm)
-    blended = setup.algorithm.critic.blend is not None
+    blended = required(setup.algorithm.critic, "algorithm.critic").blend is not None
     return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
 
 
@@ -241,4 +254,5 @@ def finish(run: Run, checkpoint: Checkpoint) -> Result:
             f"Metrics: {folder.metrics}, samples: {folder.samples}, TensorBoard: {folder.tensorboard}",
         ]
     )
-    return Result(folder.path, notes.quality_before.accuracy, notes.quality.accuracy, checkpoint.state.params)
+    before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
+    return Result(folder.path, before.accuracy, after.accuracy, checkpoint.state.params)

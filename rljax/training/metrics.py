@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from rljax.algorithms import LossMetrics
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
 
@@ -28,7 +28,7 @@ def present(record: Any) -> Numbers:
         if isinstance(value, dict):
             numbers |= value
         elif isinstance(value, tuple):
-            numbers |= value.numbers() if hasattr(value, "numbers") else present(value)
+            numbers |= value.numbers() if isinstance(value, LossMetrics) else present(value)
         elif value is not None:
             numbers[name] = float(value)
     return numbers
@@ -139,13 +139,13 @@ def rollout_metrics(collected: Collected, *, version: int, seconds: float) -> Ro
     """
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups
     lengths = sampled.attention.sum(-1)[sampled.present]
-    rewards = rollout.rewards[rollout.valid]
+    rewards = rollout.rewards[required(rollout.valid, "rollout.valid")]
     age = version - trained.version[trained.present]
     return RolloutMetrics(
         reward=float(rewards.mean()) if rewards.size else None,
         accuracy=float((rewards > 0).mean()) if rewards.size else None,
         response_length=float(lengths.mean()),
-        truncated_share=float(rollout.truncated[sampled.present].mean()),
+        truncated_share=float(required(rollout.truncated, "rollout.truncated")[sampled.present].mean()),
         group_size=float(sampled.present.sum(-1).mean()),
         filtered_ratio=collected.filtered_ratio,
         tries=collected.tries,

@@ -149,7 +149,7 @@ def load(
     """
     run = RunFolder.open(target) if is_run(target) else None
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
-    overrides = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
+    overrides: dict[str, str | int | None] = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
     overrides["max_response_tokens"] = max_response_tokens
     config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
     config = replace(config, devices=fitted(config.devices))
@@ -163,8 +163,8 @@ def load(
     refuse_missing([name for name in absent if name not in JUDGING])
     if judging:
         seams = seams._replace(reward=partial(_refuse_to_judge, judging))
-    problems = make_problems(config) if problems is None else Problems(problems, problems)
-    return _opened(config, seams, problems, run, which)._replace(missing=judging)
+    split = make_problems(config) if problems is None else Problems(problems, problems)
+    return _opened(config, seams, split, run, which)._replace(missing=judging)
 
 
 def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list[float]:

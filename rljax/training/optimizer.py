@@ -7,6 +7,7 @@ import optax
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.records import required
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
 
@@ -104,7 +105,7 @@ def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
     """Peak learning rate of the critic in RL."""
     if config.critic.learning_rate is not None:
         return config.critic.learning_rate
-    return config.optimization.learning_rate * algorithm.critic.learning_rate_ratio
+    return config.optimization.learning_rate * required(algorithm.critic, "algorithm.critic").learning_rate_ratio
 
 
 def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:

@@ -13,7 +13,7 @@ from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.training.config import IterationConfig, TaskConfig, TrainConfig
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
@@ -60,7 +60,7 @@ def make_problems(config: TrainConfig) -> Problems:
         "demonstration_column": data.demonstration_column,
         "on_error": data.on_error,
     }
-    loaded = read_problems(data.dataset, **options)
+    loaded = read_problems(required(data.dataset, "config.data.dataset"), **options)
     if config.reward.name in COMPARING and not any(problem.answer for problem in loaded.problems):
         raise InputError(
             f"The reward {config.reward.name!r} compares with answers, and no problem of {data.dataset!r} has one; choose one that "
@@ -98,6 +98,6 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
     weights, seed = config.data.length_weights, config.run.seed
     if weights is None:
         return PromptStream(places, seed=seed)
-    worked = all(problem.demonstration for problem in problems)
-    lengths = [len(problem.demonstration if worked else problem.prompt) for problem in problems]
-    return LengthStream(places, lengths, weights=weights, seed=seed)
+    worked = [problem.demonstration for problem in problems if problem.demonstration]
+    texts = worked if len(worked) == len(problems) else [problem.prompt for problem in problems]
+    return LengthStream(places, [len(text) for text in texts], weights=weights, seed=seed)

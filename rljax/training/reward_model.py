@@ -209,7 +209,7 @@ def updates(setup: RewardSetup, state: RewardState) -> Iterator[tuple[RewardStat
         (part,) = micro_batches(Pairs(*(array[rows] for array in pairs)), 1, setup.microbatch)
         state, metrics = step(state, put_rows(setup.mesh, part, leading=1))
         numbers = {name: float(value) for name, value in metrics.items()}
-        yield state, numbers | {"learning_rate": float(schedule(done)), "seconds": time.monotonic() - begun}
+        yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - begun}
 
 
 def train_reward_model(
@@ -237,6 +237,7 @@ def train_reward_model(
         score = make_score(setup.model, setup.mesh)
         before = _evaluate(setup, score, first.params, 0, folder, display)
         display.phase("reward model", setup.steps)
+        state = first
         for done, (state, numbers) in enumerate(updates(setup, first), start=1):
             write_row(folder, "reward_model", done, numbers)
             display.update(done, numbers)

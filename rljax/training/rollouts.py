@@ -14,6 +14,7 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.ops.unpublished.reward_history import RewardHistory, push_history
 from rljax.parallel import put
+from rljax.records import required
 from rljax.rollout import Collected, Groups, RolloutWorker, collect
 from rljax.training.config import TrainConfig
 from rljax.training.state import TrainState, draw_key
@@ -101,14 +102,9 @@ def next_rollout(
         )
         return groups
 
-    def keep(groups: Groups) -> Bool[np.ndarray, "P"]:
-        rollout = for_algorithm(groups)
-        opinions = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
-        return np.asarray(algorithm.keep_group(jnp.asarray(rollout.rewards), **opinions))
-
     collected = collect(
         sample,
-        None if algorithm.keep_group is None else keep,
+        None if algorithm.keep_group is None else partial(kept, algorithm.keep_group),
         wanted=sampling.prompts,
         carried=carried,
         max_tries=sampling.max_tries,
@@ -116,20 +112,29 @@ def next_rollout(
     return state, history, collected
 
 
-def for_algorithm(groups: Groups) -> Rollout:
+def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
+    """Which groups an algorithm's `keep_group` keeps."""
+    rollout = for_algorithm(groups)
+    opinions = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
+    return np.asarray(keep_group(jnp.asarray(rollout.rewards), **opinions))
+
+
+def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
     """The rollout as algorithms get it: `valid` is there only where some response has no reward."""
     rollout = groups.rollout
-    return rollout._replace(valid=None) if rollout.valid.all() else rollout
+    return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
 
-def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batch]:
+def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batch[np.ndarray]]:
     """Compile `(rollout, progress=None, past=None) -> Batch` of host arrays."""
 
     @jax.jit
-    def compiled(rollout: Rollout, progress: Array | None, past: Past | None) -> Batch:
+    def compiled(rollout: Rollout[Array], progress: Array | None, past: Past | None) -> Batch[Array]:
         return prepare(algorithm, rollout, progress=progress, past=past, **minibatches)
 
-    def prepared(rollout: Rollout, *, progress: float | None = None, past: Past | None = None) -> Batch:
+    def prepared(
+        rollout: Rollout[np.ndarray], *, progress: float | None = None, past: Past | None = None
+    ) -> Batch[np.ndarray]:
         return jax.device_get(compiled(rollout, None if progress is None else np.float32(progress), past))
 
     return prepared
@@ -140,7 +145,7 @@ def make_remember(algorithm: Algorithm, state: TrainState) -> Callable[..., Rewa
     out_shardings = jax.tree.map(lambda array: array.sharding, state.remembered)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=out_shardings)
-    def remember(memory: RewardHistory, prompt_ids: Array, rollout: Rollout) -> RewardHistory:
+    def remember(memory: RewardHistory, prompt_ids: Array, rollout: Rollout[Array]) -> RewardHistory:
         return push_history(memory, prompt_ids, response_rewards(algorithm, rollout), valid=rollout.valid)
 
     return remember

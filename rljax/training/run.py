@@ -8,6 +8,7 @@ from rljax.data.fault import describe as describe_faults
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
 from rljax.parallel import any_host
+from rljax.records import required
 from rljax.tracking.display import Display
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import Trackers
@@ -93,7 +94,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         f"run folder {folder.path}",
     ]
     if setup.critic is not None:
-        trained = count_parameters(setup.critic.learned(state.critic.params))
+        trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
         lines.insert(2, f"critic from {start}: {trained:,} parameters that learn")
     dropped = train.dropped + heldout.dropped

@@ -84,7 +84,7 @@ def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequen
     return scores
 
 
-def has_tokens(part: tuple[Packed, Batch]) -> Bool[Array, ""]:
+def has_tokens(part: tuple[Packed, Batch[Array]]) -> Bool[Array, ""]:
     """Whether any token of these rows is trained on."""
     return part[1].mask.any()
 
@@ -102,7 +102,7 @@ def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
 
 def make_policy_step(
     algorithm: Algorithm, score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
-) -> Callable[[TrainState, Packed, Batch], tuple[TrainState, UpdateMetrics]]:
+) -> Callable[[TrainState, Packed, Batch[Array]], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
 
     Args:
@@ -116,8 +116,8 @@ def make_policy_step(
         `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
     """
 
-    def step(state: TrainState, packed: Packed, batch: Batch) -> tuple[TrainState, UpdateMetrics]:
-        def objective(params: Params, part: tuple[Packed, Batch]) -> tuple[Array, LossMetrics]:
+    def step(state: TrainState, packed: Packed, batch: Batch[Array]) -> tuple[TrainState, UpdateMetrics]:
+        def objective(params: Params, part: tuple[Packed, Batch[Array]]) -> tuple[Array, LossMetrics]:
             packed, batch = part
             scores = score(params, packed)
             return loss(algorithm, scores.logp, batch, entropy=scores.entropy)

@@ -12,6 +12,7 @@ from functools import partial
 from rljax.algorithms import Algorithm
 from rljax.ops.weights import token_mean
 from rljax.parallel import any_host, fetch, on_first
+from rljax.records import required
 from rljax.rollout import Groups, pad, sequences_of
 from rljax.training.algorithm import one_response_a_prompt
 from rljax.training.checkpoint import LAST, Checkpoint
@@ -37,7 +38,7 @@ def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
 
 def monte_carlo(algorithm: Algorithm) -> Algorithm:
     """The part of an algorithm that remains while the policy is fixed: its critic on Monte-Carlo returns of every response."""
-    critic = algorithm.critic
+    critic = required(algorithm.critic, "algorithm.critic")
     return Algorithm(
         advantage=None,
         log_ratio=algorithm.log_ratio,
@@ -90,7 +91,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)
         run.log("value", done, present(metrics) | {"seconds": time.monotonic() - begun})
-        if any_host(good_enough(metrics.credit, setup.config.critic)):
+        if any_host(good_enough(required(metrics.credit, "metrics.credit"), setup.config.critic)):
             break
         if done % setup.config.run.checkpoint_every == 0:
             run.save(LAST, checkpoint)
@@ -124,6 +125,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
 
 def save_critic(run: Run, state: TrainState) -> None:
     """Write the critic as a model folder, which `--critic RUN` of another run starts from."""
-    folder, params = critic_folder(run.folder.path), fetch(state.critic.params)
-    on_first(lambda: run.setup.critic.function.save(params, folder))
+    critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
+    params = fetch(required(state.critic, "state.critic").params)
+    on_first(lambda: critic.function.save(params, folder))
     run.display.message(f"The pretrained critic lies in {folder}.")

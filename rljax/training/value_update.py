@@ -15,7 +15,7 @@ from rljax.algorithms.value_head import ValueHead
 from rljax.errors import InputError
 from rljax.models import Packed, Params
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout import Sequences, pack
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic
@@ -45,7 +45,7 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig, devices: int) -> V
         InputError: the devices cannot share the rows of an update.
     """
     prompts, group_size = config.sampling.prompts, config.sampling.group_size
-    updates = config.optimization.minibatches * algorithm.critic.updates
+    updates = config.optimization.minibatches * required(algorithm.critic, "algorithm.critic").updates
     minibatches = gcd(prompts, updates)
     rows = prompts // minibatches * group_size
     fitting = [n for n in range(1, rows + 1) if rows % n == 0 and n % devices == 0 and n <= config.microbatch_rows]
@@ -74,7 +74,7 @@ def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequ
 
 def make_value_step(
     algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
-) -> Callable[[TrainState, Packed, Batch], tuple[TrainState, CriticMetrics]]:
+) -> Callable[[TrainState, Packed, Batch[Array]], tuple[TrainState, CriticMetrics]]:
     """Compile one optimiser update of the critic.
 
     Args:
@@ -88,10 +88,10 @@ def make_value_step(
         `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
     """
 
-    def step(state: TrainState, packed: Packed, batch: Batch) -> tuple[TrainState, CriticMetrics]:
-        before = state.critic
+    def step(state: TrainState, packed: Packed, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
+        before = required(state.critic, "state.critic")
 
-        def objective(learned: Params, part: tuple[Packed, Batch]) -> tuple[Array, ValueMetrics]:
+        def objective(learned: Params, part: tuple[Packed, Batch[Array]]) -> tuple[Array, ValueMetrics]:
             packed, batch = part
             outputs = critic.function.outputs({**before.params, **learned}, packed)
             return value_loss(algorithm, critic.head.value(outputs), batch, outputs=outputs)
@@ -99,14 +99,15 @@ def make_value_step(
         learned = critic.learned(before.params)
         gradient, sums = accumulate(objective, learned, (packed, batch), counts=has_tokens)
         updates, opt_state = optimizer.update(gradient, before.opt_state, learned)
-        params = {**before.params, **optax.apply_updates(learned, updates)}
+        changed = optax.apply_updates(learned, updates)
+        params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict
         metrics = CriticMetrics(sums.loss, explained_variance_of(sums), optax.tree.norm(gradient))
         return state._replace(critic=before._replace(params=params, opt_state=opt_state)), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
 
-def check_support(head: ValueHead, batch: Batch) -> None:
+def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
     """Refuse returns that a categorical head cannot express.
 
     Raises:
@@ -114,7 +115,7 @@ def check_support(head: ValueHead, batch: Batch) -> None:
     """
     if head.support is None or not batch.mask.any():
         return
-    targets = batch.value_target[batch.mask]
+    targets = required(batch.value_target, "batch.value_target")[batch.mask]
     low, high = head.support
     slack = 1e-4 * (high - low)  # targets are sums in float32, and may round past the end they stand on
     if targets.min() < low - slack or targets.max() > high + slack:

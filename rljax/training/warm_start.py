@@ -7,6 +7,7 @@ import jax
 from rljax.data.prompts import PromptStream
 from rljax.evaluation.greedy import evaluate
 from rljax.parallel import put_rows
+from rljax.records import required
 from rljax.rollout import demonstrated, pack
 from rljax.training.checkpoint import Checkpoint
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
@@ -17,7 +18,7 @@ from rljax.training.update import make_score, make_supervised_step
 def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Imitate demonstrations until the step limit, or until held-out accuracy reaches its threshold."""
     config, setup = run.config, run.setup
-    settings, demonstrations = config.warm_start, setup.demonstrations
+    settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")
     if demonstrations.dropped:
         run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
     sequences = demonstrated(demonstrations)
@@ -34,7 +35,8 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         checkpoint = checkpoint._replace(state=state)
         done = int(state.warm_step)
         numbers = {name: float(value) for name, value in metrics.items()}
-        numbers |= {"learning_rate": learning_rate_of(state.opt_state), "seconds": time.monotonic() - begun}
+        numbers["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
+        numbers["seconds"] = time.monotonic() - begun
         run.log("warm_start", done, numbers)
         if settings.accuracy is not None and done % settings.eval_every == 0:
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]

@@ -54,7 +54,8 @@ class Link(NamedTuple):
                 if isinstance(kind, type) and issubclass(kind, Exception):
                     raise kind("in the program")
                 raise CandidateError(name)
-        raise CandidateError("the message is not an answer")
+            case _:
+                raise CandidateError("the message is not an answer")
 
     def _remote(self, number: int) -> "Remote":
         return Remote(self, number)

@@ -2,11 +2,11 @@
 
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
-_FLAG = type(tyro.conf.arg())
+_FLAG: Any = type(tyro.conf.arg())
 
 
 @cache

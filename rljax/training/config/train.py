@@ -182,18 +182,22 @@ def _task(value: TaskConfig | str | None) -> TaskConfig | None:
     return task_named(value)() if isinstance(value, str) else value
 
 
+def _unknown(names: set[str]) -> InputError:
+    return InputError(
+        f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
+        "version cannot be opened; train it again, or install the version that made it."
+    )
+
+
 def _refuse_unknown(names: set[str]) -> None:
     if names:
-        raise InputError(
-            f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
-            "version cannot be opened; train it again, or install the version that made it."
-        )
+        raise _unknown(names)
 
 
 def _read(group: type, raw: object) -> Any:
     """One group of settings; JSON's lists become tuples again."""
     if not isinstance(raw, Mapping):
-        _refuse_unknown({str(raw)})
+        raise _unknown({str(raw)})
     _refuse_unknown(set(raw) - {entry.name for entry in fields(group)})
     return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
 
