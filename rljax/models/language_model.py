@@ -16,12 +16,15 @@ from rljax.models.config import TransformerConfig
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
 from rljax.models.policy import Params
 from rljax.models.transformer import Cache, LayerCache, Transformer
+from rljax.records import documented
 
 
+@documented
 class Model(NamedTuple):
     """A decoder without its numbers."""
 
     config: TransformerConfig
+    """Its shape."""
 
     def module(self, params: Params) -> Transformer:
         """Put the parameters back into the Flax module."""
@@ -113,10 +116,12 @@ def score_tokens(model: Model, params: Params, packed: Packed, temperature: floa
     return Scores(*(batched(jnp.concatenate(parts, axis=1), packed) for parts in zip(*pieces, strict=True)))
 
 
+@documented
 class DecodeState(NamedTuple):
     """What a decode remembers of its rows."""
 
     cache: Cache
+    """Keys and values of every layer."""
     attention: Bool[Array, "B S"]
     """Which slots of the cache hold a token."""
     lengths: Int[Array, "B"]

@@ -29,6 +29,7 @@ class Bound(NamedTuple):
     """A function with its first argument. Equal ones are equal keys of a compilation cache, which `functools.partial` is not."""
 
     function: Callable[..., Any]
+    """Called with the argument first."""
     argument: Any
     """Hashable."""
 

@@ -13,13 +13,17 @@ from jax.nn.initializers import normal, ones
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.config import TransformerConfig
+from rljax.records import documented
 
 
+@documented
 class LayerCache(NamedTuple):
     """Keys and values of one layer, head-major so that a decoded token is written in place."""
 
     keys: Float[Array, "B K S H"]
+    """Rotated keys."""
     values: Float[Array, "B K S H"]
+    """Values."""
 
 
 Cache = tuple[LayerCache, ...]

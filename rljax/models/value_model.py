@@ -20,11 +20,13 @@ from rljax.models.huggingface import load_params, load_tensor, read_config, save
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.packed import Packed, batched, before_scored
 from rljax.models.policy import HostParams, Params
+from rljax.records import documented
 
 HEAD = "score.weight"
 SURPRISAL = "surprisal.weight"
 
 
+@documented
 class ValueModel(NamedTuple):
     """A decoder with a value head, without its numbers.
 
@@ -32,6 +34,7 @@ class ValueModel(NamedTuple):
     """
 
     trunk: Model
+    """The decoder."""
     size: int
     """Numbers that the head gives for each token."""
     surprisal: bool = False

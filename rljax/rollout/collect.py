@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rljax.records import documented
 from rljax.rollout.groups import Groups, concatenate, take
 
 
+@documented
 class Collected(NamedTuple):
     """One rollout's worth of groups, and what it took to get them."""
 
@@ -18,6 +20,7 @@ class Collected(NamedTuple):
     sampled: Groups
     """Everything that was sampled now, kept or not: what averages are taken over."""
     tries: int
+    """How often it was sampled."""
     filtered_ratio: float
     """Share of the groups sampled now that were dropped."""
     complete: bool

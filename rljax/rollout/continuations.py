@@ -9,6 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 from rljax.data.problem import reward_columns
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.records import documented
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.groups import Groups
@@ -16,11 +17,14 @@ from rljax.rollout.request import Request, check_responses
 from rljax.rollout.worker import RolloutWorker
 
 
+@documented
 class State(NamedTuple):
     """A response up to some token: what a critic values before that token."""
 
     group: int
+    """Number of the group in the rollout."""
     response: int
+    """Number of the response in the group."""
     token: int
     """The first token that is not part of the state."""
 
