@@ -6,6 +6,7 @@ The built-in transformer is one value of this record (`rljax.models.transformer_
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -25,7 +26,8 @@ HostParams = PyTree[np.ndarray]
 
 
 @documented
-class Bound(NamedTuple):
+@dataclass(frozen=True)
+class Bound:
     """A function with its first argument. Equal ones are equal keys of a compilation cache, which `functools.partial` is not."""
 
     function: Callable[..., Any]
