@@ -9,11 +9,11 @@ import tyro
 
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.errors import InputError
+from rljax.evaluation.sampled import sample_files, settings_of
 from rljax.rewards.ballot import vote
 from rljax.rollout import Engine
 from rljax.training.config import TrainConfig
 from rljax.training.loop import train
-from rljax.evaluation.sampled import sample_files, settings_of
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """

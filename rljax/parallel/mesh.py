@@ -134,7 +134,8 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: P
         )
     if len(spec) > len(shape):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}: {spec!r}."
+            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}; "
+            f"got {spec!r}."
         )
     return spec
 

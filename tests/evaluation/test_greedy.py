@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rljax.rollout import Groups
 from rljax.evaluation.greedy import Evaluation, accuracy_by_length, wilson_interval
+from rljax.rollout import Groups
 
 
 def answered(lengths, rewards, valid):
