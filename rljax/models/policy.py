@@ -2,7 +2,11 @@
 
 The built-in transformer is one value of this record (`rljax.models.transformer_policy`). A model of your own needs `init` and
 `score` to be trained on responses of an engine of your own, and a `decoder` for the built-in engine to sample from it.
-`policy_of_logits` makes all of them from a function that gives logits.
+`policy_of_logits` makes `score` of a function that gives logits, and fills in the rest; begin there.
+
+What every part may rely on: parameters are any pytree of floating-point arrays, and come back as the same pytree. `score` and the
+decoder are called under `jax.jit`, so they compute with `jax.numpy` and branch on shapes alone. Make the record once: functions
+made anew are compiled anew. The trainer traces all of it before a run folder is written, and refuses what does not fit.
 """
 
 from collections.abc import Callable
@@ -42,12 +46,23 @@ class Bound:
 
 @runtime_checkable
 class Begin(Protocol):
-    """Read prompts before the first token is drawn."""
+    """Read prompts before the first token is drawn. The tokens of a prompt stand at the right end of its row."""
 
     def __call__(
         self, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
     ) -> tuple[Float[Array, "B V"], PyTree]:
-        """Return the logits of the first token, and a state with room for `budget` more tokens."""
+        """Read prompts of different lengths.
+
+        Args:
+            params: of the policy.
+            tokens: ids, of no meaning where `attention` is False.
+            attention: which slots hold a token: the last ones of each row, at least one.
+            budget: most tokens that will be drawn; `advance` is called fewer times than that.
+
+        Returns:
+            Logits of the first token, before any temperature, and a state: any pytree of arrays whose shapes stay the same, such as
+            a cache with room for `budget` more tokens.
+        """
         ...
 
 
@@ -56,7 +71,11 @@ class Advance(Protocol):
     """Read the token that was drawn."""
 
     def __call__(self, params: Params, token: Int[Array, "B"], state: PyTree) -> tuple[Float[Array, "B V"], PyTree]:
-        """Return the logits of the next token, and the new state, of the same shapes."""
+        """Read one token of each row; rows that have ended are read on, and not looked at.
+
+        Returns:
+            Logits of the next token, before any temperature, and the new state, of the old one's shapes and dtypes.
+        """
         ...
 
 
@@ -89,16 +108,20 @@ class Policy(NamedTuple):
     """A language model that can be trained."""
 
     vocab_size: int
-    """Number of token ids that it knows."""
+    """V, number of token ids that it has logits for; at least as many as the tokenizer has."""
     init: Callable[[PRNGKeyArray], Params]
-    """Random key -> first parameters, a pytree of arrays; a checkpoint's loader takes no notice of the key."""
+    """Random key -> first parameters, a pytree of floating-point arrays; one that loads a checkpoint takes no notice of the key.
+    It is also called to resume a run or to open it again, for the shapes: the same key has to give the same ones."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
-    softmax(logits / temperature); differentiable in the parameters."""
+    softmax(logits / temperature); differentiable in the parameters. It has to agree with the decoder: what one draws, the other
+    scores."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
-    """(path of a parameter, its shape) -> the mesh axes ("data", "fsdp") that its axes are spread over."""
+    """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp") that its axes are spread over. The path
+    holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments lie where their parameter lies."""
     save: Callable[[HostParams, Path], None]
-    """(params on the host, folder) -> a folder that the model can be loaded from."""
+    """(params on the host, a folder that does not exist yet) -> None; makes the folder, and writes what the model can be loaded from.
+    For `rljax.training.opening.export`; checkpoints do not need it."""
     decoder: Decoder | None = None
     """For the built-in engine; None: responses come from an engine of your own."""
     value_function: Callable[[int, bool], ValueFunction] | None = None
@@ -159,17 +182,41 @@ def policy_of_logits(
 ) -> Policy:
     """Make a policy of a model that gives the logits of every slot.
 
+    A row of `packed` holds one or several sequences, prompt and response together, and padding at either end. Slot s belongs to
+    sequence `packed.segments[r, s]` of its row, counted from 1 (0 is padding), and is its token number `packed.positions[r, s]`,
+    counted from 0. The logits at a slot are those of the token after it, and may depend on its sequence up to the slot itself.
+
     Args:
         vocab_size: V, number of token ids.
         init: random key -> parameters.
-        logits: (params, packed) -> logits of the next token at every slot, `[R, S, V]`. It has to keep the sequences of a row
-            apart (`packed.segments`) and to leave padding out (segment 0).
-        decoder: for the built-in engine.
+        logits: (params, packed) -> logits of the next token at every slot, `[R, S, V]`, before any temperature. It has to keep the
+            sequences of a row apart and to leave padding out; `rljax.models.packed.visible_slots` is the attention mask for that,
+            and a recurrent model begins anew where the position is 0.
+        decoder: for the built-in engine; None where responses come from an engine of your own.
         partition: where parameters lie on a mesh; by default a copy on every device.
         save: how a model folder is written; by default not at all.
 
     Returns:
         The policy, without a critic of its own.
+
+    Example:
+        A bigram model: a token's logits are a row of a table, and the decoder needs no state.
+
+        >>> def init(key):
+        ...     return {"table": jax.random.normal(key, (5, 5))}
+        >>> def begin(params, tokens, attention, budget):
+        ...     return params["table"][tokens[:, -1]], ()
+        >>> def advance(params, token, state):
+        ...     return params["table"][token], state
+        >>> bigram = policy_of_logits(
+        ...     5, init, lambda params, packed: params["table"][packed.tokens], decoder=Decoder(begin, advance)
+        ... )
+        >>> one, place = jnp.ones((1, 3), int), jnp.arange(2)[None]
+        >>> tokens, positions = jnp.array([[4, 2, 3]]), jnp.arange(3)[None]
+        >>> packed = Packed(tokens=tokens, positions=positions, segments=one, scored=place + 1, place=place)
+        >>> scores = bigram.score({"table": jnp.zeros((5, 5))}, packed, 1.0)
+        >>> scores.logp.shape, bool(jnp.allclose(scores.logp, -jnp.log(5)))
+        ((1, 2), True)
     """
 
     def score(params: Params, packed: Packed, temperature: float) -> Scores:

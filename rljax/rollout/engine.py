@@ -63,9 +63,12 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
     def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
         return decoder.begin(params, tokens, attention, budget)
 
+    def advance(params: Params, token: jax.Array, state: PyTree) -> tuple:
+        return decoder.advance(params, token, state)
+
     begun = _traced("begin", begin, params, prompts, attention)
     _check_logits("begin", begun[0], (rows, vocab_size))
-    advanced = _traced("advance", decoder.advance, params, token, begun[1])
+    advanced = _traced("advance", advance, params, token, begun[1])
     _check_logits("advance", advanced[0], (rows, vocab_size))
     before, after = (jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state) for _, state in (begun, advanced))
     if before != after:

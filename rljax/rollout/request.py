@@ -43,7 +43,8 @@ class Request(NamedTuple):
     sampling: Sampling
     """How its tokens are drawn."""
     seed: int
-    """Of its draws alone, below 2^64: the same request gives the same response, whatever else is drawn beside it."""
+    """Of its draws alone, below 2^64: the same request gives the same response, whatever else is drawn beside it. (The built-in
+    engine keeps to that bit for bit, as far as the model's own arithmetic does not depend on the number of rows.)"""
 
 
 @documented
@@ -77,7 +78,10 @@ class Response(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Draws responses. It takes token ids and returns token ids, never text."""
+    """Draws responses, in training and in evaluation. It takes token ids and returns token ids, never text.
+
+    `check_responses` reads what it returns. On several hosts every process calls it alike.
+    """
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw a response to each request.

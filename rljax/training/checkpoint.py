@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.tree_util import tree_leaves_with_path
+from jax.tree_util import tree_leaves_with_path, tree_map_with_path
 from jaxtyping import PyTree
 
 from rljax.data.history import History
@@ -160,12 +160,17 @@ def restore_params(folder: Path, like: Params) -> Params:
     together(lambda: _check_folder(folder))
     with _manager(folder, partial=True) as manager:
         number = _number(folder, manager)
-        wanted = {"params": like}
-        check_same_state(folder, {"params": dict(manager.item_metadata(number)["state"])["params"]}, wanted)
+        saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
+        check_same_state(folder, saved, {"params": like})
+        # In the saved tree's own containers: Orbax restores a part of a state into dicts and lists, not into any pytree.
+        leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path({"params": like})}
+        wanted = tree_map_with_path(lambda path, _: leaves[path_names(path)], saved)
         arguments = ocp.args.PyTreeRestore(
             item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
         )
-        return manager.restore(number, args=ocp.args.Composite(state=arguments))["state"]["params"]
+        restored = manager.restore(number, args=ocp.args.Composite(state=arguments))["state"]
+    found = {path_names(path): leaf for path, leaf in tree_leaves_with_path(restored)}
+    return jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in leaves])
 
 
 def _number(folder: Path, manager: ocp.CheckpointManager) -> int:

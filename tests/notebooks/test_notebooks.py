@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[2]
 LOOPS = ("own_loop_nnx", "own_loop_equinox")  # the equations in a person's own loop
 # at least as many pictures; a new notebook adds its line
-FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8, "own_loop_nnx": 2, "own_loop_equinox": 2}
+FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8, "own_loop_nnx": 2, "own_loop_equinox": 2, "own_model_in_the_trainer": 1}
 NEEDS = {"own_loop_equinox": "equinox"}  # what a notebook imports that rljax does not install
 LONGEST_CELL = 24
 LONGEST_LOOP = 50
@@ -142,3 +142,17 @@ def test_the_loop_learns_with_either_algorithm(executed):
     for first, last in rewards:
         assert 0.3 <= float(first) <= 0.5
         assert float(last) >= 0.98
+
+
+@pytest.mark.parametrize("executed", ["own_model_in_the_trainer"], indirect=True)
+def test_the_trainer_teaches_a_model_of_ones_own(executed):
+    """Held-out accuracy climbs, and the run that is opened again answers rightly."""
+    _, notebook = executed
+    text = "".join(output.text for _, output in outputs(notebook) if output.output_type == "stream")
+    ((before, after),) = re.findall(r"held-out accuracy ([\d.]+) before, ([\d.]+) after", text)
+    assert float(before) <= 0.6
+    assert float(after) >= 0.95
+    sampled = re.findall(r"^(\d\d) \[.*\] \[(.*)\]$", text, re.MULTILINE)
+    assert [prompt for prompt, _ in sampled] == ["07", "42", "77"]
+    rewards = [float(number) for _, numbers in sampled for number in numbers.split(", ")]
+    assert sum(rewards) >= 8, rewards
