@@ -120,8 +120,8 @@ class Policy(NamedTuple):
     """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp") that its axes are spread over. The path
     holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments lie where their parameter lies."""
     save: Callable[[HostParams, Path], None]
-    """(params on the host, a folder that does not exist yet) -> None; makes the folder, and writes what the model can be loaded from.
-    For `rljax.training.opening.export`; checkpoints do not need it."""
+    """(params on the host, a folder that does not exist yet) -> None; makes the folder, and writes what the model can be loaded
+    from. For `rljax.training.opening.export`; checkpoints do not need it."""
     decoder: Decoder | None = None
     """For the built-in engine; None: responses come from an engine of your own."""
     value_function: Callable[[int, bool], ValueFunction] | None = None
