@@ -19,11 +19,13 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
+from rljax.records import generic
 
 Metrics = dict[str, Float[Array, ""]]
 Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
+@generic
 class Pairs(NamedTuple, Generic[Data]):
     """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
 

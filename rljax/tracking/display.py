@@ -9,7 +9,7 @@ Numbers arrive as they are; `display_text.METRICS` says what a person calls them
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, Self, TextIO, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -33,7 +33,7 @@ SAMPLE_CHARACTERS = 200
 class Display(Protocol):
     """What a training loop shows of itself."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Display":
         """Take the terminal."""
         ...
 
@@ -104,7 +104,7 @@ class PlainDisplay:
         self._clock = clock
         self._progress: Progress | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "PlainDisplay":
         """Nothing to take."""
         return self
 
@@ -186,7 +186,7 @@ class RichDisplay:
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "RichDisplay":
         """Nothing to take yet: the live region opens with the first phase."""
         return self
 
