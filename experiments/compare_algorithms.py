@@ -1,7 +1,7 @@
 """Every algorithm on one task, several seeds: held-out accuracy, steps and wall time.
 
 The supervised warm start is done once a seed and shared, so all algorithms begin with the same model. Each finished run is one row
-of the JSON file; a row that is there is not run again, so the command can be stopped and repeated.
+of the JSON file; a run that has a row is not repeated, so the command can be stopped and repeated.
 
 Command:
 
@@ -19,7 +19,7 @@ import json
 import shlex
 import sys
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ import tyro
 import rljax
 from rljax.algorithms import BY_NAME
 from rljax.cli import load_experiment, main
-from rljax.cli.train import shared_options
+from rljax.cli.train import with_shared_options
 from rljax.tracking.run_folder import read_metrics
 
 CONFIG = load_experiment("arithmetic_dapo")
@@ -55,45 +55,44 @@ class Arguments:
 def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
     """The model after the experiment's warm start with this seed, as a Hugging Face folder."""
     if not folder.exists():
-        base = replace(for_algorithm(config, "rloo"), steps=0, run=str(folder) + "-run", quiet=True)
+        base = for_algorithm(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
         rljax.train(base)
-        if main(["export", str(folder) + "-run", str(folder), "--checkpoint", "last"]) != 0:
+        if main(["export", f"{folder}-run", str(folder), "--checkpoint", "last"]) != 0:
             raise SystemExit(f"{folder} could not be exported")
     return folder
 
 
 def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
     """The experiment's settings, as far as they apply to an algorithm."""
-    options = shared_options(config.algorithm_options, name)
-    steps = None if BY_NAME[name]().critic is None else config.value_pretraining_steps
-    return replace(config, algorithm=name, algorithm_options=options, value_pretraining_steps=steps)
+    steps = None if BY_NAME[name]().critic is None else config.critic.pretraining_steps
+    return with_shared_options(config, name).replace(algorithm=name, value_pretraining_steps=steps)
 
 
-def settings(words: str) -> dict[str, object]:
-    """Read `setting=value,setting=value` by the types of `TrainConfig`."""
-    pairs = dict(word.split("=", 1) for word in words.split(",") if word)
-    given = [part for name, value in pairs.items() for part in (f"--{name.replace('_', '-')}", value)]
-    config = tyro.cli(rljax.TrainConfig, args=given, config=(tyro.conf.FlagConversionOff,))
-    return {item.name: getattr(config, item.name) for item in fields(config) if item.name in pairs}
+def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig:
+    """Apply `setting=value,setting=value`; names are those of the flags, several values stand with spaces between."""
+    pairs = [setting.split("=", 1) for setting in settings.split(",") if setting]
+    flags = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", *value.split())]
+    record = tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[rljax.TrainConfig]]
+    return tyro.cli(record, args=flags, default=config, config=(tyro.conf.FlagConversionOff,))
 
 
 def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     """Train one algorithm with one seed."""
-    algorithm, _, own = name.partition(":")
-    config = replace(load_experiment(arguments.experiment), seed=seed)
-    work = arguments.work / arguments.experiment
+    algorithm, _, settings = name.partition(":")
+    config = load_experiment(arguments.experiment).replace(seed=seed)
+    work = arguments.work / config.run.name
     model = warm_started(config, work / f"warm-{seed}")
-    config = replace(
-        for_algorithm(config, algorithm),
+    config = for_algorithm(config, algorithm).replace(
         model=str(model),
         tokenizer="characters",
         warm_start_steps=0,
         run=str(work / f"{name.replace('/', '_')}-{seed}"),
         quiet=True,
-        steps=config.steps if arguments.steps is None else arguments.steps,
+        steps=config.optimization.steps if arguments.steps is None else arguments.steps,
     )
+    config = with_settings(config, settings)
     begun = time.monotonic()
-    result = rljax.train(replace(config, **settings(own)))
+    result = rljax.train(config)
     rows = read_metrics(result.run / "metrics.jsonl")
     return {
         "algorithm": name,
@@ -101,7 +100,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
         "before": result.accuracy_before,
         "after": result.accuracy_after,
         "best": max(row["accuracy"] for row in rows if row["phase"] == "eval"),
-        "steps": config.steps,
+        "steps": config.optimization.steps,
         "value_steps": sum(row["phase"] == "value" for row in rows),
         "seconds": time.monotonic() - begun,
         "step_seconds": float(np.median([row["seconds"] for row in rows if row["phase"] == "rl"])),

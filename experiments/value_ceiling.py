@@ -19,7 +19,8 @@ It writes value_ceiling.json and value_ceiling.png (explained variance of new ro
 """
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,18 +35,16 @@ import rljax
 from rljax.cli import load_experiment
 from rljax.models import Params
 from rljax.ops.value import explained_variance
-from rljax.rollout import Engine, Groups
+from rljax.rollout import Groups, RolloutWorker, sequences_of
 from rljax.rollout.continuations import State, continued_rewards, draw_states
-from rljax.training import checkpoint as checkpoints
-from rljax.training.critic import Valuer, make_values
-from rljax.training.loop import initial_state
-from rljax.training.rollouts import as_sequences
 from rljax.tracking.run_folder import read_metrics
+from rljax.training.checkpoint import LAST, restore
+from rljax.training.loop import first_state, state_of_phase
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
+from rljax.training.value_update import make_values
 
-CONFIG = replace(
-    load_experiment("arithmetic_dapo"),
+CONFIG = load_experiment("arithmetic_dapo").replace(
     name="value_ceiling",
     algorithm="vapo",
     algorithm_options={},
@@ -84,14 +83,13 @@ class Pretrained(NamedTuple):
     """Explained variance of each rollout before the critic learnt from it."""
 
     def values(self, groups: Groups) -> Float[np.ndarray, "P G T"]:
-        """What the critic says before each response token."""
-        valuer = Valuer(self.setup.critic, self.setup.algorithm.critic.head, self.setup.prompt_length)
-        values_of = make_values(valuer, self.setup.mesh, self.setup.config.microbatch)
-        return values_of(self.state.critic.params, as_sequences(groups)).reshape(groups.mask.shape)
+        """Value before each response token."""
+        values_of = make_values(self.setup.critic, self.setup.mesh, self.setup.config.microbatch_rows)
+        return values_of(self.state.critic.params, sequences_of(groups)).reshape(groups.tokens.shape)
 
 
 class Sampled(NamedTuple):
-    """New responses, some of their states, and what became of these."""
+    """New responses, some of their states, and the outcomes of these."""
 
     groups: Groups
     states: list[State]
@@ -108,25 +106,25 @@ def explained(values: np.ndarray, outcomes: np.ndarray) -> float:
 
 def pretrain(seed: int, *, surprisal: bool) -> Pretrained:
     """Warm start and value pretraining."""
-    config = replace(CONFIG, seed=seed, critic_surprisal=surprisal)
+    config = CONFIG.replace(seed=seed, critic_surprisal=surprisal)
     run = rljax.train(config).run
-    setup, first_params = make_setup(config)
-    state = checkpoints.restore(run / "checkpoints" / "last", initial_state(setup, first_params())).state
+    setup = make_setup(config)
+    state = restore(run / "checkpoints" / LAST, partial(state_of_phase, setup, first_state(setup))).state
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "value"]
     return Pretrained(setup, state, [row["explained_variance"] for row in rows])
 
 
-def sample(engine: Engine, params: Params, arguments: Arguments, seed: int) -> Sampled:
+def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: int) -> Sampled:
     """New responses to as many prompts as possible, and the Monte-Carlo values of some states."""
-    count = len(engine.prompts.tokens)
+    count = len(worker.prompts.tokens)
     size = -(-arguments.responses // count)
-    problems = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
-    groups = engine.generate(params, problems.tolist(), size, jax.random.key(seed + 1))
+    prompt_ids = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
+    groups = worker.generate(params, prompt_ids.tolist(), size, jax.random.key(seed + 1))
     states = draw_states(groups, arguments.states, seed=seed)
     rewards = continued_rewards(
-        engine, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2), rows=1024
+        worker, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2), rows=1024
     )
-    outcomes = np.array([groups.rewards[state.group, state.response] for state in states], np.float32)
+    outcomes = np.array([groups.rollout.rewards[state.group, state.response] for state in states], np.float32)
     return Sampled(groups, states, outcomes, rewards.mean(-1))
 
 
@@ -152,9 +150,9 @@ def measure(arguments: Arguments, seed: int) -> dict:
     (setup, state, _), *others = critics.values()
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, state.params, other.state.params)
-    heldout = setup.sampler(temperature=setup.config.temperature, top_k=None, top_p=None)
-    engines = {"training_prompts": setup.train, "heldout_prompts": heldout}
-    figures = {name: compared(critics, sample(engine, state.params, arguments, seed)) for name, engine in engines.items()}
+    heldout = setup.heldout.drawn_with(temperature=setup.config.sampling.temperature)
+    workers = {"training_prompts": setup.train, "heldout_prompts": heldout}
+    figures = {name: compared(critics, sample(worker, state.params, arguments, seed)) for name, worker in workers.items()}
     return {"seed": seed, **figures, "curves": {name: critic.curve for name, critic in critics.items()}}
 
 

@@ -1,8 +1,8 @@
-"""Floor 0: what is raised when the person, not the program, has to mend something."""
+"""Floor 0: the error that a person, not the program, has to correct."""
 
 
 class InputError(ValueError):
-    """A value that a person gave cannot be used.
+    """The input cannot work: a setting, a file, a reward, a part that a person brought.
 
-    The message is one paragraph that names the value and the mend; the command line prints it and exits with code 2.
+    The message is one paragraph: the value, what was expected, and what to do. The command line prints it and exits with code 2.
     """

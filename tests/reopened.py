@@ -4,7 +4,8 @@ from functools import partial
 
 from rljax.training import checkpoint as checkpoints
 from rljax.training.loop import initial_state, state_of_phase
-from rljax.training.setup import Seams, first_params, make_setup
+from rljax.training.seams import Seams
+from rljax.training.setup import first_params, make_setup
 
 
 def first_state(config, **seams):

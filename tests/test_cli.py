@@ -6,20 +6,21 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, starting_config
-from rljax.training.config import TrainConfig
+from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, parse, starting_config
+from rljax.training.config import SumsConfig, TrainConfig
 
 SMALL = (
     *("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "16"),
     *("--operands", "2", "2", "--train-problems", "40", "--heldout-problems", "6", "--max-response-tokens", "12"),
     *("--algorithm-options", "max_length=12", "cache=2", "--warm-start-steps", "2", "--steps", "1", "--prompts", "4"),
-    *("--group-size", "4", "--max-tries", "1", "--data", "1", "--quiet"),
+    *("--group-size", "4", "--max-tries", "1", "--replicas", "1", "--quiet"),
 )
+UNFINISHED = {"unfinished_share": 0.65, "unfinished_operands": 4}
+"""Settings of the default experiment's task that `SMALL` leaves as they are."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,14 @@ def test_train_ends_with_accuracy_and_where_things_lie(tmp_path, capsys):
     assert "before RL" in last[0]
     assert str(path / "curves.png") in last[2]
     assert str(path / "metrics.jsonl") in last[3]
+
+
+def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_them(run):
+    saved = json.loads((run / "config.json").read_text())
+    assert saved.pop("seams") == []
+    config = TrainConfig.from_json(saved)
+    assert (config.task, config.optimization.steps) == (SumsConfig((2, 2), train_problems=40, **UNFINISHED), 1)
+    assert config.run.folder == str(run)
 
 
 def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
@@ -99,7 +108,7 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
         "--steps",
         "1",
     ]
-    small = ["--prompts", "2", "--group-size", "2", "--max-response-tokens", "4", "--data", "1", "--quiet"]
+    small = ["--prompts", "2", "--group-size", "2", "--max-response-tokens", "4", "--replicas", "1", "--quiet"]
     assert main(["train", *own, *small, "--run", str(tmp_path / "again")]) == 0
 
 
@@ -158,7 +167,7 @@ def test_help_names_every_command(capsys):
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
         (("train", "--resume", "./nowhere"), "nowhere"),
-        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be given too"),
+        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be set too"),
         (("train", "--hosts", "2", "--host", "1"), "hosts=2 and host=1 need --coordinator"),
         (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "give the address as ADDRESS:PORT"),
         (("eval", "./nowhere"), "nowhere"),
@@ -183,22 +192,38 @@ def test_unknown_options_and_unreadable_values_exit_with_2(arguments, capsys):
     assert arguments[0].removeprefix("--") in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(
+    "elsewhere", [("--task", "iteration", "--operands", "2", "2"), ("--dataset", "x", "--operands", "2", "2")]
+)
+def test_settings_of_a_task_are_flags_only_where_it_is_generated(elsewhere, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *elsewhere])
+    assert stopped.value.code == 2
+    assert "--operands" in "".join(capsys.readouterr())
+    assert parse(["train", "--task", "iteration", "--iterations", "2", "4"]).config.task.iterations == (2, 4)
+    assert parse(["train", "--operands", "2", "4"]).config.task.operands == (2, 4)
+
+
+def test_data_is_another_name_of_replicas():
+    assert parse(["train", "--data", "2"]).config.devices.replicas == 2
+
+
 def test_own_model_or_data_starts_from_the_general_settings():
     assert starting_config([]) == load_experiment(DEFAULT_EXPERIMENT)
-    assert starting_config(["--model", "x"]) == TrainConfig()
+    assert starting_config(["--model", "x"]) == TrainConfig(task=SumsConfig())
     assert starting_config(["--dataset=x"]) == TrainConfig()
 
 
 def test_another_algorithm_keeps_the_experiment_and_the_options_it_shares():
     default = load_experiment(DEFAULT_EXPERIMENT)
-    shared = {"max_length": default.algorithm_options["max_length"]}
-    assert starting_config(["--algorithm", "dr_grpo"]) == replace(default, algorithm_options=shared)
+    shared = {"max_length": default.algorithm.options["max_length"]}
+    assert starting_config(["--algorithm", "dr_grpo"]) == default.replace(algorithm_options=shared)
 
 
 def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
     own = ["--model", str(shared_data / "stories260k"), "--tokenizer", "bytes", "--algorithm", "grpo", "--steps", "3"]
     data = ["--dataset", str(shared_data / "gsm8k_train.jsonl"), "--heldout-problems", "8"]
-    small = ["--prompts", "2", "--group-size", "4", "--max-response-tokens", "16", "--data", "1", "--quiet"]
+    small = ["--prompts", "2", "--group-size", "4", "--max-response-tokens", "16", "--replicas", "1", "--quiet"]
     assert main(["train", *own, *data, *small, "--run", str(tmp_path / "real")]) == 0
     rows = [json.loads(line) for line in (tmp_path / "real" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3]

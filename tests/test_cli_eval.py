@@ -6,14 +6,18 @@ import jax
 import numpy as np
 import pytest
 import tyro
+from small_runs import SMALL, even_length
 
+from rljax.cli import main
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.errors import InputError
-from rljax.rewards.ballot import vote
-from rljax.rollout import Engine
-from rljax.training.config import TrainConfig
-from rljax.training.loop import train
 from rljax.evaluation.sampled import sample_files, settings_of
+from rljax.rewards.ballot import vote
+from rljax.rollout import RolloutWorker, Step
+from rljax.training.config import TrainConfig
+from rljax.training.evaluation import evaluate as evaluate_in_code
+from rljax.training.loop import train
+from rljax.training.opening import load
 
 HELDOUT, SAMPLES = 6, 4
 JUDGE = """
@@ -29,11 +33,11 @@ def half(prompts, **columns):
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "small"
     train(
-        TrainConfig(
-            **{"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 16, "data": 1, "quiet": True},
+        TrainConfig.flat(
+            **{"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 16, "replicas": 1, "quiet": True},
             **{"operands": (2, 3), "train_problems": 40, "heldout_problems": HELDOUT, "max_response_tokens": 12},
             **{"algorithm": "grpo", "steps": 1, "prompts": 4, "group_size": 4, "warm_start_steps": 10},
-            run=path,
+            run=str(path),
         )
     )
     return path
@@ -139,13 +143,13 @@ def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, wh
     lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:left]) + b'{"problem": 5, "sam')
-    calls, generate = [], Engine.generate
+    calls, generate = [], RolloutWorker.generate
 
     def counted(*arguments):
         calls.append(arguments)
         return generate(*arguments)
 
-    monkeypatch.setattr(Engine, "generate", counted)
+    monkeypatch.setattr(RolloutWorker, "generate", counted)
     assert evaluate(run, *sampled, "--out", tmp_path) == 0
     assert len(calls) == 3 - left // 8
     for name in ("samples.jsonl", "samples.settings.json"):
@@ -157,7 +161,7 @@ def test_an_interrupted_evaluation_ends_as_an_uninterrupted_one(run, sampled, wh
 
 
 def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp_path, monkeypatch, capsys):
-    generate, calls = Engine.generate, []
+    generate, calls = RolloutWorker.generate, []
 
     def stopped_at_the_second(*arguments):
         calls.append(arguments)
@@ -165,11 +169,11 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
             raise KeyboardInterrupt
         return generate(*arguments)
 
-    monkeypatch.setattr(Engine, "generate", stopped_at_the_second)
+    monkeypatch.setattr(RolloutWorker, "generate", stopped_at_the_second)
     out = tmp_path / "new" / "answers.jsonl"
     with pytest.raises(KeyboardInterrupt):
         evaluate(run, *sampled, "--out", out)
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
     assert out.read_bytes() == b"".join((whole / "samples.jsonl").read_bytes().splitlines(keepends=True)[:8])
     assert not sample_files(out).summary.exists()
 
@@ -260,17 +264,80 @@ def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys
     assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
 
 
-def test_other_parameters_and_other_problems_are_told_apart(run):
-    from rljax.training.policy import open_policy
+@pytest.fixture(scope="module")
+def judged_by_a_function(tmp_path_factory):
+    """A run that was started with a reward passed to `train`."""
+    path = tmp_path_factory.mktemp("runs") / "function"
+    train(SMALL.replace(steps=0, train_problems=20, heldout_problems=4, run=str(path)), even_length)
+    return path
 
-    setup, params = open_policy(str(run))
+
+def odd_length(completions):
+    """The opposite of `even_length`."""
+    return [1 - reward for reward in even_length(completions)]
+
+
+class CountingEngine:
+    """Hands requests on and counts them."""
+
+    def __init__(self, inner):
+        self.inner, self.requests = inner, 0
+
+    def generate(self, params, requests):
+        self.requests += len(requests)
+        return self.inner.generate(params, requests)
+
+
+class Generous:
+    """An environment of one turn that rewards every completion alike."""
+
+    max_turns = 1
+
+    def reset(self, problem):
+        return problem
+
+    def step(self, state, completion):
+        return Step(state, reward=0.25, done=True)
+
+
+def test_a_reward_that_was_passed_to_train_must_be_passed_again(judged_by_a_function, judge, tmp_path, capsys):
+    with pytest.raises(InputError, match=r"The run was started with reward passed to train\(\); pass the same again\."):
+        run_eval(Eval(str(judged_by_a_function)))
+    assert run_eval(Eval(str(judged_by_a_function), reward=f"{judge}:judge")) == 0
+    assert "on 4 of 4 problems" in capsys.readouterr().out
+    out = tmp_path / "answers.jsonl"
+    measures = evaluate_in_code(judged_by_a_function, reward=even_length, out=out).whole.measures
+    assert measures["reward"].value == measures["avg@1"].value
+    with pytest.raises(InputError, match=r"reward .*even_length.* there and .*odd_length.* now"):
+        evaluate_in_code(judged_by_a_function, reward=odd_length, out=out)
+
+
+def test_sampling_and_export_need_no_reward(judged_by_a_function, tmp_path, capsys):
+    assert main(["sample", str(judged_by_a_function), "--prompt", "3+4="]) == 0
+    assert capsys.readouterr().out.startswith("3+4=")
+    assert main(["export", str(judged_by_a_function), str(tmp_path / "model")]) == 0
+    assert {file.name for file in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+    assert load(judged_by_a_function).missing == ("reward",)
+
+
+def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(judged_by_a_function):
+    opened = load(judged_by_a_function, reward=even_length)
+    engine, environment = CountingEngine(opened.worker.engine), Generous()
+    report = evaluate_in_code(judged_by_a_function, reward=even_length, engine=engine, environment=environment, limit=3)
+    assert engine.requests == 3
+    assert report.whole.measures["reward"].value == 0.25
+
+
+def test_other_parameters_and_other_problems_are_told_apart(run):
+    opened = load(run)
+    params, worker = opened.params, opened.worker
     name = next(iter(params))
-    same = settings_of(setup.heldout, params)
+    same = settings_of(worker, params, opened.mesh)
     assert json.loads(json.dumps(same)) == same
-    assert settings_of(setup.heldout, params) == same
-    assert settings_of(setup.heldout.first(3), params)["problems_sha256"] != same["problems_sha256"]
+    assert settings_of(worker, params, opened.mesh) == same
+    assert settings_of(worker.first(3), params, opened.mesh)["problems_sha256"] != same["problems_sha256"]
     moved = {**params, name: jax.tree.map(lambda leaf: leaf + 1e-3, params[name])}
-    assert settings_of(setup.heldout, moved)["model_sha256"] != same["model_sha256"]
+    assert settings_of(worker, moved, opened.mesh)["model_sha256"] != same["model_sha256"]
 
 
 def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_path, capsys):
@@ -283,5 +350,5 @@ def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_
     assert (f"{summary['dropped']} problems left out" in said) == (summary["dropped"] > 0)
     rows = rows_of(tmp_path / "a" / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
-    assert summary["settings"]["rows_a_call"] == 24
+    assert summary["settings"]["rows_a_call"] == 15
     assert summary["settings"]["devices"].startswith("8 x ")

@@ -31,7 +31,7 @@ def test_the_names_that_others_rely_on():
     assert all(callable(function) for function in (rljax.train, rljax.evaluate, rljax.load, rljax.export))
     with pytest.raises(AttributeError, match="module 'rljax' has no attribute 'trian'"):
         _ = rljax.trian
-    with pytest.raises(AttributeError, match="module 'rljax.ops' has no attribute 'gea'"):
+    with pytest.raises(AttributeError, match=r"module 'rljax\.ops' has no attribute 'gea'"):
         _ = rljax.ops.gea
 
 

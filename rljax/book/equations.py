@@ -1,27 +1,18 @@
 """Index of every equation that runs, read from the docstrings, so that it cannot drift from the code."""
 
-import difflib
 import importlib
 import inspect
-import io
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TextIO
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rljax import ops
 from rljax.algorithms import BY_NAME
-from rljax.errors import InputError
 from rljax.records import documented
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
 WITHOUT_EQUATIONS = frozenset({"arrays", "checks"})
-WIDTH_IN_A_PIPE = 160
 
 
 @documented
@@ -162,50 +153,3 @@ def find(query: str) -> tuple[Equation, ...]:
 
 def _searched(entry: Equation) -> str:
     return "\n".join((entry.name, entry.summary, entry.equation, entry.source)).casefold()
-
-
-def render(entries: Sequence[Equation]) -> str:
-    """Name, summary, formula, source and test of each entry, as plain text."""
-    return "\n\n".join(_entry_text(entry) for entry in entries)
-
-
-def _entry_text(entry: Equation) -> str:
-    shown = "\n".join(f"    {line}".rstrip() for line in entry.equation.splitlines())
-    return f"{entry.name}: {entry.summary}\n\n{shown}\n\n    {entry.source}\n    {entry.module}, {entry.test}"
-
-
-def table(entries: Sequence[Equation]) -> Table:
-    """One row an entry: what it is, where it is from, the function, and the file that proves it."""
-    result = Table("equation", "source", "function", "test", box=None, pad_edge=False)
-    for entry in entries:
-        row = entry.summary, entry.source, f"{entry.module}.{entry.function}".removeprefix("rljax."), entry.test
-        result.add_row(*map(Text, row))
-    return result
-
-
-def console_on(stream: TextIO | io.StringIO) -> Console:
-    """Prints to a terminal in its width, to anything else in a fixed one; colours only on a terminal."""
-    return Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else WIDTH_IN_A_PIPE)
-
-
-def show(query: str, stream: TextIO | io.StringIO) -> None:
-    """Print the index (an empty query) or, with their formulas, the equations that a query finds.
-
-    Raises:
-        InputError: the query finds nothing.
-    """
-    console = console_on(stream)
-    if not query.strip():
-        entries = equations()
-        console.print(table(entries))
-        console.print(
-            Text(f"\n{len(entries)} equations. A word after the command (gae, dapo, 2504.05118) shows the formulas.")
-        )
-        return
-    found = find(query)
-    if not found:
-        names = [name for entry in equations() for name in (entry.name, entry.function)]
-        near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
-        hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
-        raise InputError(f"No equation holds {query!r} in its name, formula or source{hint}")
-    console.print(Text(render(found)), soft_wrap=True)

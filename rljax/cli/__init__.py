@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str]) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, 2 for something the person can change, 130 after Ctrl-C, 141 if nobody reads on."""
+    """Run one command; return its exit code: 0, 2 for something to correct, 130 after Ctrl-C, 141 if the pipe's reader has left."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words[0] in ("-h", "--help"):
         print(PROGRAM)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from rljax.records import required
+from rljax.records import documented, required
 
 
+@documented
 @dataclass(frozen=True)
 class Algorithms:
     """List the algorithms and their options."""
@@ -17,6 +18,7 @@ class Algorithms:
     """Only these."""
 
 
+@documented
 @dataclass(frozen=True)
 class Equations:
     """List every equation with its source, or print the formulas that match."""
@@ -45,14 +47,14 @@ def run_algorithms(command: Algorithms) -> int:
 
 def run_equations(command: Equations) -> int:
     """Print the index, or the formulas asked for."""
-    from rljax.book.equations import show  # noqa: PLC0415
+    from rljax.cli.book_text import show_equations  # noqa: PLC0415
 
-    show(" ".join(command.query), sys.stdout)
+    show_equations(" ".join(command.query), sys.stdout)
     return 0
 
 
 def run_errata(command: Errata) -> int:
     """Print every erratum with its evidence; exit with 1 when a claim was not refuted."""
-    from rljax.book.errata import show  # noqa: PLC0415
+    from rljax.cli.book_text import show_errata  # noqa: PLC0415
 
-    return 1 if show(sys.stdout) else 0
+    return 1 if show_errata(sys.stdout) else 0

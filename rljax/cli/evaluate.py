@@ -7,14 +7,17 @@ from typing import Literal
 
 import tyro
 
+from rljax.records import documented
 
+
+@documented
 @dataclass(frozen=True)
 class Eval:
     """Answer problems and say how many answers are right, with 95 % confidence intervals over problems.
 
     Each problem is answered once, greedily, or --samples times at a temperature. Printed are pass@k (at least one of k answers
     is right, without bias), avg@N (the share that is right), maj@k (the most frequent of k answers is right), and tables by
-    response length and by columns of the data. With --out every answer is saved as it comes; the same command goes on with an
+    response length and by columns of the data. With --out every answer is saved as it comes; the same command continues an
     evaluation that was interrupted.
     """
 
@@ -69,7 +72,7 @@ def run_eval(command: Eval) -> int:
         report = evaluate(command.target, **settings, watch=partial(progress_bar, what="answering"))
     except KeyboardInterrupt:
         if command.out is not None:
-            print(f"The answers so far are in {command.out}; the same command goes on from there.")
+            print(f"The answers so far are in {command.out}; the same command continues from there.")
         raise
     if report.dropped:
         print(f"{report.dropped} problems left out: their prompts have too many tokens.")

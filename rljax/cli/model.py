@@ -6,7 +6,10 @@ from typing import Literal
 
 import tyro
 
+from rljax.records import documented
 
+
+@documented
 @dataclass(frozen=True)
 class Sample:
     """Continue prompts with a trained model."""
@@ -33,6 +36,7 @@ class Sample:
     """Of the draws."""
 
 
+@documented
 @dataclass(frozen=True)
 class Export:
     """Write a run's model as a Hugging Face folder (config.json, model.safetensors)."""

@@ -8,8 +8,10 @@ from typing import Any
 import tyro
 
 from rljax.errors import InputError
+from rljax.records import documented
 
 
+@documented
 @dataclass(frozen=True)
 class Plot:
     """Draw the curves of a run again, or lay the held-out accuracy of several runs over each other."""

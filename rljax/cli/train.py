@@ -8,12 +8,14 @@ from pathlib import Path
 import tyro
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config import SumsConfig, TrainConfig
 
 DEFAULT_EXPERIMENT = "arithmetic_dapo"
 INTERRUPTED = 130
 
 
+@documented
 @dataclass(frozen=True)
 class Train:
     """Train a language model with reinforcement learning.

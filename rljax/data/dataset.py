@@ -15,8 +15,10 @@ from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, optional,
 from rljax.data.problem import Problem
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
+from rljax.records import documented
 
 
+@documented
 class Loaded(NamedTuple):
     """The problems of a dataset, and its bad rows."""
 

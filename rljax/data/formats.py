@@ -21,6 +21,7 @@ from rljax.data.cells import (
     text_of,
 )
 from rljax.data.fault import BadRowError, kind
+from rljax.records import documented
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
@@ -34,6 +35,7 @@ _TASK_AND_TESTS = "{task}\n\nThe code has to pass these tests:\n\n{tests}\n"
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
+@documented
 class Format(NamedTuple):
     """The functions that read the rows of one format. Each raises `BadRowError` for a row that it cannot read."""
 

@@ -11,8 +11,10 @@ from jaxtyping import Bool, Float, Float32, Int
 
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
+from rljax.records import documented
 
 
+@documented
 class History(NamedTuple):
     """Counts for N prompts: responses judged, responses that passed, tokens of the judged responses."""
 
@@ -21,6 +23,7 @@ class History(NamedTuple):
     tokens: Float32[np.ndarray, "N"]
 
 
+@documented
 class Window(NamedTuple):
     """A range of pass rates, both ends included."""
 
@@ -28,6 +31,7 @@ class Window(NamedTuple):
     high: float
 
 
+@documented
 class Choice(NamedTuple):
     """The chosen prompts, and where the next choice begins."""
 

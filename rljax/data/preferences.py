@@ -17,6 +17,7 @@ from rljax.data.fault import BadRowError, Fault, kind
 from rljax.data.formats import PROMPT_COLUMNS
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
+from rljax.records import documented
 
 OnBadPair = Literal["fatal", "drop"]
 """Bad rows stop the reading, or are dropped. None are kept: a pair without one of its responses is useless."""
@@ -42,6 +43,7 @@ class Preference:
     margin: float = 0.0
 
 
+@documented
 class LoadedPreferences(NamedTuple):
     """The pairs of a dataset, and its bad rows."""
 
@@ -56,6 +58,7 @@ class LoadedPreferences(NamedTuple):
     """The file, or the hub dataset and its split."""
 
 
+@documented
 class PreferenceColumns(NamedTuple):
     """The names of the columns of a preference dataset."""
 

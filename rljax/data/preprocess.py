@@ -19,6 +19,7 @@ from rljax.data.prompts import prompt_tokens
 from rljax.data.recipe import Preprocess
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
+from rljax.records import documented
 
 Verify = Callable[
     [Sequence[str], Sequence[str], Mapping[str, Sequence]],
@@ -49,6 +50,7 @@ REASONS = {
 """Why a row is dropped, in the order of the checks."""
 
 
+@documented
 class Example(NamedTuple):
     """A problem between two stages."""
 
@@ -57,6 +59,7 @@ class Example(NamedTuple):
     """Its place in the input."""
 
 
+@documented
 class Measured(NamedTuple):
     """A problem in one wording, with its lengths in tokens."""
 
@@ -67,6 +70,7 @@ class Measured(NamedTuple):
     response_tokens: int | None
 
 
+@documented
 class Dropped(NamedTuple):
     """A row that was dropped."""
 
@@ -76,6 +80,7 @@ class Dropped(NamedTuple):
     detail: str
 
 
+@documented
 class Verdict(NamedTuple):
     """The result of verifying one row."""
 
@@ -85,6 +90,7 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
+@documented
 class Prepared(NamedTuple):
     """A dataset after all stages."""
 

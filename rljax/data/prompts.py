@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int32
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ChatTokenizer, Tokenizer
 from rljax.errors import InputError
+from rljax.records import documented
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EncodedPrompts:
     dropped: int
 
 
+@documented
 class Demonstrations(NamedTuple):
     """Prompts and worked responses for supervised training, N rows.
 
@@ -36,10 +38,15 @@ class Demonstrations(NamedTuple):
     """
 
     prompt_tokens: Int32[np.ndarray, "N P"]
-    prompt_mask: Bool[np.ndarray, "N P"]
+    """Token ids of the prompts."""
+    prompt_attention: Bool[np.ndarray, "N P"]
+    """Which prompt slots hold a token."""
     response_tokens: Int32[np.ndarray, "N T"]
-    response_mask: Bool[np.ndarray, "N T"]
+    """Token ids of the responses."""
+    response_attention: Bool[np.ndarray, "N T"]
+    """Which response slots hold a token; all of these are trained on."""
     dropped: int
+    """Problems left out because their prompt or response is too long."""
 
 
 def encode_prompts(
@@ -255,6 +262,10 @@ def right_pad_demonstrations(
             f"every demonstration is longer than the limit of {response_length} tokens, the shortest has {shortest} with its "
             f"end token; raise the limit to at least {shortest}."
         )
-    prompt_tokens, prompt_mask = left_pad([prompts.tokens[i] for i in fitting], prompt_length, tokenizer.pad_token_id)
-    response_tokens, response_mask = right_pad([responses[i] for i in fitting], response_length, tokenizer.pad_token_id)
-    return Demonstrations(prompt_tokens, prompt_mask, response_tokens, response_mask, dropped=len(problems) - len(fitting))
+    prompt_tokens, prompt_attention = left_pad([prompts.tokens[i] for i in fitting], prompt_length, tokenizer.pad_token_id)
+    response_tokens, response_attention = right_pad(
+        [responses[i] for i in fitting], response_length, tokenizer.pad_token_id
+    )
+    return Demonstrations(
+        prompt_tokens, prompt_attention, response_tokens, response_attention, dropped=len(problems) - len(fitting)
+    )

@@ -1,0 +1,1 @@
+"""Floor 5: greedy and sampled evaluation, with intervals over problems."""

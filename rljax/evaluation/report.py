@@ -1,4 +1,4 @@
-"""What came of an evaluation: measures with their intervals, whole, by response length and by columns of the data."""
+"""Report of an evaluation: measures with their intervals, overall, by response length and by columns of the data."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,16 +20,18 @@ from rljax.evaluation.statistics import (
     pass_at_k,
     ratio_over_problems,
 )
+from rljax.records import documented
 from rljax.text import printable, shortened
 
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
-"""What problems are told apart by when nobody says, where the data has it."""
+"""Columns that problems are grouped by by default, where the data has them."""
 SHORTEST_RANGE = 16  # tokens; the ranges double from here on, as in the training loop's evaluations
 _LABEL = 40
 
 
+@documented
 class Part(NamedTuple):
-    """The problems, or the responses, that have something in common."""
+    """A group of problems or responses, and its measures."""
 
     label: str
     count: int
@@ -37,8 +39,9 @@ class Part(NamedTuple):
     measures: dict[str, Estimate]
 
 
+@documented
 class Report(NamedTuple):
-    """All that is said of an evaluation."""
+    """Measures of an evaluation, overall and of groups of problems and responses."""
 
     whole: Part
     by_length: list[Part]
@@ -102,20 +105,20 @@ def make_report(
         sampled: N answers to each of P problems.
         problems: these problems.
         at: numbers of answers k for pass@k and, above 1, maj@k; at most N.
-        columns: what the problems are told apart by; see `chosen_columns`.
+        columns: what the problems are grouped by; see `chosen_columns`.
         right_above: an answer is right when its reward is above this.
 
     Returns:
-        The report. There is no maj@k where no response holds an answer that could be voted for.
+        The report. There is no maj@k where no response holds an answer to vote for.
     """
     judged, samples = sampled.judged, sampled.rewards.shape[1]
     right = judged & (np.where(judged, sampled.rewards, -np.inf) > right_above)
     everything = np.ones_like(judged)
-    votes = any(answer is not None for row in sampled.given for answer in row)
+    votes = any(answer is not None for row in sampled.answers for answer in row)
     shares = {
         f"avg@{samples}": average_at_n(right.astype(float), judged),
         **{f"pass@{k}": pass_at_k(right, judged, k=k) for k in at},
-        **{f"maj@{k}": majority_at_k(sampled.given, right, judged, k=k) for k in at if k > 1 and votes},
+        **{f"maj@{k}": majority_at_k(sampled.answers, right, judged, k=k) for k in at if k > 1 and votes},
         "truncated": average_at_n(sampled.truncated.astype(float), everything),
     }
     means = {
@@ -168,32 +171,32 @@ def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> 
     return parts
 
 
-def chosen_columns(problems: Sequence[Problem], asked: Sequence[str] | None) -> list[str]:
-    """Say which columns the problems are told apart by.
+def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> list[str]:
+    """Choose the columns that problems are grouped by.
 
     Args:
-        problems: what is evaluated.
-        asked: by a person; None for those of `KNOWN_COLUMNS` that the data has.
+        problems: of the evaluation.
+        names: of columns; None for those of `KNOWN_COLUMNS` that the data has.
 
     Returns:
         Names of columns that at least one problem has.
 
     Raises:
-        InputError: no problem has a column that was asked for.
+        InputError: no problem has a column of some name.
 
     Example:
         >>> chosen_columns([Problem("1+1=", "2", columns={"level": 1, "id": 7})], None)
         ['level']
     """
-    there = dict.fromkeys(name for problem in problems for name in problem.columns)
-    if asked is None:
-        return [name for name in KNOWN_COLUMNS if name in there]
-    missing = [name for name in asked if name not in there]
+    known = dict.fromkeys(name for problem in problems for name in problem.columns)
+    if names is None:
+        return [name for name in KNOWN_COLUMNS if name in known]
+    missing = [name for name in names if name not in known]
     if missing:
         raise InputError(
-            f"--by {missing[0]}: the problems have no such column; choose among {', '.join(there) if there else 'none at all'}."
+            f"--by {missing[0]}: the problems have no such column; choose among {', '.join(known) if known else 'none at all'}."
         )
-    return list(dict.fromkeys(asked))
+    return list(dict.fromkeys(names))
 
 
 def _label(value: object) -> str:

@@ -1,10 +1,10 @@
-"""Several judged answers to every problem, saved as they come; an evaluation that was interrupted goes on where it stopped.
+"""Several judged answers to every problem, saved as they come; an interrupted evaluation continues where it stopped.
 
 ::
 
     NAME.jsonl             one row an answer, in the order of the work
     NAME.settings.json     what the answers depend on; other settings are refused
-    NAME.summary.json      what came of it, once it is whole
+    NAME.summary.json      the report, once the evaluation is whole
 
 The work is cut into calls of equal shape. A call's random key is the seed folded with the call's number, and the file holds whole
 calls in order, so that it does not matter for any answer whether, and where, the evaluation was interrupted.
@@ -24,19 +24,20 @@ from jax.sharding import Mesh
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.models import Params
-from rljax.records import required
+from rljax.records import documented, required
 from rljax.rollout import RolloutWorker
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _FINGERPRINT = 64  # numbers of each parameter: training moves them all
 
 
+@documented
 class Call(NamedTuple):
     """One call of the worker."""
 
     index: int
     problems: tuple[int, ...]
-    """Which are asked; their number is the same in every call, so the last one may begin anew."""
+    """Indices of the problems. Every call has equally many, so the last one may start over from the first problem."""
     first: int
     """Number of the first answer drawn to each."""
     group: int
@@ -50,6 +51,7 @@ class Call(NamedTuple):
         return [(problem, self.first + i) for problem in self.problems[:problems] for i in range(group)]
 
 
+@documented
 class Sampled(NamedTuple):
     """N answers to each of P problems."""
 
@@ -59,15 +61,16 @@ class Sampled(NamedTuple):
     """Tokens, `[P, N]`."""
     truncated: np.ndarray
     """`[P, N]`."""
-    given: list[list[str | None]]
-    """What each response answers, in the form in which answers vote."""
+    answers: list[list[str | None]]
+    """Answer of each response, in the form in which answers vote; None where there is none."""
 
     @property
     def judged(self) -> np.ndarray:
-        """Where there is a reward, `[P, N]`."""
+        """Which answers have a reward, `[P, N]`."""
         return ~np.isnan(self.rewards)
 
 
+@documented
 class SampleFiles(NamedTuple):
     """Where an evaluation is saved."""
 
@@ -99,7 +102,7 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
     """Cut the work into calls.
 
     Args:
-        problems: how many there are.
+        problems: number of problems.
         samples: answers to each.
         batch: most answers a call.
 
@@ -113,12 +116,12 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
         [(0, (1, 3)), (3, (1, 2))]
     """
     group = min(samples, batch)
-    asked = max(1, min(problems, batch // group))
+    width = max(1, min(problems, batch // group))
     calls = []
-    for begin in range(0, problems, asked):
-        chosen = tuple(index % problems for index in range(begin, begin + asked))
+    for begin in range(0, problems, width):
+        chosen = tuple(index % problems for index in range(begin, begin + width))
         for first in range(0, samples, group):
-            wanted = min(asked, problems - begin), min(group, samples - first)
+            wanted = min(width, problems - begin), min(group, samples - first)
             calls.append(Call(len(calls), chosen, first, group, wanted))
     return calls
 
@@ -135,7 +138,7 @@ def answer_all(
     out: Path | None,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
 ) -> Sampled:
-    """Ask every problem of the worker `samples` times, less what is saved already.
+    """Answer every problem of the worker `samples` times, except for answers that are saved already.
 
     Args:
         worker: draws and judges.
@@ -207,18 +210,18 @@ def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
 
     Example:
         >>> row = {"problem": 0, "sample": 0, "reward": None, "tokens": 3, "truncated": False, "given": "7"}
-        >>> gathered([row], 1, 1).judged.tolist(), gathered([row], 1, 1).given
+        >>> gathered([row], 1, 1).judged.tolist(), gathered([row], 1, 1).answers
         ([[False]], [['7']])
     """
     rewards, lengths = np.full((problems, samples), np.nan), np.zeros((problems, samples), int)
     truncated = np.zeros((problems, samples), bool)
-    given: list[list[str | None]] = [[None] * samples for _ in range(problems)]
+    answers: list[list[str | None]] = [[None] * samples for _ in range(problems)]
     for row in rows:
         place = row["problem"], row["sample"]
         rewards[place] = np.nan if row["reward"] is None else row["reward"]
         lengths[place], truncated[place] = row["tokens"], row["truncated"]
-        given[place[0]][place[1]] = row["given"]
-    return Sampled(rewards, lengths, truncated, given)
+        answers[place[0]][place[1]] = row["given"]
+    return Sampled(rewards, lengths, truncated, answers)
 
 
 def whole_calls(calls: Sequence[Call], rows: int) -> int:
@@ -233,7 +236,7 @@ def whole_calls(calls: Sequence[Call], rows: int) -> int:
 
 
 def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[dict]:
-    """Read what is saved already, cut it to whole calls, and make the files where there are none.
+    """Read the saved answers, cut them to whole calls, and make the files where there are none.
 
     Args:
         files: of the evaluation.
@@ -318,7 +321,7 @@ def _document(content: dict) -> bytes:
 
 
 def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
-    """Say what the answers of a worker depend on, so that only the same evaluation goes on with a file.
+    """Collect what the answers of a worker depend on, so that only the same evaluation continues a file.
 
     Args:
         worker: how answers are drawn, and to what.

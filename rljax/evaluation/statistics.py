@@ -1,8 +1,8 @@
-"""What several answers to each problem say of a model: pass@k, avg@n and maj@k, with intervals over problems.
+"""Measures of several answers to each problem: pass@k, avg@n and maj@k, with intervals over problems.
 
 Every measure gives one number a problem, NaN where too few answers were judged; `over_problems` averages them. The problems
-are the sample: the intervals say how much the average would move with other problems of the same kind, and count the several
-answers to one problem as one observation, for they stand or fall together.
+are the sample: an interval says how much the average would change with other problems of the same kind. The answers to one problem
+are correlated, so they count as one observation.
 """
 
 import math
@@ -14,12 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from rljax.records import documented
+
 MOST_SAMPLES = 1_000
 """Answers to one problem; the number of ways to choose from more does not fit a float."""
 RESAMPLES = 2_000
 _AT_ONCE = 200  # resamples in one piece of memory
 
 
+@documented
 class Estimate(NamedTuple):
     """An average over problems, with its 95 % interval."""
 

@@ -149,31 +149,31 @@ def _entries(config: TransformerConfig) -> Iterator[Entry]:
 
 
 def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
-    there, here = f"model.layers.{index}", ("layers", index)
-    yield Entry(f"{there}.input_layernorm.weight", (*here, "attention_norm", "scale"), _same, _same)
-    yield Entry(f"{there}.post_attention_layernorm.weight", (*here, "feed_forward_norm", "scale"), _same, _same)
+    prefix, path = f"model.layers.{index}", ("layers", index)
+    yield Entry(f"{prefix}.input_layernorm.weight", (*path, "attention_norm", "scale"), _same, _same)
+    yield Entry(f"{prefix}.post_attention_layernorm.weight", (*path, "feed_forward_norm", "scale"), _same, _same)
     for letter, name, heads in (
         ("q", "query", config.heads),
         ("k", "key", config.kv_heads),
         ("v", "value", config.kv_heads),
     ):
-        projection = f"{there}.self_attn.{letter}_proj"
-        yield Entry(f"{projection}.weight", (*here, "attention", name), *_heads_in(heads, config.width))
+        projection = f"{prefix}.self_attn.{letter}_proj"
+        yield Entry(f"{projection}.weight", (*path, "attention", name), *_heads_in(heads, config.width))
         if config.qkv_bias:
-            place = (*here, "attention", f"{name}_bias")
+            place = (*path, "attention", f"{name}_bias")
             yield Entry(f"{projection}.bias", place, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
     if config.qk_norm:
         for letter, name in (("q", "query"), ("k", "key")):
-            place = (*here, "attention", f"{name}_norm", "scale")
-            yield Entry(f"{there}.self_attn.{letter}_norm.weight", place, _same, _same)
+            place = (*path, "attention", f"{name}_norm", "scale")
+            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", place, _same, _same)
     yield Entry(
-        f"{there}.self_attn.o_proj.weight",
-        (*here, "attention", "output"),
+        f"{prefix}.self_attn.o_proj.weight",
+        (*path, "attention", "output"),
         lambda x: x.reshape(config.width, config.heads, -1).transpose(1, 2, 0),
         lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
     )
     for name in ("gate", "up", "down"):
-        yield Entry(f"{there}.mlp.{name}_proj.weight", (*here, "feed_forward", name), _transposed, _transposed)
+        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -218,11 +218,13 @@ def load_params(folder: Path, config: TransformerConfig) -> Params:
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
         with safe_open(files[entry.name], framework="flax") as opened:
-            there = opened.get_tensor(entry.name).astype(jnp.float32)
+            tensor = opened.get_tensor(entry.name).astype(jnp.float32)
         want = _get(expected, entry.path).shape
-        if there.size != int(np.prod(want)):
-            raise InputError(f"{entry.name!r} in {str(folder)!r} has shape {there.shape}, config.json implies {want} here.")
-        _put(params, entry.path, entry.read(there))
+        if tensor.size != int(np.prod(want)):
+            raise InputError(
+                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, config.json implies {want} here."
+            )
+        _put(params, entry.path, entry.read(tensor))
     return params
 
 

@@ -18,8 +18,8 @@ def largest_axis(path: tuple[str, ...], shape: tuple[int, ...], *, shards: int) 
     """Spread a parameter's largest axis that `shards` divides over "fsdp"; copy what has none.
 
     Example:
-        >>> largest_axis(("embedding",), (11, 16), shards=4), largest_axis(("scale",), (3,), shards=2)
-        (PartitionSpec(None, 'fsdp'), PartitionSpec(None,))
+        >>> tuple(largest_axis(("embedding",), (11, 16), shards=4)), tuple(largest_axis(("scale",), (3,), shards=2))
+        ((None, 'fsdp'), (None,))
     """
     del path
     divisible = [axis for axis, size in enumerate(shape) if size % shards == 0 and size >= shards]

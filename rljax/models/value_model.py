@@ -1,7 +1,7 @@
 """A transformer that values: the decoder's hidden states under a linear head of a few numbers a token.
 
 On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. So reward models
-from elsewhere are read as they are, and a critic that was trained here can be taken up by any later run. A critic that reads
+from elsewhere are read as they are, and a critic that was trained here can start any later run. A critic that reads
 log-probabilities has `surprisal.weight` beside, for which other libraries have no place.
 """
 

@@ -1,8 +1,8 @@
-"""Several processes as one run: how they agree, and share what each of them knows.
+"""Several processes as one run: how they agree, and how they share results.
 
-Every process runs the same program and holds the same host arrays; only arrays on the mesh are spread over them. What may go wrong
-in one process alone (opening files, judging its part of the responses) is done `together`, so that all go on or none does. A
-process alone is the first of one: there is no other code path.
+Every process runs the same program and holds the same host arrays; only arrays on the mesh are spread over them. Work that may
+fail in one process alone (opening files, judging its part of the responses) is done `together`: all continue or none does. A
+single process is the first of one: there is no other code path.
 """
 
 import zlib
@@ -35,40 +35,40 @@ def fetch(tree: PyTree) -> PyTree[np.ndarray]:
 
 
 def together(work: Callable[[], Returned]) -> Returned:
-    """Do something in every process; where it fails in one, all of them stop.
+    """Run `work` in every process; if it fails in one, all of them stop.
 
     Raises:
         InputError: it failed elsewhere.
-        Exception: what `work` raised here.
+        Exception: raised by `work` in this process.
     """
     returned: list[Returned] = []
     error: Exception | None = None
     try:
         returned.append(work())
-    except Exception as raised:  # whatever it is, the others wait to hear of it
+    except Exception as raised:  # of any kind: the other processes are waiting for the outcome
         error = raised
     failed = np.flatnonzero(process_allgather(np.asarray(error is not None)))
     if error is not None:
         raise error
     if failed.size:
-        raise InputError(f"Host {failed[0]} of {jax.process_count()} could not go on; it says why.")
+        raise InputError(f"Host {failed[0]} of {jax.process_count()} failed; see its own output for the reason.")
     return returned[0]
 
 
 def on_first(work: Callable[[], object]) -> None:
-    """Do something in the first process alone, while the others wait."""
+    """Run `work` in the first process alone, while the others wait."""
     together(work if is_first() else lambda: None)
 
 
 def agree(what: str, content: str) -> None:
-    """Refuse to go on where the processes do not have the same.
+    """Refuse to continue if the processes differ in something.
 
     Args:
-        what: its name, for the refusal.
-        content: what this process has.
+        what: its name, for the error message.
+        content: its value in this process.
 
     Raises:
-        InputError: another one has something else; in all of them.
+        InputError: another process has a different value; raised in all of them.
     """
     sums = process_allgather(np.uint32(zlib.crc32(content.encode())))
     if len(np.unique(sums)) > 1:
@@ -76,17 +76,17 @@ def agree(what: str, content: str) -> None:
 
 
 def any_host(flag: bool) -> bool:
-    """Whether it is so in any process."""
+    """Whether the flag is set in any process."""
     return bool(process_allgather(np.asarray(flag)).any())
 
 
 def of_first(tree: PyTree) -> PyTree[np.ndarray]:
-    """Take the first process's numbers for everybody's."""
+    """Copy the first process's arrays to all processes."""
     return jax.tree.map(lambda array: np.asarray(process_allgather(np.asarray(array))[0]), tree)
 
 
 def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree[np.ndarray]:
-    """Do something to rows, every process to its own part of them.
+    """Work on rows, every process on its own part of them.
 
     Args:
         count: rows, at least 1.

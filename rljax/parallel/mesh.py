@@ -98,7 +98,8 @@ def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partit
         partition: where a parameter lies.
 
     Raises:
-        InputError: `partition` names an axis that the mesh does not have, or one that does not divide the parameter's.
+        InputError: `partition` gives no PartitionSpec, or one that names an axis twice, an axis that the mesh does not have, or
+            one that does not divide the parameter's.
     """
     specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
     for path, leaf in tree_leaves_with_path(params):
@@ -116,17 +117,29 @@ def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partit
 
 def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
     """A user's partition, refused where the mesh cannot follow it."""
+    if not isinstance(spec, PartitionSpec):
+        raise InputError(
+            f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} needs a jax.sharding.PartitionSpec; "
+            f"got {spec!r:.80}."
+        )
+    shown = f"PartitionSpec{tuple(spec)}"  # its own repr differs between versions of JAX
     for size, axes in zip(shape, spec, strict=False):
         wanted = () if axes is None else (axes,) if isinstance(axes, str) else axes
         unknown = [axis for axis in wanted if axis not in mesh.shape]
         if unknown or size % math.prod(mesh.shape[axis] for axis in wanted):
             raise InputError(
                 f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be spread over axes of the mesh "
-                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {spec}."
+                f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {shown}."
             )
+    named = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
+    if len(set(named)) < len(named):
+        raise InputError(
+            f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be spread over an axis of "
+            f"the mesh once; got {shown}."
+        )
     if len(spec) > len(shape):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes and its partition names {len(spec)}: {spec}."
+            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes; its partition names {len(spec)}: {shown}."
         )
     return spec
 

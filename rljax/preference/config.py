@@ -1,4 +1,4 @@
-"""All settings of the training of a reward model, flat."""
+"""Settings of the training of a reward model, all in one record."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
+from rljax.records import documented
 
 
+@documented
 @dataclass(frozen=True)
 class RewardModelConfig:
     """Settings of one training of a reward model on preference pairs."""
@@ -51,7 +53,7 @@ class RewardModelConfig:
 
     # --- optimisation
     epochs: int = 1
-    """How often each pair is learnt from; a reward model soon knows its pairs by heart."""
+    """Passes over the pairs; a reward model soon overfits them."""
     steps: int | None = None
     """Updates, in place of epochs."""
     batch: int = 64

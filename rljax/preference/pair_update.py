@@ -1,4 +1,4 @@
-"""Pairs of responses as arrays, the jitted update towards the preferred ones, and how held-out pairs are judged."""
+"""Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation of held-out pairs."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -19,12 +19,13 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
-from rljax.records import generic
+from rljax.records import documented, generic
 
 Metrics = dict[str, Float[Array, ""]]
 Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
+@documented
 @generic
 class Pairs(NamedTuple, Generic[Data]):
     """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
@@ -34,6 +35,7 @@ class Pairs(NamedTuple, Generic[Data]):
     margin: Float[Data, "N"]
 
 
+@documented
 class EncodedPairs(NamedTuple):
     """Pairs that fit, as token lists."""
 
@@ -51,8 +53,9 @@ class EncodedPairs(NamedTuple):
         return Pairs(tokens, attention, self.margin)
 
 
+@documented
 class RewardState(NamedTuple):
-    """What an update changes."""
+    """State of the training, which an update replaces."""
 
     params: Params
     opt_state: optax.OptState
@@ -81,7 +84,7 @@ def encode_pairs(
     if not fitting:
         shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
         raise InputError(
-            "there are no pairs; give at least one to learn from and one that is held out."
+            "there are no pairs; give at least one to train on and one that is held out."
             if shortest is None
             else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest needs {shortest}; raise it."
         )
@@ -98,7 +101,7 @@ def make_pair_step(
         model: its head gives one number a token.
         optimizer: what turns a gradient into an update.
         state: an example of the state, for its shapes.
-        mesh: where the state lives.
+        mesh: its devices hold the state.
 
     Returns:
         `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed. Metrics,
@@ -131,12 +134,12 @@ def make_pair_step(
 
 
 def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params, pairs: EncodedPairs) -> dict[str, float]:
-    """Score pairs that the model has not learnt from.
+    """Score pairs that the model was not trained on.
 
     Args:
-        score: what `make_score` compiled.
+        score: as `make_score` compiles it.
         params: of the reward model.
-        pairs: which.
+        pairs: the held-out pairs.
 
     Returns:
         loss; accuracy, the share whose preferred response has the higher score (a tie is none); lead, the mean difference;

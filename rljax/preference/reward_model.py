@@ -1,6 +1,6 @@
-"""A learned reward model at work: its folder, the score of a sequence, and the reward function that it makes.
+"""Inference with a learned reward model: the score of a sequence, the model's folder, and the reward function made of it.
 
-The score of a response is what the model's head says at the last token of prompt and response, the end token included.
+The score of a response is the output of the model's head at the last token of prompt and response, the end token included.
 """
 
 import json
@@ -27,29 +27,33 @@ from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
 from rljax.parallel import agree, fetch, put, put_rows, shardings
+from rljax.records import documented
 from rljax.rewards.failure import Failed
 from rljax.text import one_line
 
 PREFIX = "model:"
-"""What stands before the folder where a reward is named: `--reward model:FOLDER`."""
+"""Prefix of the names of these rewards: `--reward model:FOLDER`."""
 NOTE = "rljax_reward.json"
+"""File in the model's folder that holds a `Note`."""
 SHORTEST = 16
 """Sequences are padded to this many tokens times a power of two, so that few programs are compiled."""
 
 
+@documented
 class Note(NamedTuple):
-    """What a folder says of the texts that its model was trained on."""
+    """How the texts were written that the model in a folder was trained on."""
 
     tokenizer: str
     """As after `--tokenizer`; "." for the tokenizer files in the folder itself."""
     vocabulary: int
-    """Tokens that it has."""
+    """Number of its tokens."""
     chat: bool
     """Whether prompts were written through its chat template."""
 
 
+@documented
 class RewardModel(NamedTuple):
-    """A reward model with its numbers and its tokenizer."""
+    """A reward model with its parameters and its tokenizer."""
 
     model: ValueModel
     params: Params
@@ -88,11 +92,11 @@ def sequence_tokens(
     """Turn a prompt and a response into the tokens that are scored; the response's end token is the last.
 
     Args:
-        prompt: what was asked.
-        response: what was answered.
+        prompt: text of the prompt.
+        response: text of the response.
         tokenizer: for both.
         chat: write the prompt through the tokenizer's chat template.
-        messages: the chat that the prompt was given as, if it was one.
+        messages: the prompt as a chat, if it was one.
 
     Raises:
         InputError: text that the tokenizer cannot write, or `chat` with a tokenizer that has no template.
@@ -102,8 +106,8 @@ def sequence_tokens(
         >>> sequence_tokens("1+1=", "2", CharacterTokenizer("012+="), chat=False)
         [3, 5, 3, 6, 4, 1]
     """
-    asked = prompt_tokens(Problem(prompt, "", messages=messages), tokenizer, chat=chat)
-    return [*asked, *tokenizer.encode(response), tokenizer.eos_token_id]
+    prompt_ids = prompt_tokens(Problem(prompt, "", messages=messages), tokenizer, chat=chat)
+    return [*prompt_ids, *tokenizer.encode(response), tokenizer.eos_token_id]
 
 
 def padded_length(length: int) -> int:
@@ -119,12 +123,12 @@ def padded_length(length: int) -> int:
 def make_score(
     model: ValueModel, mesh: Mesh, *, rows: int = 32
 ) -> Callable[[Params, Sequence[Sequence[int]]], Float32[np.ndarray, "N"]]:
-    """Compile what scores token lists of any number and length, one program for each padded length.
+    """Compile a function that scores token lists of any number and length, with one program for each padded length.
 
     Args:
         model: a decoder whose head gives one number a token.
         mesh: its devices share the rows.
-        rows: sequences scored at a time, rounded up to a multiple of the devices; what is missing is filled up and does not count.
+        rows: sequences scored at a time, rounded up to a multiple of the devices; a smaller part is filled up with empty rows.
 
     Returns:
         `(params, token lists) -> scores`, in their order.
@@ -148,14 +152,14 @@ def make_score(
 
 
 def save_reward_model(folder: Path, trained: RewardModel) -> None:
-    """Write a sequence-classification model, and beside it which tokenizer it reads and how prompts are written.
+    """Write a sequence-classification model, and beside it a note on its tokenizer and on how prompts are written.
 
     Args:
         folder: of the model; files of an earlier one are overwritten.
-        trained: the model with its numbers. Tokenizer files are written too where it has any.
+        trained: the model with its parameters. Tokenizer files are written too where it has any.
 
     Raises:
-        InputError: a tokenizer that no folder could name.
+        InputError: a tokenizer that the note cannot name.
     """
     tokenizer = trained.tokenizer
     note = Note(_name_of(tokenizer), tokenizer.vocab_size, trained.chat)
@@ -179,7 +183,7 @@ def _name_of(tokenizer: Tokenizer) -> str:
 
 
 def read_note(folder: Path) -> Note | None:
-    """Read what the folder says of its texts; None for a model from elsewhere, which says nothing.
+    """Read the note of a folder; None for a model that was not trained by rljax.
 
     Raises:
         InputError: the note cannot be read.
@@ -190,14 +194,16 @@ def read_note(folder: Path) -> Note | None:
     try:
         return Note(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{file} cannot be read ({one_line(error)}); mend it, or train the reward model again.") from error
+        raise InputError(
+            f"{file} cannot be read ({one_line(error)}); correct it, or train the reward model again."
+        ) from error
 
 
 def folder_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that a model's folder names or holds.
 
     Raises:
-        InputError: it does neither, or the files cannot be read.
+        InputError: neither, or the files cannot be read.
     """
     note = read_note(folder)
     return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
@@ -211,12 +217,12 @@ def load_reward_model(
     dtype: str = "float32",
     remat: bool = False,
 ) -> RewardModel:
-    """Read a reward model: one that was trained here, or a sequence-classification model from elsewhere.
+    """Read a reward model: one trained by rljax, or any sequence-classification model with one output.
 
     Args:
         name_or_folder: its folder, or a hub id.
         tokenizer: in place of the folder's own.
-        chat: for a folder that does not say so itself, whether prompts go through the chat template.
+        chat: for a folder without a note, whether prompts go through the chat template.
         dtype: precision of matrix products.
         remat: recompute layers in the backward pass.
 
@@ -243,7 +249,7 @@ def load_reward_model(
 
 
 def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note: Note | None) -> None:
-    """Refuse a tokenizer whose tokens the model does not know.
+    """Refuse a tokenizer whose vocabulary is not the model's.
 
     Raises:
         InputError: both sides are named.
@@ -273,14 +279,14 @@ def reward_of_model(
 ) -> Callable[..., list[float | Failed]]:
     """Make a reward function of a learned reward model.
 
-    It reads text, so the policy may have another tokenizer. The end token is added to every completion, also to one that its
-    budget cut off. Scores have no absolute zero: only algorithms that compare responses to one prompt are indifferent to it.
+    It reads text, so the policy may have another tokenizer. The end token is added to every completion, even to a truncated one.
+    The zero of the scores is arbitrary: only algorithms that compare responses to one prompt are indifferent to it.
 
     Args:
         name_or_folder: of the reward model, or a hub id.
         mesh: its devices hold the model and share the rows.
         tokenizer: in place of the folder's own.
-        chat: for a folder that does not say so itself, whether prompts go through the chat template.
+        chat: for a folder without a note, whether prompts go through the chat template.
         chats: the messages of those prompts that are chats of several, by the prompt as text.
         rows: responses scored at a time.
         dtype: precision of matrix products.
@@ -289,7 +295,7 @@ def reward_of_model(
         `f(prompts, completions) -> scores`; a completion that the tokenizer cannot write has failed.
 
     Raises:
-        InputError: what `load_reward_model` refuses.
+        InputError: as `load_reward_model`.
     """
     trained = load_reward_model(name_or_folder, tokenizer=tokenizer, chat=chat, dtype=dtype)
     params = put(trained.params, shardings(mesh, trained.params))
@@ -302,10 +308,10 @@ def reward_of_model(
             return Failed("raised", one_line(error))
 
     def reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
-        agree("completions, which a reward model has to be asked about", repr([prompts, completions]))
-        given = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
-        scores = iter(score(params, [tokens for tokens in given if not isinstance(tokens, Failed)]))
-        return [tokens if isinstance(tokens, Failed) else float(next(scores)) for tokens in given]
+        agree("completions, which a reward model has to judge", repr([prompts, completions]))
+        sequences = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
+        scores = iter(score(params, [tokens for tokens in sequences if not isinstance(tokens, Failed)]))
+        return [tokens if isinstance(tokens, Failed) else float(next(scores)) for tokens in sequences]
 
     reward_model.on_all_hosts = True  # its model is spread over their devices
     return reward_model

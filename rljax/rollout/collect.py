@@ -35,7 +35,7 @@ def collect(
     """Sample until `wanted` groups are kept.
 
     Fresh groups come first and carried ones fill up, so what is trained on is as new as can be. A carried group that is not
-    needed is let go: nothing is ever older than one rollout.
+    needed is dropped: nothing is ever older than one rollout.
 
     Args:
         sample: draws a fresh set of groups at every call.

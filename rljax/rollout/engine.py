@@ -1,23 +1,25 @@
 """The built-in engine: pads requests, decodes them in one jitted program on the mesh, and cuts responses to their lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, UInt32
+from jaxtyping import Int, PyTree, UInt32
 
 from rljax.data.prompts import left_pad
+from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import fetch, put_rows
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import Samples, sample
+from rljax.text import one_line
 
 
 @dataclass(frozen=True)
 class DecodingEngine:
-    """Draws all requests of a call together, with whatever model the decoder runs.
+    """Draws all requests of a call together, with the model that the decoder runs.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -47,6 +49,49 @@ class DecodingEngine:
         prompts = left_pad([request.tokens for request in filled], length, pad_id=0)
         placed = put_rows(self.mesh, (*prompts, seed_words([request.seed for request in filled])))
         return fetch(sample(self.decoder, params, *placed, sampling=sampling))
+
+
+def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: int, prompt_length: int, budget: int) -> None:
+    """Refuse a decoder that cannot be sampled from, without computing anything.
+
+    Raises:
+        InputError: `begin` or `advance` cannot be traced, gives logits of another shape, or a state that changes its shapes.
+    """
+    prompts, attention = (jax.ShapeDtypeStruct((rows, prompt_length), kind) for kind in (np.int32, np.bool_))
+    token = jax.ShapeDtypeStruct((rows,), np.int32)
+
+    def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
+        return decoder.begin(params, tokens, attention, budget)
+
+    begun = _traced("begin", begin, params, prompts, attention)
+    _check_logits("begin", begun[0], (rows, vocab_size))
+    advanced = _traced("advance", decoder.advance, params, token, begun[1])
+    _check_logits("advance", advanced[0], (rows, vocab_size))
+    before, after = (jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state) for _, state in (begun, advanced))
+    if before != after:
+        raise InputError(
+            f"policy.decoder.advance: the new state must have the shapes and dtypes of the old one, {before!s:.200}; got "
+            f"{after!s:.200}."
+        )
+
+
+def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
+    """Shapes of the logits and the state that a decoder's function returns."""
+    try:
+        logits, state = jax.eval_shape(function, *arguments)
+    except Exception as error:  # a decoder is a person's program, and may raise anything
+        raise InputError(
+            f"policy.decoder.{name}: a function is needed that JAX can trace and that returns logits and a state; got "
+            f"{one_line(error):.200}"
+        ) from error
+    return logits, state
+
+
+def _check_logits(name: str, logits: jax.ShapeDtypeStruct, expected: tuple[int, int]) -> None:
+    if logits.shape != expected:
+        raise InputError(
+            f"policy.decoder.{name}: logits of the shape [B, V] = {list(expected)} are needed; got {list(logits.shape)}."
+        )
 
 
 def compiled_rows(rows: int, devices: int) -> int:

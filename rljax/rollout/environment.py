@@ -5,6 +5,7 @@ Token ids are never decoded and encoded again, so what is scored is exactly what
 """
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,7 +30,8 @@ class Step(NamedTuple):
     state: Any
     """Of the episode after the turn."""
     observation: str = ""
-    """Text that the policy sees before its next turn; not read when the episode is done."""
+    """Text that the policy sees before its next turn; not read when the episode is done. One that leaves no room for another
+    token ends the episode (`Response.finish` is "length")."""
     reward: float | None = None
     """Of this turn; None: no opinion. The reward of a response is the sum over its turns."""
     done: bool = True
@@ -38,7 +40,11 @@ class Step(NamedTuple):
 
 @runtime_checkable
 class Environment(Protocol):
-    """What the policy acts in. On several hosts every process plays all episodes, so it has to be deterministic."""
+    """What the policy acts in. On several hosts every process plays all episodes, so it has to be deterministic.
+
+    Many episodes are under way at once, and turns of different ones come in between: keep what belongs to an episode in its
+    state. An exception counts as a failure of that episode alone, like one of a reward.
+    """
 
     max_turns: int
     """Most turns of an episode, at least 1; an episode that reaches it is cut off."""
@@ -48,7 +54,12 @@ class Environment(Protocol):
         ...
 
     def step(self, state: Any, completion: str) -> Step:
-        """Answer one turn of the policy."""
+        """Answer one turn of the policy.
+
+        Args:
+            state: what `reset` returned, or the state of the episode's last step.
+            completion: text of the policy's turn, without special tokens such as EOS.
+        """
         ...
 
 
@@ -75,17 +86,40 @@ class _Episode(NamedTuple):
 
 
 def check_environment(environment: Environment) -> None:
-    """Refuse an environment whose episodes need not end.
+    """Refuse what is no environment, or one whose episodes need not end.
 
     Raises:
-        InputError: `max_turns` is missing, or is no whole number of at least 1.
+        InputError: `reset` or `step` is missing, or `max_turns`, or that is no whole number of at least 1.
     """
-    turns = vars(type(environment)).get("max_turns") if not hasattr(environment, "max_turns") else environment.max_turns
+    missing = [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]
+    if missing:
+        raise InputError(
+            f"environment.{missing[0]}: an environment with the methods reset(problem) and step(state, completion) is needed; "
+            f"got {called_name(environment)} without {' and '.join(missing)}."
+        )
+    turns = getattr(environment, "max_turns", None)
     if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
         raise InputError(
             f"environment.max_turns: {called_name(environment)} must say after how many turns an episode ends at the latest, as a "
             f"whole number of at least 1; got {turns!r}."
         )
+
+
+def check_step(environment: Environment, step: object) -> None:
+    """Refuse what is no answer to a turn.
+
+    Raises:
+        InputError: no `Step`, a reward that is no number, or an observation that is no text.
+    """
+    name = called_name(environment)
+    if not isinstance(step, Step):
+        raise InputError(f"environment.step: {name} must return an rljax.rollout.Step; got {step!r:.80}.")
+    if not (step.reward is None or isinstance(step.reward, Real)):
+        raise InputError(
+            f"environment.step: the reward of a turn in {name} must be a number, or None for no opinion; got {step.reward!r:.80}."
+        )
+    if not isinstance(step.observation, str):
+        raise InputError(f"environment.step: the observation in {name} must be a text; got {step.observation!r:.80}.")
 
 
 def play(
@@ -116,14 +150,14 @@ def play(
         InputError: the engine or the environment breaks its contract, or the environment raised too often.
     """
     check_environment(environment)
-    episodes = [_Episode(request, environment.reset(problem)) for request, problem in zip(requests, problems, strict=True)]
+    episodes = [_begun(environment, *pair) for pair in zip(requests, problems, strict=True)]
     for turn in range(environment.max_turns):
         open_places = [place for place, episode in enumerate(episodes) if not episode.done]
         if not open_places:
             break
-        asked = _next_turns([episodes[place] for place in open_places], turn)
-        drawn = engine.generate(params, asked)
-        check_responses(asked, drawn)
+        turns = _next_turns([episodes[place] for place in open_places], turn)
+        drawn = engine.generate(params, turns)
+        check_responses(turns, drawn)
         for place, response in zip(open_places, drawn, strict=True):
             last = turn + 1 == environment.max_turns
             episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
@@ -135,6 +169,16 @@ def play(
     )
     check_failures(answer, called_name(environment), max_failure_share)
     return [_response(episode) for episode in episodes], Verdicts(answer.values, answer.valid, answer.failed)
+
+
+def _begun(environment: Environment, request: Request, problem: Problem) -> _Episode:
+    """An episode before its first turn; one that the environment cannot begin has failed, and ends after it."""
+    try:
+        return _Episode(request, environment.reset(problem))
+    except InputError:  # it says itself what the person has to change
+        raise
+    except Exception as error:  # an environment is a person's program, and may raise anything
+        return _Episode(request, None, failure=Failed("raised", one_line(error)))
 
 
 def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
@@ -156,19 +200,18 @@ def _advanced(
     """The episode after a turn of the policy and the environment's answer."""
     turn = _cut(response, episode.room)
     starts, turns = (*episode.starts, episode.length), (*episode.turns, turn)
+    episode = episode._replace(turns=turns, starts=starts)
+    if episode.failure is not None:
+        return episode._replace(done=True)
     try:
         step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
     except InputError:  # it says itself what the person has to change
         raise
     except Exception as error:  # an environment is a person's program, and may raise anything
-        return episode._replace(turns=turns, starts=starts, failure=Failed("raised", one_line(error)), done=True)
-    if not isinstance(step, Step):
-        raise InputError(
-            f"environment.step: {called_name(environment)} must return an rljax.rollout.Step; got {step!r:.80}."
-        )
-    episode = episode._replace(state=step.state, turns=turns, starts=starts)
-    if step.reward is not None:
-        episode = episode._replace(reward=step.reward if episode.reward is None else episode.reward + step.reward)
+        return episode._replace(failure=Failed("raised", one_line(error)), done=True)
+    check_step(environment, step)
+    rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]
+    episode = episode._replace(state=step.state, reward=sum(rewards) if rewards else None)
     if step.done or turn.truncated:
         return episode._replace(done=True)
     observation = tokenizer.encode(step.observation)

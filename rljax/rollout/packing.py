@@ -43,9 +43,9 @@ def demonstrated(demonstrations: Demonstrations) -> Sequences:
     """Rows of worked responses."""
     return Sequences(
         demonstrations.prompt_tokens,
-        demonstrations.prompt_mask,
+        demonstrations.prompt_attention,
         demonstrations.response_tokens,
-        demonstrations.response_mask,
+        demonstrations.response_attention,
     )
 
 

@@ -1,7 +1,8 @@
 """What an engine is asked for and what it returns: token ids both ways, nothing padded."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
@@ -76,7 +77,7 @@ class Response(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """What draws responses. It takes token ids and returns token ids: text is nobody's business here."""
+    """Draws responses. It takes token ids and returns token ids, never text."""
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw a response to each request.
@@ -95,9 +96,11 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
     """Refuse responses that do not answer their requests.
 
     Raises:
-        InputError: another number of responses, another prompt, more tokens than the budget, arrays of different lengths, or
-            log-probabilities that cannot be any; names the engine's fault with what was expected and what came.
+        InputError: another number of responses, another prompt, more tokens than the budget, arrays of different lengths or of
+            another type, or log-probabilities that cannot be any; names the engine's fault with what was expected and what came.
     """
+    if not isinstance(responses, Sequence):
+        raise InputError(f"engine.generate: a list of rljax.rollout.Response is needed; got {responses!r:.80}.")
     if len(responses) != len(requests):
         raise InputError(f"engine.generate: {len(requests)} requests must give as many responses; got {len(responses)}.")
     for place, (request, response) in enumerate(zip(requests, responses, strict=True)):
@@ -106,21 +109,56 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
             raise InputError(f"engine.generate: response {place} {fault}.")
 
 
+_KINDS = MappingProxyType(
+    {
+        "tokens": (np.integer, "whole numbers"),
+        "mask": (np.bool_, "booleans"),
+        "behaviour_logp": (np.floating, "floating-point numbers"),
+        "policy_logp": (np.floating, "floating-point numbers"),
+    }
+)
+"""Array of a response -> NumPy's kind of its numbers, and the same in words."""
+
+
+def check_engine(engine: Engine) -> None:
+    """Refuse what is no engine.
+
+    Raises:
+        InputError: it has no `generate`.
+    """
+    if not callable(getattr(engine, "generate", None)):
+        raise InputError(
+            f"engine.generate: an engine with the method generate(params, requests) is needed; got {engine!r:.80} without it."
+        )
+
+
 def _fault(request: Request, response: Response) -> str | None:
     """What is wrong with a response, None if nothing is."""
+    if not isinstance(response, Response):
+        return f"must be an rljax.rollout.Response; got {response!r:.80}"
     expected, found = (request.prompt_id, request.group), (response.prompt_id, response.group)
     if found != expected:
         return f"must answer prompt {expected[0]} of group {expected[1]}; got prompt {found[0]} of group {found[1]}"
-    count, budget = len(response.tokens), request.sampling.max_tokens
+    if response.finish not in get_args(Finish):
+        return f"must have ended by one of {', '.join(map(repr, get_args(Finish)))}; got finish={response.finish!r:.80}"
+    return _array_fault(response, request.sampling.max_tokens)
+
+
+def _array_fault(response: Response, budget: int) -> str | None:
+    """What is wrong with the arrays of a response, None if nothing is."""
+    arrays = {name: response._asdict()[name] for name in _KINDS}
+    for name, (kind, words) in _KINDS.items():
+        if not (isinstance(arrays[name], np.ndarray) and np.issubdtype(arrays[name].dtype, kind)):
+            return f"must have a NumPy array of {words} as its {name}; got {arrays[name]!r:.80}"
+    count = len(response.tokens)
     if not 1 <= count <= budget:
         return f"must have 1 to {budget} tokens; got {count}"
-    for name in ("mask", "behaviour_logp", "policy_logp"):
-        shape = np.shape(getattr(response, name))
-        if shape != (count,):
-            return f"has {count} tokens, so its {name} must have the shape [{count}]; got {list(shape)}"
+    for name, array in arrays.items():
+        if array.shape != (count,):
+            return f"has {count} tokens, so its {name} must have the shape [{count}]; got {list(array.shape)}"
     for name in ("behaviour_logp", "policy_logp"):
-        logp = np.asarray(getattr(response, name))[np.asarray(response.mask, bool)]
-        if not (np.isfinite(logp).all() and (logp <= 1e-4).all()):
-            worst = logp[~(np.isfinite(logp) & (logp <= 1e-4))][0]
-            return f"must have finite log-probabilities of at most 0 in {name}; got {worst}"
+        logp = arrays[name][response.mask]
+        possible = np.isfinite(logp) & (logp <= 1e-4)
+        if not possible.all():
+            return f"must have finite log-probabilities of at most 0 in {name}; got {logp[~possible][0]}"
     return None

@@ -1,0 +1,1 @@
+"""Floor 5: the run folder, trackers, displays and plots."""

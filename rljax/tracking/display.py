@@ -1,9 +1,9 @@
-"""What a person sees of a run while it runs.
+"""The display of a run in progress, with two implementations.
 
-Two displays with one set of calls: `RichDisplay` keeps a live table on a terminal, `PlainDisplay` writes lines to a file, a
-pipe, or under `--quiet`. Both are context managers: however the run ends, the terminal is left as it was found.
+`RichDisplay` keeps a live table on a terminal. `PlainDisplay` writes lines: to a file, to a pipe, or under `--quiet`. Both are
+context managers: however the run ends, the terminal is restored.
 
-Numbers arrive as they are; `display_text.METRICS` says what a person calls them. Other names are left to the trackers.
+Numbers are passed unscaled; `display_text.METRICS` holds their labels, units and formats. Those without an entry are not shown.
 """
 
 import math
@@ -31,17 +31,17 @@ SAMPLE_CHARACTERS = 200
 
 @runtime_checkable
 class Display(Protocol):
-    """What a training loop shows of itself."""
+    """Shows the progress of a training loop to a person."""
 
     def __enter__(self) -> "Display":
         """Take the terminal."""
         ...
 
     def __exit__(self, *exception: object) -> None:
-        """Give the terminal back, whatever happened."""
+        """Restore the terminal, also after an exception."""
 
     def header(self, lines: Sequence[str]) -> None:
-        """Say once what is about to run."""
+        """Show a description of the run, once."""
 
     def phase(self, name: str, total_steps: int) -> None:
         """Begin a phase.
@@ -61,20 +61,20 @@ class Display(Protocol):
         """Show decoded responses: mappings with `prompt`, `completion`, `answer` and `reward`."""
 
     def message(self, text: str) -> None:
-        """Leave a line that stays."""
+        """Print a line."""
 
     def warning(self, text: str) -> None:
-        """Leave a line that stays and that nobody should miss."""
+        """Print a line that stands out."""
 
     def finish(self, lines: Sequence[str]) -> None:
-        """End the last phase and say what came of the run."""
+        """End the last phase and show the outcome of the run."""
 
 
 def make_display(quiet: bool, stream: TextIO) -> Display:
-    """The display that fits.
+    """Make the display that suits the stream.
 
     Args:
-        quiet: only phases, warnings, a line every tenth of a phase and the last lines.
+        quiet: show only phases, warnings, a line every tenth of a phase and the last lines.
         stream: where to write.
 
     Returns:
@@ -82,7 +82,7 @@ def make_display(quiet: bool, stream: TextIO) -> Display:
         `PlainDisplay` otherwise.
     """
     console = Console(file=stream, highlight=False)
-    # The stream is asked too: FORCE_COLOR makes rich take a pipe for a terminal.
+    # isatty is checked too: FORCE_COLOR makes rich take a pipe for a terminal.
     is_capable = stream.isatty() and console.is_interactive and console.encoding.startswith("utf")
     if is_capable and not quiet:
         return RichDisplay(console)
@@ -169,7 +169,7 @@ class PlainDisplay:
 
 
 class RichDisplay:
-    """A live table of the latest numbers on a terminal; what stays is printed above it.
+    """A live table of the latest numbers on a terminal; lines are printed above it.
 
     Args:
         console: the terminal.
@@ -313,7 +313,7 @@ class RichDisplay:
 
 
 class _History(NamedTuple):
-    """A sparkline that fills the width it is given."""
+    """A sparkline as wide as its column."""
 
     values: tuple[float, ...]
 
@@ -326,5 +326,5 @@ class _History(NamedTuple):
 
 def _begun(progress: Progress | None) -> Progress:
     if progress is None:
-        raise ValueError("update was called before phase: there is no phase to show a step of")
+        raise ValueError("update was called before phase: a step belongs to a phase")
     return progress

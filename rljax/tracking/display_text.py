@@ -1,4 +1,4 @@
-"""What the numbers, times and texts of a run look like to a person; shared by the displays and the plots."""
+"""Labels, units and formats of the numbers and times of a run; shared by the displays and the plots."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from rljax.records import documented
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
+@documented
 class Metric(NamedTuple):
-    """How one number is called and written; `scale` turns it into `unit`."""
+    """Label, unit and format of one number; `scale` turns it into `unit`."""
 
     key: str
     label: str
@@ -49,7 +52,7 @@ PHASE_NAMES = {"warm_start": "warm start", "value": "value pretraining", "rl": "
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a phase is.
+    """Progress of a phase.
 
     Args:
         name: the phase.
@@ -69,7 +72,7 @@ class Progress:
 
     @property
     def title(self) -> str:
-        """The phase as a person calls it."""
+        """Name of the phase for a person."""
         return PHASE_NAMES.get(self.name, self.name)
 
     def advanced(self, step: int, now: float) -> "Progress":
@@ -117,7 +120,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """A row of bars, from the smallest value to the largest.
 
     Args:
-        values: any numbers, oldest first.
+        values: numbers, oldest first.
         width: at most so many characters; more values than that are averaged in even runs.
 
     Returns:

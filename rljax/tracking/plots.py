@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.tracking.display_text import METRICS
 from rljax.tracking.run_folder import Row, read_metrics
 
@@ -48,6 +49,7 @@ SUFFIXES = (".png", ".pdf", ".svg")
 LABELS = {metric.key: metric for metric in METRICS}
 
 
+@documented
 class Curve(NamedTuple):
     """Numbers over steps; NaN where a number was not finite."""
 
@@ -60,12 +62,12 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
 
     At the top the held-out accuracy (`eval` rows) over the sampled training accuracy of RL; the warm start is shaded and drawn
     to the left of RL step 0 in its own steps. Below, one panel for each number that the run has: raw faint, smoothed on top.
-    They show RL, or the warm start while there is no RL yet; value pretraining comes before them, where the run has it.
+    The panels show RL, or the warm start as long as RL has not begun; those of value pretraining, if any, come first.
 
     Args:
         metrics_path: a `metrics.jsonl`.
         out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
-        title: what stands above it.
+        title: of the picture.
 
     Raises:
         InputError: the metrics file is missing, empty or malformed (names the file and line), or the picture's suffix is unknown.
@@ -94,7 +96,7 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
     Args:
         runs: label of each run to its `metrics.jsonl`; at least one.
         out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
-        title: what stands above it.
+        title: of the picture.
 
     Raises:
         InputError: no run; or a metrics file is missing, empty, malformed (names the file and line), or holds no evaluation.
@@ -133,7 +135,7 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
 
 
 def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
-    """Exponential moving average that is not drawn towards its start.
+    """Exponential moving average without bias towards its start.
 
     ::
 
@@ -141,7 +143,7 @@ def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
 
     Args:
         values: `[N]`; NaN is left out of both sums.
-        span: how many values it remembers, at least 1; 1 changes nothing.
+        span: effective number of values averaged, at least 1; 1 changes nothing.
 
     Returns:
         `[N]`; NaN before the first finite value.
@@ -233,7 +235,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     trained = [row for row in rows if row["phase"] == "rl"]
     rl_steps = max((row["step"] for row in trained), default=0)
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
-    # A warm start longer than a quarter of the picture is squeezed into it: the picture is about RL.
+    # A warm start takes at most a quarter of the width: the picture is about RL.
     room = WARM_SHARE / (1 - WARM_SHARE) * rl_steps
     warm_scale = min(1.0, room / warm_steps) if warm_steps and rl_steps else 1.0
     training, held_out = curve_of(trained, "accuracy"), held_out_accuracy(rows, warm_scale=warm_scale)
@@ -300,5 +302,5 @@ def _draw_panel(axes: Axes, key: str, colour: str, curve: Curve) -> None:
 
 
 def _smooth(curve: Curve) -> np.ndarray:
-    """Smoothed over a thirtieth of the run: the same look however long it was."""
+    """Smooth over a thirtieth of the run, so that short and long runs look alike."""
     return smoothed(curve.values, span=max(1.0, curve.values.size / 30))

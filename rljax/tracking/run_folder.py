@@ -1,9 +1,9 @@
-"""The folder of one training run: what it holds, what makes it, what a resumed run takes back.
+"""The folder of one training run: its files, and how a resumed run rewinds them.
 
 ::
 
     runs/NAME/
-      config.json      what the run was started with
+      config.json      the settings, and which arguments were passed to `train` beside them
       critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row a step: {"phase", "step", ...numbers}
       samples.jsonl    one row a decoded response: {"step", "prompt", "completion", "answer", "reward"}
@@ -11,10 +11,9 @@
       tensorboard/     the same numbers as TensorBoard events
       checkpoints/     the training states
 
-**The counters.** `step` counts over the whole run; a resumed run counts on. The warm start, value pretraining and RL have
-counters of their own: a `warm_start` row carries the warm-start step, a `value` row that of value pretraining, an `rl` row the RL
-step. An `eval` row carries the RL step, 0 before RL
-began; rows are appended as things happen, so it belongs to the training row before it. Samples carry the RL step.
+**The counters.** `step` counts from the start of the run, also after a resume. Each phase has its own counter: a `warm_start` row
+holds the warm-start step, a `value` row the step of value pretraining, an `rl` row the RL step. An `eval` row holds the RL step, 0
+before RL. Rows are in the order of time, so an `eval` row belongs to the training row before it. Samples hold the RL step.
 """
 
 import dataclasses
@@ -32,6 +31,7 @@ from rljax.errors import InputError
 from rljax.files import atomic_write
 
 PHASES = ("warm_start", "value", "rl", "eval")
+"""Phases of the rows of `metrics.jsonl`."""
 Row = dict[str, Any]
 
 
@@ -41,7 +41,7 @@ class RunFolder:
 
     Args:
         path: the folder.
-        config: what the run was started with, as `config.json` holds it.
+        config: contents of `config.json`.
     """
 
     path: Path
@@ -52,8 +52,8 @@ class RunFolder:
         """Make the folder of a new run and write its `config.json`.
 
         Args:
-            path: where; parents are made too.
-            config: names to values, as far as `json_safe` can write them.
+            path: the folder; its parents are made too.
+            config: contents of `config.json`, of values that `json_safe` can write.
 
         Returns:
             The folder, with the configuration as `open` would read it.
@@ -100,9 +100,9 @@ class RunFolder:
         try:
             config = json.loads(run.config_file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise InputError(f"{run.config_file} is not valid JSON ({error}); mend it or restore it.") from error
+            raise InputError(f"{run.config_file} is not valid JSON ({error}); correct or restore it.") from error
         if not isinstance(config, dict):
-            raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; mend it or restore it.")
+            raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; correct or restore it.")
         return cls(run.path, config)
 
     @property
@@ -138,7 +138,7 @@ class RunFolder:
     def rewind(self, warm_step: int, rl_step: int, *, value_step: int = 0) -> None:
         """Drop the rows that were written after a checkpoint, so that a resumed run writes each step once.
 
-        A last line that was cut short when the run was killed goes too. Either file is replaced whole or left as it was.
+        A last line that was cut short when the run was killed is dropped too. Either file is replaced whole or left as it was.
 
         Args:
             warm_step: warm-start steps done at the checkpoint; later `warm_start` rows go, with the `eval` rows after them.
@@ -167,7 +167,7 @@ class RunFolder:
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:
-    """Where a run goes when nobody says.
+    """Default folder of a run.
 
     Args:
         experiment_name: the experiment's name, one folder name.
@@ -212,11 +212,11 @@ def read_metrics(path: Path | str) -> list[Row]:
 
 
 def json_safe(value: Any, name: str) -> Any:
-    """The nearest thing that JSON can hold.
+    """Turn a value into the nearest one that JSON can hold.
 
     Args:
         value: numbers, strings, None, paths, NumPy scalars, dataclasses, and mappings and sequences of those.
-        name: where the value stands, for the refusal.
+        name: path of the value, for the error message.
 
     Returns:
         Only dicts with string keys, lists, strings, finite numbers, booleans and None. A number that is not finite becomes
@@ -256,20 +256,22 @@ def _refuse_constant(name: str) -> None:
 
 
 def _parse(line: bytes, path: Path, number: int, check: Callable[[Row], str | None]) -> Row:
-    """One row of a JSON-lines file; `check` says what is wrong with it, or None."""
+    """One row of a JSON-lines file; `check` returns what is wrong with it, or None."""
     shown = repr(line.decode("utf-8", errors="replace"))[:80]
     try:
         row = json.loads(line, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise InputError(f"{path} line {number} is not valid JSON ({error}): {shown}; remove or mend that line.") from error
+        raise InputError(
+            f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line."
+        ) from error
     wrong = check(row) if isinstance(row, dict) else "must be a JSON object"
     if wrong is not None:
-        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or mend that line.")
+        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or correct that line.")
     return row
 
 
 def _check_step(row: Row) -> str | None:
-    # Asked by type and not by isinstance: JSON's true would pass for the integer 1.
+    # By type and not by isinstance: JSON's true would pass for the integer 1.
     is_step = "step" in row and type(row["step"]) is int and row["step"] >= 0
     return None if is_step else 'must have a whole number "step" of at least 0'
 
@@ -284,10 +286,10 @@ def _check_metrics_row(row: Row) -> str | None:
 
 
 def _keep_lines(path: Path, check: Callable[[Row], str | None], keeps: Callable[[Row], bool]) -> None:
-    """Replace a JSON-lines file by the lines that `keeps` wants; no file, nothing to do."""
+    """Drop the lines of a JSON-lines file that `keeps` rejects; a missing file stays missing."""
     if not path.is_file():
         return
-    # What stands after the last "\n" was cut short in the writing; b"" when nothing was.
+    # The part after the last "\n" is a row that was cut short, or b"".
     *lines, _ = _lines(path)
     kept = [line for number, line in enumerate(lines, 1) if keeps(_parse(line, path, number, check))]
     atomic_write(path, b"".join(line + b"\n" for line in kept))

@@ -1,7 +1,6 @@
-"""Where the numbers of a run go: JSON lines always, TensorBoard and Weights & Biases beside them.
+"""Trackers, which keep the numbers of a run: JSON lines always, TensorBoard and Weights & Biases beside them.
 
-A tracker takes the number as it is. The counters (`step`) are those of `rljax.tracking.run_folder`: the warm start and RL
-count apart, each over the whole run.
+Numbers are passed unscaled. `rljax.tracking.run_folder` says what `step` counts.
 """
 
 import importlib
@@ -22,15 +21,15 @@ SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What a training loop tells of itself."""
+    """Keeps the numbers and samples of a training loop."""
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the numbers of one step.
 
         Args:
-            phase: "warm_start", "rl" or "eval".
-            step: the step of that phase, counted over the whole run; "eval" carries the RL step.
-            metrics: names to numbers; a number need not be finite.
+            phase: "warm_start", "value", "rl" or "eval".
+            step: step of that phase, from the start of the run; of "eval" the RL step.
+            metrics: numbers by name; they need not be finite.
         """
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -42,7 +41,7 @@ class Tracker(Protocol):
         """
 
     def close(self) -> None:
-        """Write out what is pending; nothing may be logged afterwards, closing again is harmless."""
+        """Write pending rows. Nothing may be logged afterwards; closing again is harmless."""
 
 
 def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -51,7 +50,7 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
     Args:
         phase: one of `PHASES`.
         step: a whole number of at least 0.
-        metrics: may not use the names "phase" and "step".
+        metrics: must not use the names "phase" and "step".
 
     Raises:
         ValueError: any of these does not hold.
@@ -68,11 +67,11 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
 class JsonlTracker:
     """`metrics.jsonl` and `samples.jsonl`, each row on disk before the call returns.
 
-    A metrics row is `{"phase", "step", ...metrics}` in the order given (`seconds` among them is the time the step took).
-    JSON has no NaN and no infinity: a number that is not finite is written as null, so a null marks a step that blew up.
+    A metrics row is `{"phase", "step", ...metrics}` in the order of `metrics`; `seconds` is the duration of the step.
+    JSON has no NaN and no infinity: a number that is not finite is written as null.
 
     Args:
-        run: the folder; rows are appended to the files that are there.
+        run: the folder; rows are appended to existing files.
     """
 
     def __init__(self, run: RunFolder):
@@ -100,7 +99,7 @@ class JsonlTracker:
 class TensorBoardTracker:
     """TensorBoard events, tags `phase/metric`; samples as text under `samples`.
 
-    A resumed run adds an event file of its own. The steps that it makes again appear twice, with the same numbers.
+    A resumed run adds its own event file. Steps that it repeats appear twice, with the same numbers.
 
     Args:
         run: the folder; events go to its `tensorboard`.
@@ -127,7 +126,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """Weights & Biases: metrics `phase/metric`, each phase over its own step; samples as a table.
+    """Weights & Biases: metrics `phase/metric` over the step of their phase; samples as a table.
 
     The run's id is kept as `wandb.id` in the folder, so that a resumed run continues its page.
 
@@ -144,7 +143,7 @@ class WandbTracker:
             self._wandb = importlib.import_module("wandb")
         except ModuleNotFoundError as error:
             raise InputError(
-                "Weights & Biases was asked for and wandb is not installed; run `pip install 'rljax[wandb]'`, "
+                "Weights & Biases needs the package wandb, and wandb is not installed; run `pip install 'rljax[wandb]'`, "
                 "or leave it out: metrics.jsonl and TensorBoard are written without it."
             ) from error
         id_file = run.path / "wandb.id"
@@ -177,31 +176,31 @@ class Trackers:
     """Several trackers as one.
 
     Args:
-        trackers: told in this order.
+        trackers: called in this order.
     """
 
     def __init__(self, trackers: Iterable[Tracker]):
         self._trackers = tuple(trackers)
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Tell every tracker."""
+        """Pass the numbers to every tracker."""
         for tracker in self._trackers:
             tracker.log(phase, step, metrics)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Tell every tracker."""
+        """Pass the samples to every tracker."""
         for tracker in self._trackers:
             tracker.samples(step, rows)
 
     def close(self) -> None:
-        """Close every tracker, also those after one that fails to."""
+        """Close every tracker, even if one of them fails to."""
         with ExitStack() as stack:
             for tracker in reversed(self._trackers):
                 stack.callback(tracker.close)
 
 
 def _append_to(path: Path) -> TextIO:
-    # A lone surrogate is written as its JSON escape: text that a model made must never stop a run.
+    # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
     return path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
 
 

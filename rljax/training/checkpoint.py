@@ -187,16 +187,18 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
     Raises:
         InputError: names the first array that differs, and whether policy or optimiser is to blame.
     """
-    there, here = _shapes(dict(saved)), _shapes(like)
-    different = sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
+    saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
+    names = {*saved_shapes, *own_shapes}
+    different = sorted(name for name in names if saved_shapes.get(name) != own_shapes.get(name))
     if not different:
         return
-    name = different[0]
-    seam = "optimizer" if "opt_state" in name.split("/") else "policy"
-    saved_shape, own_shape = (f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (there, here))
+    # Another policy has other moments too; another optimiser leaves the parameters alone.
+    parameters = [name for name in different if "opt_state" not in name.split("/")]
+    seam, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
+    shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
     raise InputError(
         f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
-        f"{saved_shape} in the checkpoint and {own_shape} now ({len(different)} arrays differ). Pass the same {seam} as when the "
+        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {seam} as when the "
         "run was started."
     )
 

@@ -12,8 +12,12 @@ from rljax.evaluation.report import Report, chosen_columns, make_report
 from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
 from rljax.evaluation.statistics import MOST_SAMPLES
 from rljax.files import atomic_write
+from rljax.models import Policy
 from rljax.rewards.ballot import vote_for
+from rljax.rewards.calling import called_name
+from rljax.rollout import Engine, Environment
 from rljax.training.opening import load
+from rljax.training.seams import refuse_missing
 
 
 def evaluate(
@@ -27,6 +31,9 @@ def evaluate(
     checkpoint: Literal["best", "last"] = "best",
     limit: int | None = None,
     max_response_tokens: int | None = None,
+    policy: Policy | None = None,
+    engine: Engine | None = None,
+    environment: Environment | None = None,
     samples: int = 1,
     k: Sequence[int] | None = None,
     greedy: bool = False,
@@ -51,6 +58,9 @@ def evaluate(
         checkpoint: which one of the run.
         limit: answer only the first so many problems.
         max_response_tokens: budget of a response; by default the run's.
+        policy: the model, where the run was started with one of your own.
+        engine: in place of the built-in one.
+        environment: where the run was started with one.
         samples: answers to each problem.
         k: numbers of answers for pass@k and maj@k, at most `samples`; by default the powers of two, and `samples`.
         greedy: take the likeliest token each time; the default for a single answer.
@@ -81,11 +91,17 @@ def evaluate(
         tokenizer=tokenizer,
         problems=None if problems is None else problems[:limit],
         max_response_tokens=max_response_tokens,
+        policy=policy,
+        engine=engine,
+        environment=environment,
     )
+    refuse_missing(opened.missing)
     worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     worker = worker if limit is None else worker.first(limit)
-    asked, judged_by = worker.prompts.problems, opened.config.reward.name
-    columns = chosen_columns(asked, by)
+    answered = worker.prompts.problems
+    judge = reward if environment is None else environment
+    judged_by = opened.config.reward.name if judge is None or isinstance(judge, str) else called_name(judge)
+    columns = chosen_columns(answered, by)
     sampled = answer_all(
         worker,
         opened.params,
@@ -104,7 +120,7 @@ def evaluate(
         out=out,
         watch=watch,
     )
-    report = make_report(sampled, asked, at=numbers_of_answers, columns=columns, right_above=right_above)
+    report = make_report(sampled, answered, at=numbers_of_answers, columns=columns, right_above=right_above)
     report = report._replace(dropped=worker.prompts.dropped)
     if out is not None:
         save_summary(out, report, right_above=right_above)
@@ -159,8 +175,8 @@ def chosen_temperature(
     """
     if greedy and temperature:
         raise InputError(f"--greedy and --temperature {temperature} contradict each other; give one of them.")
-    unset = 0.0 if samples == 1 else 1.0
-    chosen = 0.0 if greedy else unset if temperature is None else temperature
+    drawn = (0.0 if samples == 1 else 1.0) if temperature is None else temperature
+    chosen = 0.0 if greedy else drawn
     if chosen == 0 and samples > 1:
         raise InputError(
             f"the {samples} greedy answers to a problem would all be the same; leave --samples out, or draw them at "

@@ -21,7 +21,8 @@ from rljax.models import Params, Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import agree, is_first, of_first, on_first, together
 from rljax.records import documented, required
-from rljax.rollout import Engine, Environment
+from rljax.rollout import DecodingEngine, Engine, Environment
+from rljax.rollout.engine import check_decoder
 from rljax.tracking.display import make_display
 from rljax.tracking.plots import plot_curves
 from rljax.tracking.run_folder import RunFolder, default_run_path
@@ -34,7 +35,8 @@ from rljax.training.interrupt import StopRequest
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
 from rljax.training.run import Run, describe, evaluate_and_keep_best
-from rljax.training.setup import Seams, Setup, check_seams, first_params, make_setup, saved_settings
+from rljax.training.seams import Seams, check_seams, saved_settings
+from rljax.training.setup import Setup, first_params, make_setup
 from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
 from rljax.training.update import check_policy
 from rljax.training.value_pretraining import pretrain_value
@@ -171,16 +173,15 @@ def first_state(setup: Setup) -> TrainState:
     """Load or draw the first parameters, check what a person brought against them, and begin.
 
     Raises:
-        InputError: the policy cannot score a response, or the optimiser cannot take the parameters.
+        InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
     """
     params = together(lambda: first_params(setup))
-    check_policy(
-        setup.policy,
-        params,
-        rows=setup.mesh.size,
-        prompt_length=setup.prompt_length,
-        response_length=setup.config.sampling.max_response_tokens,
-    )
+    policy, rows, budget = setup.policy, setup.mesh.size, setup.config.sampling.max_response_tokens
+    check_policy(policy, params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
+    engine = setup.train.engine
+    if isinstance(engine, DecodingEngine):
+        lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
+        check_decoder(engine.decoder, params, policy.vocab_size, **lengths)
     check_optimizer(setup.optimizer, params)
     return initial_state(setup, params)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -22,7 +23,11 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.problems import Problems, make_problems
-from rljax.training.setup import Seams, encoded, greedy, make_policy, make_tokenizer, make_worker, saved_settings
+from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
+from rljax.training.setup import encoded, greedy, make_policy, make_tokenizer, make_worker
+
+JUDGING = ("environment", "reward")
+"""Arguments of `train` that judge responses."""
 
 
 @documented
@@ -41,6 +46,8 @@ class OpenPolicy(NamedTuple):
     """Answers the problems greedily, and judges the answers."""
     mesh: Mesh
     """The devices."""
+    missing: tuple[str, ...] = ()
+    """Arguments of `train` that judged the run's responses and were not passed again: answers can be drawn and not judged."""
 
     def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> RolloutWorker:
         """Draw answers to the problems in another manner than greedily.
@@ -134,8 +141,11 @@ def load(
         engine: in place of the built-in one.
         environment: where the run was started with one.
 
+    Returns:
+        The policy. Where the run had a reward or an environment of your own and neither is passed, it draws and cannot judge.
+
     Raises:
-        InputError: the target, its checkpoint, or what was asked of it cannot be used.
+        InputError: the target, its checkpoint or an argument cannot be used, or an argument is missing.
     """
     run = RunFolder.open(target) if is_run(target) else None
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
@@ -146,11 +156,22 @@ def load(
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, reward if callable(reward) else None)
-    given = {*seams.names(), "optimizer", "algorithm"} | ({"problems"} if problems is not None else set())
-    missing = sorted(set(needed) - given - ({"reward"} if reward is not None else set()))
-    if missing:
-        raise InputError(f"The run was started with {', '.join(missing)} passed to train(); pass the same again.")
-    return _opened(config, seams, make_problems(config) if problems is None else Problems(problems, problems), run, which)
+    check_parts(seams)
+    passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
+    absent = [name for name in needed if name in passed and passed[name] is None]
+    judging = tuple(name for name in absent if name in JUDGING)
+    refuse_missing([name for name in absent if name not in JUDGING])
+    if judging:
+        seams = seams._replace(reward=partial(_refuse_to_judge, judging))
+    split = make_problems(config) if problems is None else Problems(problems, problems)
+    return _opened(config, seams, split, run, which)._replace(missing=judging)
+
+
+def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list[float]:
+    """Stand in for a reward that was not passed again."""
+    del completions
+    refuse_missing(missing)
+    return []
 
 
 def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolder | None, which: str) -> OpenPolicy:
@@ -161,32 +182,45 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     prompts = encoded(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     worker = greedy(make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems))
+    return OpenPolicy(config, policy, _parameters(config, policy, mesh, run, which), tokenizer, worker, mesh)
+
+
+def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
+    """The policy's parameters on the mesh: its first ones, or those of a run's checkpoint."""
     params = policy.init(jax.random.key(config.run.seed))
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
-    if run is not None:
-        params = checkpoints.restore_params(run.checkpoints / which, params)
-    return OpenPolicy(config, policy, params, tokenizer, worker, mesh)
+    return params if run is None else checkpoints.restore_params(run.checkpoints / which, params)
 
 
-def export(target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best") -> Path:
-    """Write a run's model as a Hugging Face folder (config.json, model.safetensors).
+def export(
+    target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best", policy: Policy | None = None
+) -> Path:
+    """Write a run's model: as a Hugging Face folder (config.json, model.safetensors), or as `Policy.save` of your own does it.
 
     Args:
         target: folder of a run.
         folder: where to write; must not exist yet.
         which: "best" or "last" checkpoint of the run.
+        policy: the model, where the run was started with one of your own.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the folder exists, or the target is no run with checkpoints.
+        InputError: the folder exists, the target is no run with checkpoints, or the policy is missing or cannot be saved.
     """
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists already; choose a folder that does not.")
     if not is_run(target):
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
-    opened = load(target, which=which)
-    opened.policy.save(fetch(opened.params), folder)
+    run = RunFolder.open(target)
+    config, needed = saved_settings(run.config)
+    check_parts(Seams(policy))
+    if policy is None:
+        refuse_missing([name for name in needed if name == "policy"])
+    devices = fitted(config.devices)
+    mesh = make_mesh(devices.replicas, devices.fsdp)
+    policy = make_policy(config.model, make_tokenizer(config), mesh) if policy is None else policy
+    policy.save(fetch(_parameters(config, policy, mesh, run, which)), folder)
     return folder

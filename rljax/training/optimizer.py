@@ -8,6 +8,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.records import required
+from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
 
 
@@ -60,19 +61,31 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
     """Refuse what is no optimiser of these parameters.
 
     Raises:
-        InputError: it has no `init` and `update`, `init` cannot take the parameters, or its state holds anything but arrays and
-            could not be saved.
+        InputError: it has no `init` and `update`, `init` cannot take the parameters, its state holds anything but arrays and
+            could not be saved, or `update` cannot take gradient, state and parameters, or needs more.
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
             f"optimizer: an optax.GradientTransformation is needed, such as optax.adam(1e-5); got {optimizer!r:.80}."
         )
     try:
-        jax.eval_shape(optimizer.init, params)
+        state = jax.eval_shape(optimizer.init, params)
     except Exception as error:  # an optimiser is a person's program, and may raise anything
         raise InputError(
             "optimizer.init: the state must be a pytree of arrays made from the policy's parameters, so that it can be saved and "
-            f"restored; got {type(error).__name__}: {str(error).splitlines()[0]:.200}"
+            f"restored; got {one_line(error):.200}"
+        ) from error
+
+    def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
+        updates, state = optimizer.update(params, state, params)
+        return optax.apply_updates(params, updates), state
+
+    try:
+        jax.eval_shape(step, params, state)
+    except Exception as error:  # as above
+        raise InputError(
+            "optimizer.update: a function of gradient, state and parameters is needed, which returns updates of the parameters and "
+            f"the new state; got {one_line(error):.200}"
         ) from error
 
 
@@ -102,7 +115,7 @@ def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.Gradien
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
-    """Optimiser of the critic in value pretraining of so many updates; RL goes on with its state."""
+    """Optimiser of the critic in value pretraining of `updates` updates; RL continues with its state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
     return _adamw(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))

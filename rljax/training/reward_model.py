@@ -62,7 +62,7 @@ class RewardSetup(NamedTuple):
 
 
 class RewardModelResult(NamedTuple):
-    """What came of a training."""
+    """The outcome of a training."""
 
     folder: Path
     accuracy_before: float
@@ -85,8 +85,8 @@ def make_pairs(config: RewardModelConfig) -> tuple[list[Preference], list[Prefer
         return *split_pairs(loaded.preferences, config.heldout_pairs, seed=config.seed), warnings
     apart = read_preferences(config.heldout_dataset, split="test", **how)
     heldout = apart.preferences[: config.heldout_pairs]
-    asked = {pair.prompt for pair in heldout if pair.prompt}
-    train = [pair for pair in loaded.preferences if pair.prompt not in asked]
+    heldout_prompts = {pair.prompt for pair in heldout if pair.prompt}
+    train = [pair for pair in loaded.preferences if pair.prompt not in heldout_prompts]
     if not train:
         raise InputError(
             f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
@@ -151,7 +151,7 @@ def make_reward_setup(
         preferences: pairs to train on and held-out ones, in place of `config.dataset`.
 
     Raises:
-        InputError: whatever cannot work, named with its mend.
+        InputError: something cannot work; says what to change.
     """
     mesh = make_mesh(config.replicas, config.fsdp)
     check_rows(mesh, batch=config.batch)

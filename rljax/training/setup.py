@@ -1,8 +1,8 @@
 """From a configuration to everything a run works with. Whatever cannot work is refused here, before anything is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
@@ -28,42 +28,14 @@ from rljax.records import documented
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress
 from rljax.rewards.steps import STEP_REWARDS
-from rljax.rollout import DecodingEngine, Engine, Environment, Judge, RolloutWorker, Sampling
-from rljax.rollout.environment import check_environment
+from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.training.algorithm import check_algorithm, laid_out, make_algorithm
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_problems, make_stream
+from rljax.training.seams import BUILT_IN, Seams, check_parts
 from rljax.training.value_update import value_schedule
-
-
-@documented
-class Seams(NamedTuple):
-    """What a person brings in place of the built-in parts; None takes the built-in one."""
-
-    policy: Policy | None = None
-    """The model."""
-    engine: Engine | None = None
-    """What draws responses."""
-    environment: Environment | None = None
-    """What answers the policy's turns, in place of a reward."""
-    reward: Callable | None = None
-    """What judges completions."""
-    optimizer: optax.GradientTransformation | None = None
-    """The policy's optimiser in RL."""
-    algorithm: Algorithm | None = None
-    """The record of equations."""
-    problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None
-    """Training and held-out problems."""
-
-    def names(self) -> tuple[str, ...]:
-        """Those that are there."""
-        return tuple(name for name, part in self._asdict().items() if part is not None)
-
-
-BUILT_IN = Seams()
-"""Every part the built-in one."""
 
 
 @documented
@@ -100,30 +72,6 @@ class Setup(NamedTuple):
     def watched(self, progress: Progress) -> "Setup":
         """Report to `progress` how far the judging of responses is."""
         return self._replace(train=self.train.watched(progress), heldout=self.heldout.watched(progress))
-
-
-def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
-    """Read a run's config.json: the settings, and which arguments were passed to `train` beside them.
-
-    Raises:
-        InputError: settings that this version does not know.
-    """
-    settings = dict(raw)
-    names = tuple(settings.pop("seams", ()))
-    return TrainConfig.from_json(settings), names
-
-
-def check_seams(needed: Sequence[str], seams: Seams) -> None:
-    """Refuse to go on with a run without what was passed to `train` when it was started, or with more.
-
-    Raises:
-        InputError: names the arguments.
-    """
-    missing, extra = sorted(set(needed) - set(seams.names())), sorted(set(seams.names()) - set(needed))
-    if missing:
-        raise InputError(f"The run was started with {', '.join(missing)} passed to train(); pass the same again.")
-    if extra:
-        raise InputError(f"The run was started without {', '.join(extra)}; leave that out, or start a new run.")
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
@@ -250,8 +198,9 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         seams: what takes the place of built-in parts.
 
     Raises:
-        InputError: whatever cannot work, with what to change.
+        InputError: something cannot work; says what to change.
     """
+    check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
     algorithm = make_algorithm(config) if seams.algorithm is None else seams.algorithm
     config = laid_out(config, algorithm)
@@ -264,6 +213,11 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
     step_reward = make_step_reward(algorithm, config)
+    if step_reward is not None and seams.environment is not None:
+        raise InputError(
+            f"environment: it judges whole turns, and {config.algorithm.name} learns from the reward of each reasoning step; got "
+            "both. Choose another algorithm, or leave the environment out."
+        )
     return Setup(
         config=config,
         algorithm=algorithm,
@@ -322,8 +276,6 @@ def make_worker(
         InputError: a part that cannot work with the others.
     """
     check_vocabulary(policy, tokenizer)
-    if seams.environment is not None:
-        check_environment(seams.environment)
     reward = make_reward(config, mesh, problems) if seams.reward is None else resolve(seams.reward)
     return RolloutWorker(
         engine=make_engine(policy, mesh, prompt_length) if seams.engine is None else seams.engine,

@@ -98,8 +98,20 @@ def draw_key(state: TrainState) -> PRNGKeyArray:
 
 
 def place(state: TrainState, mesh: Mesh, partition: Partition) -> TrainState:
-    """Put every array where the mesh and the policy want it."""
-    return put(state, policy_shardings(mesh, state, state.params, partition))
+    """Put every array where the mesh and the policy want it, in a buffer of its own: an update consumes the old state."""
+    return put(_unshared(state), policy_shardings(mesh, state, state.params, partition))
+
+
+def _unshared(state: TrainState) -> TrainState:
+    """Copy an array that stands in several places of the state, such as one zero that several parameters begin with."""
+    taken: set[int] = set()
+
+    def own(array: Array) -> Array:
+        copied = jnp.copy(array) if id(array) in taken else array
+        taken.add(id(array))
+        return copied
+
+    return jax.tree.map(own, state)
 
 
 def places(state: TrainState) -> PyTree:

@@ -18,6 +18,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
 from rljax.rollout import Sequences, pack
+from rljax.text import one_line
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.state import TrainState, places
 
@@ -52,19 +53,20 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
     """Refuse a policy that cannot score responses of these lengths, without computing anything.
 
     Raises:
-        InputError: its scores have another shape, or `score` cannot be traced.
+        InputError: its scores have another shape, or `score` cannot be traced or differentiated.
     """
     prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
     logp = np.zeros(responses.shape, np.float32)
     packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
+    score = make_score(policy, 1.0)
     try:
-        jax.eval_shape(make_score(policy, 1.0), params, packed)
+        jax.eval_shape(jax.grad(lambda params: score(params, packed).logp.sum()), params)
     except InputError:
         raise
     except Exception as error:  # a policy is a person's program, and may raise anything
         raise InputError(
-            f"policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace; got "
-            f"{type(error).__name__}: {str(error).splitlines()[0]:.200}"
+            "policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
+            f"got {one_line(error):.200}"
         ) from error
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME
 from rljax.book import equations as book
+from rljax.cli.book_text import equations_text, show_equations
 from rljax.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,25 +181,25 @@ def test_find_by_name_word_and_source():
 
 def test_index_and_entries_print_plainly_into_a_pipe():
     index, entries = io.StringIO(), io.StringIO()
-    book.show("", index)
-    book.show("gae.gae", entries)
+    show_equations("", index)
+    show_equations("gae.gae", entries)
     assert "\x1b" not in index.getvalue() + entries.getvalue()
     assert "ops.shaping.soft_overlong_penalty" in index.getvalue()
     assert "tests/ops/test_shaping.py" in index.getvalue()
     assert f"{len(book.equations())} equations" in index.getvalue()
-    assert entries.getvalue().rstrip() == book.render(book.find("gae.gae"))
+    assert entries.getvalue().rstrip() == equations_text(book.find("gae.gae"))
     assert "\n    A_t = Σ_l (γλ)^l δ_{t+l}" in entries.getvalue()
     assert "tests/ops/test_gae.py" in entries.getvalue()
 
 
 def test_formula_with_brackets_prints_as_it_stands():
     stream = io.StringIO()
-    book.show("vapo", stream)
+    show_equations("vapo", stream)
     assert "clip(1 - 1/(α|o_i|), 0, 1)" in stream.getvalue()
 
 
 def test_query_without_result_is_refused():
     with pytest.raises(InputError, match=r"No equation holds 'clippd' .*; did you mean .*clipped"):
-        book.show("clippd", io.StringIO())
+        show_equations("clippd", io.StringIO())
     with pytest.raises(InputError, match="all of them are listed"):
-        book.show("qqqqqqqqqqqq", io.StringIO())
+        show_equations("qqqqqqqqqqqq", io.StringIO())

@@ -14,7 +14,8 @@ from rljax.book import errata_design_critic as critic
 from rljax.book import errata_design_dapo as dapo
 from rljax.book import errata_design_group as group
 from rljax.book import errata_others as others
-from rljax.book.errata import Erratum, Evidence, errata, render, run_all, show
+from rljax.book.errata import Erratum, Evidence, errata, run_all
+from rljax.cli.book_text import errata_text, show_errata
 from rljax.ops.divergence import exact_kl, k3
 from rljax.ops.gae import gae, length_adaptive_lambda
 from rljax.ops.group import group_centered, group_normalized
@@ -199,7 +200,9 @@ def test_text_shows_claim_correction_and_verdict():
         "7", "A document", "Eq. 1", "two is three", "two is two", "arithmetic", lambda: Evidence("2 and 3", True)
     )
     bare = dataclasses.replace(made_up, number="8", check=None, kind="documentary")
-    text = render([(made_up, Evidence("2 and 3", holds=True)), (bare, None), (made_up, Evidence("2 and 2", holds=False))])
+    text = errata_text(
+        [(made_up, Evidence("2 and 3", holds=True)), (bare, None), (made_up, Evidence("2 and 2", holds=False))]
+    )
     assert text.startswith("A document\n==========\n\n7. Eq. 1\n    claim:      two is three\n")
     assert "    correction: two is two (arithmetic)\n    computed:   2 and 3. Refuted." in text
     assert "nothing to compute; compare with the source" in text
@@ -208,7 +211,7 @@ def test_text_shows_claim_correction_and_verdict():
 
 def test_all_is_printed_plainly_into_a_pipe():
     stream = io.StringIO()
-    assert show(stream) == 0
+    assert show_errata(stream) == 0
     text = stream.getvalue()
     assert "\x1b" not in text
     assert "NOT refuted" not in text

@@ -91,13 +91,13 @@ def test_demonstrations_meet_in_the_middle_and_end_with_the_end_token():
     arrays = right_pad_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=9)
     assert arrays.dropped == 1
     for row, problem in enumerate((PROBLEMS[0], PROBLEMS[2])):
-        prompt = arrays.prompt_tokens[row][arrays.prompt_mask[row]]
-        response = arrays.response_tokens[row][arrays.response_mask[row]]
+        prompt = arrays.prompt_tokens[row][arrays.prompt_attention[row]]
+        response = arrays.response_tokens[row][arrays.response_attention[row]]
         assert prompt.tolist() == tokenizer.encode(problem.prompt)
         assert response.tolist() == [*tokenizer.encode(problem.demonstration), tokenizer.eos_token_id]
-    assert arrays.prompt_mask.tolist() == [[False] + [True] * 4] * 2
-    assert arrays.response_mask.sum(-1).tolist() == [3, 9]
-    assert arrays.response_mask[0].tolist() == [True] * 3 + [False] * 6
+    assert arrays.prompt_attention.tolist() == [[False] + [True] * 4] * 2
+    assert arrays.response_attention.sum(-1).tolist() == [3, 9]
+    assert arrays.response_attention[0].tolist() == [True] * 3 + [False] * 6
     assert arrays.response_tokens.shape == (2, 9)
 
 

@@ -15,14 +15,14 @@ from rljax.evaluation.sampled import Sampled
 LEVELS = [10, 2, 2, None, "hard"]
 PROBLEMS = [Problem("?", "7", columns={} if level is None else {"level": level}) for level in LEVELS]
 REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.2], [np.nan, 1.0, 1.0], [np.nan] * 3, [0.0, 0.0, 0.0]]
-GIVEN = [["7", "8", "7"], ["1", "1", "7"], ["7", "7", "7"], ["7"] * 3, [None, "1", "2"]]
+ANSWERS = [["7", "8", "7"], ["1", "1", "7"], ["7", "7", "7"], ["7"] * 3, [None, "1", "2"]]
 LENGTHS = [[1, 16, 17], [32, 33, 40], [16, 16, 16], [64, 64, 64], [9, 9, 9]]
 
 
 def report(**changes):
     settings = {"at": (1, 2, 3), "columns": ["level"], "right_above": 0.5, **changes}
-    given = settings.pop("given", GIVEN)
-    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, given)
+    answers = settings.pop("answers", ANSWERS)
+    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, answers)
     return make_report(sampled, PROBLEMS, **settings)
 
 
@@ -62,7 +62,7 @@ def test_what_is_right_is_above_the_bar():
 
 
 def test_no_vote_where_nobody_answers():
-    assert not [name for name in report(given=[[None] * 3] * 5).whole.measures if name.startswith("maj@")]
+    assert not [name for name in report(answers=[[None] * 3] * 5).whole.measures if name.startswith("maj@")]
 
 
 def test_columns_in_the_order_of_numbers_then_texts():
@@ -100,7 +100,7 @@ def test_the_tables_show_every_measure_and_the_headline_the_interval():
 
 def test_labels_cannot_command_the_terminal():
     problems = [Problem("?", "7", columns={"level": "[red]\x1b[31m"}) for _ in LEVELS]
-    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, GIVEN)
+    sampled = Sampled(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, ANSWERS)
     assert r"[red]\x1b[31m" in printed(make_report(sampled, problems, at=(1,), columns=["level"]))
 
 

@@ -16,6 +16,7 @@ from rljax.evaluation.statistics import (
     over_problems,
     pass_at_k,
     ratio_over_problems,
+    wilson_interval,
 )
 
 N = 6
@@ -102,6 +103,12 @@ def test_shapes_that_differ_are_refused():
         pass_at_k(ones[0], ones[0], k=1)
     with pytest.raises(ValueError, match=r"answers must have the shape of right, \(2, 3\), got rows of \[3, 2\]"):
         majority_at_k([["a"] * 3, ["a"] * 2], ones, ones, k=1)
+
+
+def test_the_interval_is_wilsons():
+    low, high = wilson_interval(50, 100)
+    assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 def test_problems_that_are_right_or_wrong_have_wilsons_interval():

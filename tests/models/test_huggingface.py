@@ -10,10 +10,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rljax.errors import InputError
-from rljax.models import Model, RopeScaling, TransformerConfig, init_params
+from rljax.models import Model, RopeScaling, TransformerConfig, init_params, transformer_policy
 from rljax.models.huggingface import load_params, locate, read_config, save_pretrained
 from rljax.models.language_model import logits
-from rljax.rollout import Sampling, sample
+from rljax.parallel import make_mesh
+from rljax.rollout import DecodingEngine, Request, Sampling
 
 LLAMA = TransformerConfig(
     vocab_size=20, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, rope_theta=500.0, norm_eps=1e-6
@@ -76,10 +77,11 @@ def test_weights_in_several_files_are_found_through_their_index(saved):
 def test_pretrained_weights_tell_their_story(shared_data):
     folder = shared_data / "stories260k"
     config = read_config(folder)
-    greedy = Sampling(5, eos_id=2, pad_id=0, temperature=0.0)
-    start = jnp.array([[1]])
-    samples = sample(Model(config), load_params(folder, config), start, start > 0, jax.random.key(0), sampling=greedy)
-    assert samples.tokens.tolist() == [[403, 407, 261, 378, 432]]
+    policy = transformer_policy(config, folder=folder, bos=1, eos=2)
+    engine = DecodingEngine(policy.decoder, make_mesh(1, 1), prompt_length=1)
+    request = Request((1,), prompt_id=0, group=0, sampling=Sampling(5, eos_id=2, temperature=0.0), seed=0)
+    (response,) = engine.generate(policy.init(jax.random.key(0)), [request])
+    assert response.tokens.tolist() == [403, 407, 261, 378, 432]
 
 
 def edited(folder, **changes):

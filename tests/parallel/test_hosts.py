@@ -113,7 +113,7 @@ def test_the_first_of_two_hosts_writes(two):
 
 
 def test_what_fails_on_one_host_stops_both(two):
-    assert two[0]["refusal"] == ["InputError", "Host 1 of 2 could not go on; it says why."]
+    assert two[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its own output for the reason."]
     assert two[1]["refusal"] == ["ValueError", "here"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rljax.tracking.display import PlainDisplay, RichDisplay, make_display
-from rljax.tracking.display_text import METRICS, Progress, clock_time, finite_mean, shortened, sparkline
+from rljax.tracking.display_text import METRICS, Progress, clock_time, finite_mean, sparkline
 
 METRIC_VALUES = {
     "loss": -0.01234,
@@ -356,6 +356,4 @@ def test_texts():
     assert clock_time(100 * 3600 + 61) == "100:01:01"
     assert np.isnan(finite_mean([float("inf")]))
     assert finite_mean([1.0, float("nan"), 4.0]) == 2.5
-    assert shortened("\nabcdef\n", 6) == "abcdef"
-    assert shortened("abcdefg", 4) == "ab … fg"
     assert [metric.label for metric in METRICS] == [label for label, _, _ in WRITTEN]

@@ -9,7 +9,7 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from rljax.errors import InputError
-from rljax.training import plots
+from rljax.tracking import plots
 
 RL_NUMBERS = {"reward": 0.5, "response_length": 34.0, "truncated_share": 0.01, "filtered_ratio": 0.3, "entropy": 0.4,
               "kl": 0.01, "grad_norm": 1.0, "clip_fraction": 0.02, "accuracy": 0.4, "loss": 0.0}  # fmt: skip

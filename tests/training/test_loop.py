@@ -357,3 +357,25 @@ def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
 def test_a_window_that_is_none_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**change)
+
+
+def test_a_tracker_of_one_s_own_hears_what_the_files_hold(tmp_path):
+    class Recorder:
+        def __init__(self):
+            self.rows, self.shown, self.closed = [], [], 0
+
+        def log(self, phase, step, metrics):
+            self.rows.append({"phase": phase, "step": step, **metrics})
+
+        def samples(self, step, rows):
+            self.shown.append((step, len(rows)))
+
+        def close(self):
+            self.closed += 1
+
+    recorder = Recorder()
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1)
+    result = rljax.train(config, even_length, trackers=[recorder])
+    assert [list(row) for row in recorder.rows] == [list(row) for row in rows(result.run, without=())]
+    assert recorder.shown == [(1, config.run.shown_samples)]
+    assert recorder.closed == 1

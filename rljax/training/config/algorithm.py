@@ -5,10 +5,12 @@ from typing import Annotated
 
 import tyro
 
+from rljax.records import documented
 from rljax.training.config.checks import check_share
 from rljax.training.config.options import Options
 
 
+@documented
 @dataclass(frozen=True)
 class AlgorithmConfig:
     """The algorithm."""
@@ -21,6 +23,7 @@ class AlgorithmConfig:
     """Parts to take out of the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
 
 
+@documented
 @dataclass(frozen=True)
 class RewardConfig:
     """The reward: what judges a response."""

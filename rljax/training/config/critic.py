@@ -6,10 +6,12 @@ from typing import Annotated
 import tyro
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least, check_positive
 from rljax.training.config.options import Options
 
 
+@documented
 @dataclass(frozen=True)
 class CriticConfig:
     """The critic, for the algorithms that have one."""

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least, check_positive_share
 
 
+@documented
 @dataclass(frozen=True)
 class DataConfig:
     """The data, and which prompts are asked."""

@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least
 
 
+@documented
 @dataclass(frozen=True)
 class ModelConfig:
     """The model. Its sizes are those of the small transformer that is made when no model is given."""
@@ -47,6 +49,7 @@ class ModelConfig:
             )
 
 
+@documented
 @dataclass(frozen=True)
 class DevicesConfig:
     """The device mesh."""

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import tyro
 
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least, check_positive, check_positive_share
 
 
+@documented
 @dataclass(frozen=True)
 class WarmStartConfig:
     """The supervised warm start on the problems' demonstrations."""
@@ -31,6 +33,7 @@ class WarmStartConfig:
         check_positive_share(self, ["accuracy"])
 
 
+@documented
 @dataclass(frozen=True)
 class OptimizationConfig:
     """RL steps and the policy's optimiser."""

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import tyro
 
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least
 
 
+@documented
 @dataclass(frozen=True)
 class RunConfig:
     """What a run keeps and shows."""

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least, check_positive, check_positive_share
 
 
+@documented
 @dataclass(frozen=True)
 class SamplingConfig:
     """Rollouts: how much is sampled, and how tokens are drawn."""

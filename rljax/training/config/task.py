@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config.checks import check_at_least, check_share
 
 
+@documented
 @dataclass(frozen=True)
 class SumsConfig:
     """The task `sums`: arithmetic with written-out steps."""
@@ -36,6 +38,7 @@ class SumsConfig:
             raise InputError(f"operands is {self.operands}; give the least (2 or more) and the most numbers of a problem.")
 
 
+@documented
 @dataclass(frozen=True)
 class IterationConfig:
     """The task `iteration`: long chains of steps that each depend on the one before."""

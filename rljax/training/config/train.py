@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
 from rljax.training.config.critic import CriticConfig
 from rljax.training.config.data import DataConfig
@@ -17,7 +18,7 @@ from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.task import TASKS, SumsConfig, TaskConfig, task_name, task_named
 
 MICROBATCH_TOKENS = 16_384
-"""Tokens whose activations are held at once where nobody says how many rows."""
+"""Tokens whose activations are held at once where `microbatch_rows` is not set."""
 
 GROUPS = MappingProxyType(
     {
@@ -36,6 +37,7 @@ GROUPS = MappingProxyType(
 """Groups of settings that every run has; the generated task is the one that it may lack."""
 
 
+@documented
 @dataclass(frozen=True)
 class TrainConfig:
     """Settings of one training run; `config.json` in the run folder is exactly this.

@@ -1,0 +1,21 @@
+"""Preference pairs whose order is easy to learn: of two digit strings the longer one is preferred."""
+
+import random
+
+from rljax.data.preferences import Preference
+
+
+def digit_pairs(count, seed):
+    """Pairs of digit strings of which the longer one is preferred."""
+    rng = random.Random(seed)
+
+    def digits(length):
+        return "".join(rng.choice("0123456789") for _ in range(length))
+
+    lengths = [sorted(rng.sample(range(1, 9), 2)) for _ in range(count)]
+    return [Preference(f"{rng.randrange(100)}=", digits(long), digits(short)) for short, long in lengths]
+
+
+def texts(pairs):
+    """Prompts and responses of pairs, preferred ones first."""
+    return [pair.prompt for pair in pairs] * 2, [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]

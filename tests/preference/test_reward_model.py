@@ -1,0 +1,212 @@
+"""A reward model at work: the score of a sequence, the folder that keeps the model, and the reward that it makes."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from digit_pairs import digit_pairs, texts
+
+from rljax.data.preferences import Preference
+from rljax.data.prompts import right_pad
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
+from rljax.errors import InputError
+from rljax.models import Model, TransformerConfig, init_params
+from rljax.models.huggingface import save_pretrained
+from rljax.models.language_model import hidden_states
+from rljax.models.value_model import init_value_params, load_value_model, save_value_model, value_model
+from rljax.parallel import make_mesh
+from rljax.preference.pair_update import encode_pairs, judge_pairs
+from rljax.preference.reward_model import (
+    NOTE,
+    RewardModel,
+    folder_tokenizer,
+    load_reward_model,
+    make_score,
+    reward_of_model,
+    save_reward_model,
+    score_sequences,
+    sequence_tokens,
+)
+from rljax.rewards.failure import Failed
+from rljax.rewards.protocol import judge
+
+TOKENIZER = CharacterTokenizer()
+SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+MODEL = value_model(Model(SHAPE), 1)
+ONE = make_mesh(1, 1)
+SCORE = jax.jit(partial(score_sequences, MODEL))
+HELDOUT = digit_pairs(200, 1)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return init_value_params(MODEL, jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def saved(params, tmp_path_factory):
+    """Folder of a reward model with random weights."""
+    folder = tmp_path_factory.mktemp("models") / "random"
+    save_reward_model(folder, RewardModel(MODEL, params, TOKENIZER, chat=False))
+    return folder
+
+
+def test_the_score_is_the_head_at_the_last_token_wherever_padding_stands(params):
+    tokens = np.array([3, 5, 7, 4, TOKENIZER.eos_token_id], np.int32)
+    positions, segments = np.arange(5)[None], np.ones((1, 5), np.int32)
+    hidden = jax.jit(partial(hidden_states, MODEL.trunk))(params["trunk"], tokens[None], positions, segments)
+    expected = float(np.asarray(hidden)[0, -1] @ np.asarray(params["head"])[0])
+    rows, attention = np.full((3, 8), 9, np.int32), np.zeros((3, 8), bool)
+    for row, begin in enumerate((0, 2, 3)):
+        rows[row, begin : begin + 5], attention[row, begin : begin + 5] = tokens, True
+    scores = SCORE(params, rows, attention)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    without_end = SCORE(params, rows, attention & (rows != TOKENIZER.eos_token_id))
+    assert np.abs(np.asarray(without_end) - expected).min() > 1e-4
+
+
+def test_a_sequence_ends_with_the_end_token():
+    assert sequence_tokens("1+1=", "2", TOKENIZER, chat=False) == [*TOKENIZER.encode("1+1=2"), TOKENIZER.eos_token_id]
+    opened = sequence_tokens("1+1=", "2", ByteTokenizer(), chat=False)
+    assert (opened[0], opened[-1], len(opened)) == (ByteTokenizer.bos_token_id, ByteTokenizer.eos_token_id, 7)
+    with pytest.raises(InputError, match="has no chat template"):
+        sequence_tokens("1+1=", "2", TOKENIZER, chat=True)
+
+
+@pytest.mark.parametrize(("mesh", "rows"), [((1, 1), 1), ((1, 1), 5), ((2, 4), 3)])
+def test_scores_depend_neither_on_the_batch_nor_on_padding_nor_on_the_mesh(params, mesh, rows):
+    given = [sequence_tokens("7=", "1" * n, TOKENIZER, chat=False) for n in (30, 1, 12, 13, 2, 3, 9)]
+    one_by_one = [float(SCORE(params, *right_pad([row], 64, 0))[0]) for row in given]
+    mesh = make_mesh(*mesh)
+    found = make_score(MODEL, mesh, rows=rows)(params, given)
+    np.testing.assert_allclose(found, one_by_one, atol=1e-5)
+    assert make_score(MODEL, mesh, rows=rows)(params, []).shape == (0,)
+
+
+def test_the_folder_gives_the_same_scores_back(saved, params):
+    raw = json.loads((saved / "config.json").read_text())
+    assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], 1)
+    again = load_reward_model(saved)
+    assert (again.chat, again.tokenizer.alphabet) == (False, TOKENIZER.alphabet)
+    encoded = encode_pairs(HELDOUT, TOKENIZER, max_tokens=32)
+    score = make_score(again.model, ONE)
+    assert judge_pairs(score, again.params, encoded) == judge_pairs(score, params, encoded)
+
+
+def test_half_precision_scores_are_near_and_float32(saved):
+    prompts, completions = texts(HELDOUT[:16])
+    exact = reward_of_model(saved, ONE)(prompts=prompts, completions=completions)
+    coarse = reward_of_model(saved, ONE, dtype="bfloat16")(prompts=prompts, completions=completions)
+    np.testing.assert_allclose(coarse, exact, atol=0.05 * np.abs(exact).max())
+    assert coarse != exact
+
+
+def test_a_tokenizer_of_a_model_is_saved_beside_it(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    from transformers import PreTrainedTokenizerFast
+
+    from rljax.data.tokenizer import HuggingFaceTokenizer
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="b"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
+    shape = replace(SHAPE, vocab_size=3)
+    model = value_model(Model(shape), 1)
+    params = init_value_params(model, jax.random.key(0))
+    save_reward_model(tmp_path, RewardModel(model, params, HuggingFaceTokenizer(inner, "words"), chat=True))
+    again = load_reward_model(tmp_path)
+    assert again.chat
+    assert again.tokenizer.encode("a b") == [1, 2]
+    answers = reward_of_model(tmp_path, ONE)(prompts=["b"], completions=["a a"])
+    assert "has no chat template" in answers[0].reason
+    assert load_reward_model(tmp_path, chat=False).chat, "the folder knows, whatever the argument"
+
+
+class Chatty(CharacterTokenizer):
+    """A tokenizer whose template writes each message and a plus."""
+
+    def apply_chat_template(self, messages):
+        return [token for message in messages for token in self.encode(message["content"] + "+")]
+
+
+def test_chats_are_scored_through_the_template(tmp_path, params):
+    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
+    chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
+    ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
+    found = reward_of_model(tmp_path, ONE, tokenizer=Chatty(), chat=True, chats={"1\n2": chat})(**ask)
+    given = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
+    np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, given), atol=1e-6)
+    pair = Preference("1\n2", "4", "5", chat)
+    assert encode_pairs([pair], Chatty(), max_tokens=9, chat=True).chosen == given[:1]
+
+
+def test_a_folder_from_elsewhere_names_no_tokenizer(tmp_path, params):
+    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        load_reward_model(tmp_path)
+    assert load_reward_model(tmp_path, tokenizer=TOKENIZER, chat=True).chat
+    with pytest.raises(InputError, match=r"has a vocabulary of \d+ tokens and the tokenizer 259"):
+        load_reward_model(tmp_path, tokenizer=ByteTokenizer())
+
+
+def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
+    with pytest.raises(InputError, match=r"trained on a vocabulary of \d+ tokens and the tokenizer has 4; .*'characters:"):
+        reward_of_model(saved, ONE, tokenizer=CharacterTokenizer("01"))
+    with pytest.raises(InputError, match=r"vocabulary of \d+ tokens and the tokenizer has 259"):
+        reward_of_model(saved, ONE, tokenizer=ByteTokenizer())
+
+
+def test_folders_that_are_no_reward_model(tmp_path):
+    several = value_model(Model(SHAPE), 3)
+    save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
+    with pytest.raises(InputError, match="gives 3 numbers a token and a reward model gives 1"):
+        load_reward_model(tmp_path / "critic")
+    reader = value_model(Model(SHAPE), 1, surprisal=True)
+    save_value_model(tmp_path / "reader", reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1)
+    with pytest.raises(InputError, match="reads the policy's log-probabilities and a reward model reads text alone"):
+        load_reward_model(tmp_path / "reader")
+    with pytest.raises(ValueError, match="must read text alone"):
+        score_sequences(*load_value_model(tmp_path / "reader"), np.ones((1, 4), int), np.ones((1, 4), bool))
+    policy = init_params(SHAPE, jax.random.key(0))
+    save_pretrained(tmp_path / "policy", SHAPE, policy, bos=None, eos=1)
+    with pytest.raises(InputError, match=r"has no 'score\.weight'"):
+        load_reward_model(tmp_path / "policy")
+    with pytest.raises(InputError, match="does not exist"):
+        load_reward_model("./nowhere")
+    (tmp_path / "critic" / NOTE).write_text('{"tokenizer": "bytes"}')
+    with pytest.raises(InputError, match=r"rljax_reward\.json cannot be read .*train the reward model again"):
+        folder_tokenizer(tmp_path / "critic")
+
+    class Foreign(CharacterTokenizer.__base__):
+        pad_token_id, eos_token_id, bos_token_id, vocab_size = 0, 1, None, 2
+
+    with pytest.raises(InputError, match="a Foreign cannot be named in a reward model's folder"):
+        save_reward_model(tmp_path / "none", RewardModel(MODEL, {}, Foreign(), chat=False))
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("rows", [3, 32])
+def test_the_reward_is_the_score(saved, rows, params):
+    reward = reward_of_model(saved, ONE, rows=rows)
+    prompts, completions = texts(HELDOUT[:20])
+    prompts, completions = [*prompts, "7="], [*completions, "1" * 40]
+    given = [sequence_tokens(*pair, TOKENIZER, chat=False) for pair in zip(prompts, completions, strict=True)]
+    direct = make_score(load_value_model(saved)[0], ONE, rows=8)(params, given)
+    np.testing.assert_allclose(reward(prompts=prompts, completions=completions), direct, atol=1e-5)
+    assert reward(prompts=[], completions=[]) == []
+    scores = judge(reward, prompts, completions, {"answer": [""] * len(prompts)})
+    np.testing.assert_allclose(scores.total, direct, atol=1e-5)
+    assert list(scores.parts) == ["reward_model"]
+
+
+def test_a_completion_that_cannot_be_written_has_failed(saved):
+    answers = reward_of_model(saved, ONE)(prompts=["7=", "7=", "7="], completions=["1", "é", "111"])
+    assert isinstance(answers[1], Failed)
+    assert "'é'" in answers[1].reason
+    alone = reward_of_model(saved, ONE)(prompts=["7=", "7="], completions=["1", "111"])
+    np.testing.assert_allclose([answers[0], answers[2]], alone, atol=1e-6)
+    scores = judge(reward_of_model(saved, ONE), ["7="] * 12, ["1"] * 11 + ["é"], {})
+    assert scores.valid.tolist() == [True] * 11 + [False]

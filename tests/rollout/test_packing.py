@@ -1,0 +1,60 @@
+"""Rows for the model: where tokens lie, what they see, and how their numbers become those of the batch."""
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.models.packed import batched, before_scored, scored_tokens, visible_slots
+from rljax.rollout import Sequences, pack
+from rljax.rollout.engine import compiled_rows
+
+SEQUENCES = Sequences(
+    prompt_tokens=np.array([[0, 5, 6], [7, 8, 9]], np.int32),
+    prompt_attention=np.array([[False, True, True], [True, True, True]]),
+    tokens=np.array([[10, 11], [12, 0]], np.int32),
+    attention=np.array([[True, True], [True, False]]),
+    policy_logp=np.array([[-1.0, -2.0], [-3.0, np.nan]], np.float32),
+)
+
+
+def test_prompt_and_response_stand_side_by_side():
+    packed = pack(SEQUENCES)
+    assert packed.tokens.tolist() == [[0, 5, 6, 10, 11], [7, 8, 9, 12, 0]]
+    assert packed.positions.tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 3, 3]]
+    assert packed.segments.tolist() == [[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert packed.policy_logp.tolist() == [[0, 0, 0, -1, -2], [0, 0, 0, -3, 0]]
+    assert scored_tokens(jax.tree.map(np.asarray, packed)).tolist() == [[10, 11], [12, 0]]
+
+
+def test_numbers_come_back_in_the_batch_s_order():
+    packed = jax.tree.map(jax.numpy.asarray, pack(SEQUENCES))
+    slots = jax.numpy.arange(10.0).reshape(2, 5)
+    assert before_scored(slots, packed).tolist() == [[2, 3], [7, 8]]
+    assert batched(before_scored(slots, packed), packed).tolist() == [[2, 3], [7, 8]]
+    swapped = packed._replace(place=packed.place[::-1])
+    assert batched(before_scored(slots, packed), swapped).tolist() == [[7, 8], [2, 3]]
+
+
+def test_micro_batches_are_packed_each_for_itself():
+    stacked = jax.tree.map(lambda array: np.stack([array, array]), SEQUENCES)
+    packed = pack(stacked)
+    jax.tree.map(lambda many, one: np.testing.assert_array_equal(many[1], one), packed, pack(SEQUENCES))
+
+
+def test_a_token_sees_the_tokens_of_its_own_sequence_up_to_itself():
+    visible = np.asarray(visible_slots(jax.numpy.array([[0, 1, 1, 2, 2]])))[0]
+    assert visible.astype(int).tolist() == [
+        [1, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 1, 1],
+    ]
+
+
+@pytest.mark.parametrize("devices", [1, 3, 8])
+def test_few_numbers_of_rows_are_compiled_and_none_is_an_eighth_too_large(devices):
+    rows = {count: compiled_rows(count, devices) for count in range(1, 1025)}
+    assert all(size >= count and size % devices == 0 for count, size in rows.items())
+    assert all(size - count < max(count / 8, 1) + devices for count, size in rows.items())
+    assert len({size for count, size in rows.items() if 512 <= count < 1024}) <= 9

@@ -1,0 +1,234 @@
+"""An engine of one's own draws all responses of a run; the built-in one gives a request the same response in any company."""
+
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+from own_policies import gru_policy
+from reopened import first_state
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.data.problem import Problem
+from rljax.data.prompts import left_pad
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.models import transformer_policy
+from rljax.models.config import TransformerConfig
+from rljax.parallel import make_mesh
+from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
+from rljax.rollout.groups import padded_responses
+from rljax.rollout.request import check_responses
+
+SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
+PROBLEMS = (SUMS[:20], SUMS[20:])
+TOKENIZER = load_tokenizer("characters")
+POLICY = gru_policy(TOKENIZER.vocab_size)._replace(decoder=None)
+OWN = SMALL.replace(
+    name="engine", algorithm="grpo", steps=2, prompts=4, group_size=4, learning_rate=1e-2, eval_every=0, sample_every=0
+)
+
+
+class PythonEngine:
+    """Writes digits that Python's own generator draws from a request's seed; the policy says how likely they are."""
+
+    def __init__(self, version=None):
+        self.version, self.calls = version, []
+        self.score = jax.jit(POLICY.score, static_argnums=2)
+
+    def generate(self, params, requests):
+        self.calls.append(list(requests))
+        drawn = [self.draw(request) for request in requests]
+        logp = self.logp(params, requests, drawn)
+        return [
+            response._replace(behaviour_logp=row[: len(response.tokens)], policy_logp=row[: len(response.tokens)])
+            for response, row in zip(drawn, logp, strict=True)
+        ]
+
+    def draw(self, request):
+        generator = random.Random(request.seed if request.sampling.temperature else request.prompt_id)
+        digits = "".join(generator.choice("0123456789") for _ in range(generator.randint(1, 6)))
+        tokens = np.array([*TOKENIZER.encode(digits), request.sampling.eos_id], np.int32)
+        nothing = np.zeros(len(tokens), np.float32)
+        drawn = np.ones(len(tokens), bool)
+        return Response(request.prompt_id, request.group, tokens, drawn, nothing, nothing, "stop", self.version)
+
+    def logp(self, params, requests, drawn):
+        prompts = left_pad([request.tokens for request in requests], 6, 0)
+        arrays = padded_responses(drawn, 12)
+        sequences = Sequences(*prompts, arrays["tokens"], arrays["attention"])
+        return np.asarray(self.score(params, pack(sequences), 1.0).logp)
+
+
+def rows_of(run, phase):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["phase"] == phase]
+
+
+@pytest.fixture(scope="module", params=[None, 0], ids=["as called", "of version 0"])
+def trained(request, tmp_path_factory):
+    """An engine, and a run that it drew all responses of."""
+    engine = PythonEngine(request.param)
+    config = OWN.replace(run=str(tmp_path_factory.mktemp("engine") / "run"))
+    return engine, rljax.train(config, even_length, policy=POLICY, engine=engine, problems=PROBLEMS)
+
+
+def test_it_draws_for_training_and_for_evaluation(trained):
+    engine, result = trained
+    before, first, second, after = engine.calls
+    for call in (before, after):
+        assert [request.prompt_id for request in call] == [0, 1, 2, 3]
+        assert {request.sampling for request in call} == {Sampling(12, TOKENIZER.eos_token_id, temperature=0.0)}
+    for call in (first, second):
+        assert [request.group for request in call] == [group for group in range(4) for _ in range(4)]
+        assert {request.sampling for request in call} == {Sampling(12, TOKENIZER.eos_token_id)}
+        assert len({request.prompt_id for request in call}) == 4
+    for call, problems in ((before, PROBLEMS[1]), (first, PROBLEMS[0]), (second, PROBLEMS[0])):
+        assert all(list(request.tokens) == TOKENIZER.encode(problems[request.prompt_id].prompt) for request in call)
+    seeds = [request.seed for call in (first, second) for request in call]
+    assert len(set(seeds)) == len(seeds)
+    assert 2**60 < max(seeds) < 2**64
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), result.params, POLICY.init(jax.random.key(0)))
+    assert min(jax.tree.leaves(moved)) > 0
+
+
+def test_what_it_wrote_is_what_is_judged(trained):
+    engine, result = trained
+    texts = [TOKENIZER.decode(engine.draw(request).tokens) for request in engine.calls[1]]
+    assert rows_of(result.run, "rl")[0]["reward"] == np.mean(even_length(texts))
+    texts = [TOKENIZER.decode(engine.draw(request).tokens) for request in engine.calls[0]]
+    assert result.accuracy_before == np.mean(even_length(texts))
+
+
+def test_the_version_of_the_weights_is_measured(trained):
+    engine, result = trained
+    ages = [row["staleness"] for row in rows_of(result.run, "rl")]
+    assert ages == ([0, 0] if engine.version is None else [0, 1])
+    setup, state = first_state(OWN, policy=POLICY, engine=engine, problems=PROBLEMS, reward=even_length)
+    groups = setup.train.generate(state.params, [0, 1], 2, jax.random.key(0), version=7)
+    assert groups.version.tolist() == [[7 if engine.version is None else 0] * 2] * 2
+
+
+def response(request, **changes):
+    """A right answer of two tokens."""
+    tokens, logp = np.array([3, 1], np.int32), np.array([-1.5, -0.5], np.float32)
+    right = Response(request.prompt_id, request.group, tokens, np.ones(2, bool), logp, logp, "stop")
+    return right._replace(**changes)
+
+
+def with_first(**changes):
+    return lambda requests: [response(requests[0], **changes), *map(response, requests[1:])]
+
+
+def long(count):
+    zeros = np.zeros(count, np.float32)
+    return with_first(tokens=np.full(count, 2), mask=np.ones(count, bool), behaviour_logp=zeros, policy_logp=zeros)
+
+
+LOGP = np.array([-1.5, -0.5], np.float32)
+WRONG = {
+    "another number": (lambda requests: [*map(response, requests)][1:], "4 requests must give as many responses; got 3"),
+    "nothing": (lambda requests: None, "a list of rljax.rollout.Response is needed; got None"),
+    "texts": (lambda requests: ["12"] * len(requests), "response 0 must be an rljax.rollout.Response; got '12'"),
+    "another order": (
+        lambda requests: [response(request) for request in reversed(requests)],
+        "response 0 must answer prompt 0 of group 0; got prompt 1 of group 1",
+    ),
+    "too many tokens": (long(13), "response 0 must have 1 to 12 tokens; got 13"),
+    "no token": (long(0), "response 0 must have 1 to 12 tokens; got 0"),
+    "a short mask": (
+        with_first(mask=np.ones(1, bool)),
+        r"response 0 has 2 tokens, so its mask must have the shape \[2\]; got \[1\]",
+    ),
+    "long log-probabilities": (
+        with_first(policy_logp=np.zeros(3, np.float32)),
+        r"response 0 has 2 tokens, so its policy_logp must have the shape \[2\]; got \[3\]",
+    ),
+    "two axes": (
+        with_first(behaviour_logp=np.zeros((2, 1), np.float32)),
+        r"its behaviour_logp must have the shape \[2\]; got \[2, 1\]",
+    ),
+    "NaN": (
+        with_first(policy_logp=LOGP * [1, np.nan]),
+        "response 0 must have finite log-probabilities of at most 0 in policy_logp; got nan",
+    ),
+    "positive": (
+        with_first(behaviour_logp=-LOGP),
+        "response 0 must have finite log-probabilities of at most 0 in behaviour_logp; got 1.5",
+    ),
+    "probabilities": (
+        with_first(behaviour_logp=np.exp(LOGP)),
+        "finite log-probabilities of at most 0 in behaviour_logp; got 0.22",
+    ),
+    "a list of tokens": (
+        with_first(tokens=[3, 1]),
+        r"response 0 must have a NumPy array of whole numbers as its tokens; got \[3, 1\]",
+    ),
+    "a mask of 0 and 1": (
+        with_first(mask=np.ones(2, np.int32)),
+        "response 0 must have a NumPy array of booleans as its mask; got array",
+    ),
+    "another end": (
+        with_first(finish="eos"),
+        "response 0 must have ended by one of 'stop', 'length', 'turns'; got finish='eos'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_responses_that_answer_otherwise_are_refused(case):
+    answers, message = WRONG[case]
+
+    class Wrong:
+        def generate(self, params, requests):
+            return answers(requests)
+
+    parts = {"policy": POLICY, "engine": Wrong(), "problems": PROBLEMS, "reward": even_length}
+    setup, state = first_state(OWN, **parts)
+    with pytest.raises(InputError, match=rf"^engine\.generate: .*{message}") as caught:
+        setup.train.generate(state.params, [0, 1], 2, jax.random.key(0))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_observation_has_no_log_probability_to_check():
+    request = Request((2, 3), 0, 0, Sampling(12, 1), 5)
+    observed = {"mask": np.array([True, False]), "behaviour_logp": np.array([-1.0, np.nan], np.float32)}
+    check_responses([request], [response(request, **observed)])
+
+
+def test_what_is_no_engine_is_refused_before_anything_is_written(tmp_path):
+    path = tmp_path / "refused"
+    with pytest.raises(
+        InputError, match=r"^engine\.generate: an engine with the method generate\(params, requests\) is needed; got"
+    ):
+        rljax.train(OWN.replace(run=str(path)), even_length, policy=POLICY, engine=even_length, problems=PROBLEMS)
+    assert not path.exists()
+
+
+SHAPE = TransformerConfig(vocab_size=20, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32)
+MODELS = {"transformer": transformer_policy(SHAPE, eos=1), "GRU": gru_policy(20)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_request_gets_the_same_response_in_any_company(name):
+    """Permuted and split, token by token and bit by bit."""
+    policy = MODELS[name]
+    params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
+    engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6)
+    generator = np.random.default_rng(0)
+    requests = [
+        Request(tuple(generator.integers(2, 20, 3 + i % 4).tolist()), i, 0, Sampling(12, 1, temperature=0.8), seed=i << 40)
+        for i in range(24)
+    ]
+    whole = engine.generate(params, requests)
+    assert len({response.tokens.tobytes() for response in whole}) > 12
+    order = generator.permutation(len(requests)).tolist()
+    permuted = engine.generate(params, [requests[place] for place in order])
+    halves = engine.generate(params, requests[:9]) + engine.generate(params, requests[9:])
+    for place, response in enumerate(whole):
+        for other in (permuted[order.index(place)], halves[place]):
+            assert (other.prompt_id, other.finish) == (response.prompt_id, response.finish)
+            for field in ("tokens", "mask", "behaviour_logp", "policy_logp"):
+                np.testing.assert_array_equal(getattr(other, field), getattr(response, field), err_msg=f"{place} {field}")

@@ -1,0 +1,316 @@
+"""An environment of several turns: played, judged and trained on, with observations that are seen and not learnt."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from own_policies import gru_policy
+from reopened import first_state
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.algorithms import BY_NAME, loss, prepare
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.rollout import Response, Step, pack, sequences_of
+from rljax.training.evaluation import evaluate
+from rljax.training.opening import load
+from rljax.training.update import make_score
+
+ALPHABET = "characters:0123456789<>=?"
+TOKENIZER = load_tokenizer(ALPHABET)
+EOS = TOKENIZER.eos_token_id
+POLICY = gru_policy(TOKENIZER.vocab_size)
+GUESSES = [Problem(f"{n}?=", str(n % 10)) for n in range(10, 30)]
+PROBLEMS = (GUESSES[:16], GUESSES[16:])
+OWN = SMALL.replace(
+    name="guess",
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    tokenizer=ALPHABET,
+    steps=2,
+    prompts=4,
+    group_size=4,
+    learning_rate=1e-2,
+    eval_every=0,
+    sample_every=1,
+)
+
+
+class Guessing:
+    """Guess a digit; a wrong guess is answered "<" or ">", and anything else "?"."""
+
+    max_turns = 3
+
+    def reset(self, problem):
+        return int(problem.answer)
+
+    def step(self, state, completion):
+        if completion[:1].isdigit():
+            guess = int(completion[0])
+            if guess == state:
+                return Step(state, reward=1.0)
+            return Step(state, "<<" if state < guess else ">>", reward=0.25, done=False)
+        return Step(state, "?", done=False)
+
+
+class Scripted:
+    """Says what the script holds for each prompt, turn after turn."""
+
+    def __init__(self, script, *, logp=-0.5):
+        self.script, self.logp, self.contexts = script, logp, []
+
+    def generate(self, params, requests):
+        turn = len(self.contexts)
+        self.contexts.append({request.prompt_id: request for request in requests})
+        return [self.say(request, self.script[request.prompt_id][turn]) for request in requests]
+
+    def say(self, request, text):
+        ids = TOKENIZER.encode(text.rstrip("."))
+        tokens = np.array([*ids, EOS] if text.endswith(".") else ids, np.int32)
+        logp = np.full(len(tokens), self.logp, np.float32)
+        finish = "stop" if text.endswith(".") else "length"
+        return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, finish)
+
+
+def played(script, environment=None, *, budget=12, **changes):
+    """Groups of one scripted episode to each prompt, and the engine."""
+    engine = Scripted(script)
+    parts = {"policy": POLICY, "engine": engine, "problems": PROBLEMS, "environment": environment or Guessing()}
+    setup, state = first_state(OWN.replace(max_response_tokens=budget, **changes), **parts)
+    return setup.train.generate(state.params, list(range(len(script))), 1, jax.random.key(0)), engine
+
+
+def written(groups, place):
+    """All tokens of a response, with "." for EOS."""
+    ids = groups.tokens[place, 0][groups.attention[place, 0]].tolist()
+    return "".join("." if token == EOS else TOKENIZER.decode([token]) for token in ids)
+
+
+def test_turns_and_observations_stand_in_one_response():
+    """Prompt 0 asks for 0, prompt 1 for 1, prompt 2 for 2."""
+    groups, engine = played([["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]])
+    assert [written(groups, place) for place in range(3)] == ["9.<<1.<<0.", "1.", "?.?5.<<2."]
+    rollout = groups.rollout
+    drawn = [
+        [text == "." or text.isdigit() for text in "9.<<1.<<0."],
+        [True, True],
+        list(map(bool, [1, 1, 0, 1, 1, 0, 0, 1, 1])),
+    ]
+    for place, expected in enumerate(drawn):
+        length = len(expected)
+        assert rollout.mask[place, 0].tolist() == expected + [False] * (12 - length)
+        assert groups.attention[place, 0].tolist() == [True] * length + [False] * (12 - length)
+    for logp in (rollout.behaviour_logp, rollout.policy_logp):
+        np.testing.assert_array_equal(logp, np.where(rollout.mask, np.float32(-0.5), 0))
+    np.testing.assert_allclose(rollout.rewards[:, 0], [0.25 + 0.25 + 1.0, 1.0, 0.25 + 1.0])
+    assert not rollout.truncated.any()
+    second = engine.contexts[1]
+    assert set(second) == {0, 2}, "an episode that is done is not continued"
+    assert second[0].tokens == (*TOKENIZER.encode("10?="), *TOKENIZER.encode("9"), EOS, *TOKENIZER.encode("<<"))
+    assert len({engine.contexts[turn][0].seed for turn in range(3)}) == 3
+
+
+def test_the_limit_of_turns_cuts_off():
+    groups, engine = played([["9.", "9.", "9."], ["9.", "9.", "1."]])
+    assert len(engine.contexts) == 3
+    assert groups.rollout.truncated[:, 0].tolist() == [True, False]
+    assert written(groups, 0) == "9.<<9.<<9.", "nobody would see a last observation"
+    np.testing.assert_allclose(groups.rollout.rewards[:, 0], [0.75, 1.5])
+
+
+def test_an_observation_that_does_not_fit_ends_the_response():
+    groups, engine = played([["999.", "0."], ["99.", "1."], ["9.", "2."]], budget=6)
+    assert [written(groups, place) for place in range(3)] == ["999.", "99.<<1", "9.<<2."], "a turn is cut to what is left"
+    assert groups.rollout.truncated[:, 0].tolist() == [True, True, False]
+    assert [request.sampling.max_tokens for request in engine.contexts[1].values()] == [2, 2], "one program for both"
+
+
+def test_a_turn_without_an_end_is_the_last():
+    groups, engine = played([["9"], ["1."]])
+    assert len(engine.contexts) == 1
+    assert groups.rollout.truncated[:, 0].tolist() == [True, False]
+
+
+def test_no_opinion_on_any_turn_is_no_opinion():
+    groups, _ = played([["?.", "?.", "?."], ["?.", "1."]])
+    assert groups.rollout.valid[:, 0].tolist() == [False, True]
+    assert groups.rollout.rewards[1, 0] == 1.0
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """Groups that the GRU played, its parameters, and which tokens were observed."""
+    setup, state = first_state(OWN, policy=POLICY, problems=PROBLEMS, environment=Guessing())
+    groups = setup.train.generate(state.params, [0, 1, 2, 3], 4, jax.random.key(5))
+    observed = groups.attention & ~groups.rollout.mask
+    assert observed.any(axis=-1).sum() > 4, "the case must hold observations"
+    assert groups.rollout.rewards.std() > 0
+    return groups, state.params, observed
+
+
+def gradient_of(batch, params, groups):
+    packed = jax.tree.map(jnp.asarray, pack(sequences_of(groups)))
+    score = make_score(POLICY, 1.0)
+    return jax.grad(lambda params: loss(BY_NAME["grpo"](beta=0.0), score(params, packed).logp, batch)[0])(params)
+
+
+def test_observations_get_no_gradient(sampled):
+    groups, params, observed = sampled
+    algorithm, rows = BY_NAME["grpo"](beta=0.0), observed.reshape(16, -1)
+    batch = prepare(algorithm, groups.rollout)
+    assert not np.asarray(batch.weights)[rows].any()
+    assert not np.asarray(batch.mask)[rows].any()
+    expected = gradient_of(batch, params, groups)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-3
+    rollout = groups.rollout._replace(behaviour_logp=np.where(observed, np.float32(-7), groups.rollout.behaviour_logp))
+    rollout = rollout._replace(policy_logp=np.where(observed, np.float32(-9), groups.rollout.policy_logp))
+    jax.tree.map(np.testing.assert_array_equal, prepare(algorithm, rollout), batch)
+    changed = batch._replace(
+        advantage=jnp.where(rows, 5.0, batch.advantage),
+        old_logp=jnp.where(rows, -3.0, batch.old_logp),
+        policy_logp=jnp.where(rows, -3.0, batch.policy_logp),
+    )
+    jax.tree.map(np.testing.assert_array_equal, gradient_of(changed, params, groups), expected)
+
+
+def test_observations_are_seen(sampled):
+    """Another token in their place changes the log-probability of every later one, and of no earlier one."""
+    groups, params, observed = sampled
+    place = next(tuple(index) for index in np.argwhere(observed) if groups.rollout.mask[tuple(index[:2])][index[2] :].any())
+    tokens = groups.tokens.copy()
+    tokens[place] = 2 if tokens[place] != 2 else 3
+    before, after = (
+        np.asarray(make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack(sequences_of(each)))).logp)
+        for each in (groups, groups._replace(tokens=tokens))
+    )
+    differs = (before != after).reshape(tokens.shape)
+    group, response, token = place
+    later = groups.rollout.mask[group, response] & (np.arange(tokens.shape[-1]) > token)
+    assert later.any()
+    assert differs[group, response][later].all()
+    differs[group, response, token:] = False
+    assert not differs.any()
+
+
+def test_what_was_played_scores_the_same(sampled):
+    """Later turns are drawn after the whole context, padded to another length."""
+    groups, params, _ = sampled
+    scores = make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack(sequences_of(groups))))
+    logp = np.asarray(scores.logp).reshape(groups.tokens.shape)
+    np.testing.assert_allclose(np.where(groups.rollout.mask, logp, 0), groups.rollout.policy_logp, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("guess") / "run"
+    parts = {"policy": POLICY, "problems": PROBLEMS, "environment": Guessing()}
+    return rljax.train(OWN.replace(run=str(path)), **parts)
+
+
+def test_it_trains(trained):
+    rows = [json.loads(line) for line in (trained.run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["phase"] for row in rows] == ["eval", "rl", "rl", "eval"]
+    assert all(0 < row["reward"] < 1.5 for row in rows if row["phase"] == "rl")
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), trained.params, POLICY.init(jax.random.key(0)))
+    assert min(jax.tree.leaves(moved)) > 0
+    samples = [json.loads(line) for line in (trained.run / "samples.jsonl").read_text().splitlines()]
+    assert any(set(sample["completion"]) & set("<>") for sample in samples)
+
+
+def test_a_run_is_opened_and_evaluated_with_its_environment(trained):
+    assert load(trained.run, policy=POLICY, problems=PROBLEMS[1]).missing == ("environment",), "it draws and cannot judge"
+    with pytest.raises(InputError, match="The run was started with environment passed to train"):
+        evaluate(trained.run, policy=POLICY, problems=PROBLEMS[1])
+    parts = {"policy": POLICY, "problems": PROBLEMS[1], "environment": Guessing()}
+    report = evaluate(trained.run, samples=2, temperature=1.0, **parts)
+    assert "4 problems" in report.headline()
+    opened = load(trained.run, which="last", **parts)
+    rollout = opened.worker.generate(opened.params, [0, 1, 2, 3], 1, jax.random.key(0)).rollout
+    assert trained.accuracy_after == (rollout.rewards[rollout.valid] > 0).mean()
+
+
+class Raising(Guessing):
+    """Raises in the episodes of one answer."""
+
+    def step(self, state, completion):
+        if state == 1:
+            raise KeyError("one")
+        return super().step(state, completion)
+
+
+class RaisingAtFirst(Guessing):
+    def reset(self, problem):
+        return 1 / (int(problem.answer) - 1) and super().reset(problem)
+
+
+@pytest.mark.parametrize("environment", [Raising(), RaisingAtFirst()], ids=["in a step", "in a reset"])
+def test_one_that_raises_has_failed_on_that_episode(environment):
+    script = [["9.", "0."], ["1."], ["2."], ["3."]]
+    groups, _ = played(script, environment, max_failure_share=0.25)
+    assert groups.failed[:, 0].tolist() == [0, 1, 0, 0]
+    assert groups.rollout.valid[:, 0].tolist() == [True, False, True, True]
+    assert groups.rollout.rewards[:, 0].tolist() == [1.25, 0.0, 1.0, 1.0]
+    with pytest.raises(InputError, match=r"Raising.* failed on 2 of 2 completions"):
+        played([["1."]] * 2, type("Raising", (Raising,), {"reset": lambda self, problem: 1})(), max_failure_share=0.1)
+
+
+def answering(step):
+    """The game with another answer."""
+    return type("Other", (Guessing,), {"step": lambda self, state, completion: step})()
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("<", "must return an rljax.rollout.Step; got '<'"),
+        (None, "must return an rljax.rollout.Step; got None"),
+        (Step(0, reward="1"), "the reward of a turn in .* must be a number, or None for no opinion; got '1'"),
+        (Step(0, observation=["<"], done=False), r"the observation in .* must be a text; got \['<'\]"),
+    ],
+)
+def test_an_answer_that_is_no_step_is_refused(step, message):
+    with pytest.raises(InputError, match=rf"^environment\.step: .*{message}") as caught:
+        played([["9."]], answering(step))
+    assert "\n" not in str(caught.value)
+
+
+def without_end(turns):
+    game = Guessing()
+    game.max_turns = turns
+    return game
+
+
+ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"environment": ENDLESS}, r"^environment\.max_turns: .* as a whole number of at least 1; got None"),
+        ({"environment": without_end(0)}, r"^environment\.max_turns: .*Guessing must say .*; got 0"),
+        ({"environment": without_end(True)}, r"^environment\.max_turns: .*; got True"),
+        (
+            {"environment": even_length},
+            r"^environment\.reset: an environment with the methods .*even_length without reset and step",
+        ),
+        ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
+    ],
+)
+def test_what_is_no_environment_is_refused_before_anything_is_written(tmp_path, parts, message):
+    path = tmp_path / "refused"
+    with pytest.raises(InputError, match=message) as caught:
+        rljax.train(OWN.replace(run=str(path)), policy=POLICY, problems=PROBLEMS, **parts)
+    assert "\n" not in str(caught.value)
+    assert not path.exists()
+
+
+def test_process_supervision_has_no_steps_to_judge_here(tmp_path):
+    config = OWN.replace(run=str(tmp_path / "refused"), algorithm="grpo_process", algorithm_options={})
+    with pytest.raises(InputError, match=r"^environment: it judges whole turns, and grpo_process learns from .* got both"):
+        rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=Guessing())
+    assert not (tmp_path / "refused").exists()

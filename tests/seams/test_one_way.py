@@ -1,0 +1,249 @@
+"""One value, one name: what an engine answers is followed by its numbers to the loss, and no second name for it exists."""
+
+import ast
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from own_policies import gru_policy
+from reopened import first_state
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.algorithms import BY_NAME, Batch, Rollout, loss, prepare
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import load_tokenizer
+from rljax.models import Packed
+from rljax.rollout import Collected, Groups, Response, Sequences, pack, sequences_of
+from rljax.rollout.groups import from_dict, to_dict
+from rljax.training import learner, update
+from rljax.training.metrics import rollout_metrics
+
+PACKAGE = Path(rljax.__file__).parent
+TOKENIZER = load_tokenizer("characters")
+SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
+PROMPTS, GROUP, LENGTH = 3, 2, 12
+OWN = SMALL.replace(
+    name="one-way", algorithm="grpo", steps=1, prompts=PROMPTS, group_size=GROUP, eval_every=0, sample_every=0
+)
+
+
+def response(request, number):
+    """Recognisable numbers: response `number` of a call has log-probabilities -number.place, and observes its third token."""
+    length = 4 + number
+    places = np.arange(length, dtype=np.float32)
+    drawn = places != 2
+    return Response(
+        request.prompt_id,
+        request.group,
+        tokens=(2 + (number + np.arange(length)) % 10).astype(np.int32),
+        mask=drawn,
+        behaviour_logp=np.where(drawn, -(number + 1) - places / 100, 77).astype(np.float32),
+        policy_logp=np.where(drawn, -(number + 1) - places / 100 - 0.005, 99).astype(np.float32),
+        finish=("stop", "length", "turns")[number % 3],
+        version=20 + number,
+    )
+
+
+class HandMade:
+    """Answers every call with the responses above."""
+
+    def __init__(self):
+        self.responses = []
+
+    def generate(self, params, requests):
+        self.responses = [response(request, number) for number, request in enumerate(requests)]
+        return self.responses
+
+
+PARTS = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": (SUMS[:20], SUMS[20:]), "reward": even_length}
+
+
+@pytest.fixture(scope="module")
+def answered():
+    """Groups of hand-made responses, the responses, and the prompts that were asked."""
+    engine = HandMade()
+    setup, state = first_state(OWN, engine=engine, **PARTS)
+    prompt_ids = [5, 0, 17]
+    groups = setup.train.generate(state.params, prompt_ids, GROUP, jax.random.key(0), version=99)
+    return groups, engine.responses, prompt_ids
+
+
+def laid_out(responses, name):
+    """A field of the responses as an array [P, G, T], 0 where there is none and, of log-probabilities, where it was observed."""
+    array = np.zeros((PROMPTS, GROUP, LENGTH), responses[0]._asdict()[name].dtype)
+    for number, each in enumerate(responses):
+        values = each._asdict()[name]
+        array[divmod(number, GROUP)][: len(values)] = np.where(each.mask, values, 0) if name.endswith("logp") else values
+    return array
+
+
+TOKEN_FIELDS = ("tokens", "mask", "behaviour_logp", "policy_logp")
+
+
+@pytest.mark.parametrize("name", TOKEN_FIELDS)
+def test_the_groups_hold_what_the_engine_answered_under_its_name(answered, name):
+    groups, responses, _ = answered
+    holder = groups.rollout if name in Rollout._fields else groups
+    np.testing.assert_array_equal(holder._asdict()[name], laid_out(responses, name))
+
+
+def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
+    groups, responses, prompt_ids = answered
+    assert groups.prompt_ids.tolist() == prompt_ids
+    assert [each.prompt_id for each in responses] == [prompt_id for prompt_id in prompt_ids for _ in range(GROUP)]
+    for place, prompt_id in enumerate(prompt_ids):
+        tokens = groups.prompt_tokens[place][groups.prompt_attention[place]].tolist()
+        assert tokens == TOKENIZER.encode(SUMS[prompt_id].prompt)
+    assert groups.version.reshape(-1).tolist() == [20, 21, 22, 23, 24, 25]
+    assert groups.rollout.truncated.reshape(-1).tolist() == [False, True, True, False, True, True]
+    assert groups.attention.sum(-1).reshape(-1).tolist() == [4, 5, 6, 7, 8, 9]
+    texts = [TOKENIZER.decode(each.tokens[each.mask].tolist()) for each in responses]
+    assert groups.rollout.rewards.reshape(-1).tolist() == even_length(texts), "observations are not judged"
+
+
+def test_the_version_becomes_the_staleness(answered):
+    groups, *_ = answered
+    collected = Collected(groups, None, groups, 1, 0.0, complete=True)
+    assert rollout_metrics(collected, version=30, seconds=1.0).staleness == 30 - 22.5
+
+
+def test_a_checkpoint_of_groups_copies_nothing_by_name(answered):
+    groups, *_ = answered
+    jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
+
+
+@pytest.mark.parametrize("name", ["mask", "policy_logp"])
+def test_the_batch_holds_the_same_under_the_same_name(answered, name):
+    groups, responses, _ = answered
+    batch = prepare(BY_NAME["grpo"](beta=0.0), groups.rollout)
+    np.testing.assert_array_equal(batch._asdict()[name], laid_out(responses, name).reshape(-1, LENGTH))
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_the_ratio_is_over_policy_logp_where_no_other_denominator_is_named(answered, name):
+    groups, responses, _ = answered
+    algorithm = BY_NAME[name]()
+    blank = np.zeros((PROMPTS, GROUP, LENGTH), np.float32)
+    extra = {"ref_logp": blank, "values": blank, "behaviour_entropy": blank, "step_rewards": blank, "step_end": blank > 0}
+    batch = prepare(algorithm, groups.rollout._replace(**extra), progress=0.5 if algorithm.mix is not None else None)
+    policy_logp, mask = jnp.asarray(laid_out(responses, "policy_logp")), jnp.asarray(groups.rollout.mask)
+    expected = policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, mask)
+    np.testing.assert_array_equal(batch.old_logp, np.asarray(expected).reshape(-1, LENGTH))
+    assert (algorithm.denominator is not None) == (name in {"gepo"})
+
+
+def test_the_rows_for_the_model_hold_tokens_and_policy_logp(answered):
+    groups, responses, _ = answered
+    packed = pack(sequences_of(groups))
+    for name in ("tokens", "policy_logp"):
+        rows = np.take_along_axis(packed._asdict()[name], packed.scored, axis=1).reshape(-1)[packed.place]
+        np.testing.assert_array_equal(rows, laid_out(responses, name).reshape(-1, LENGTH))
+    seen = np.take_along_axis(packed.segments, packed.scored, axis=1) > 0
+    np.testing.assert_array_equal(seen, groups.attention.reshape(-1, LENGTH))
+
+
+def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
+    """Recorded on the way: the rollout that `prepare` gets, the batch and the rows that the update gets."""
+    engine, rollouts, batches, rows = HandMade(), [], [], []
+    made = {"prepare": learner.make_prepare, "step": learner.make_policy_step}
+
+    def recorded_prepare(algorithm, **minibatches):
+        prepared = made["prepare"](algorithm, **minibatches)
+        return lambda rollout, **options: (
+            rollouts.append(rollout) or batches.append(prepared(rollout, **options)) or batches[-1]
+        )
+
+    def recorded_step(*arguments):
+        step = made["step"](*arguments)
+
+        def recorded(state, packed, batch):
+            rows.append(jax.device_get((packed, batch)))
+            return step(state, packed, batch)
+
+        return recorded
+
+    monkeypatch.setattr(learner, "make_prepare", recorded_prepare)
+    monkeypatch.setattr(learner, "make_policy_step", recorded_step)
+    answers = []
+    generate = engine.generate
+    engine.generate = lambda params, requests: answers.append(generate(params, requests)) or answers[-1]
+    rljax.train(OWN.replace(run=str(tmp_path / "run")), engine=engine, **PARTS)
+    ((rollout,), (batch,), ((packed, part),)) = rollouts, batches, rows
+    responses = answers[1]
+    for name in ("mask", "behaviour_logp", "policy_logp"):
+        np.testing.assert_array_equal(rollout._asdict()[name], laid_out(responses, name))
+    assert rollout.truncated.reshape(-1).tolist() == [each.truncated for each in responses]
+    for each in (batch, jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), part)):
+        for name in ("mask", "policy_logp"):
+            np.testing.assert_array_equal(each._asdict()[name], laid_out(responses, name).reshape(-1, LENGTH))
+        np.testing.assert_array_equal(each.old_logp, each.policy_logp)
+    tokens = np.take_along_axis(packed.tokens[0], packed.scored[0], axis=1)
+    np.testing.assert_array_equal(tokens, laid_out(responses, "tokens").reshape(-1, LENGTH))
+
+
+def test_the_loss_divides_by_old_logp(answered):
+    """With the log-probabilities of `policy_logp` the ratio is 1; of `behaviour_logp` it is exp of the 0.005 between them."""
+    groups, responses, _ = answered
+    algorithm = BY_NAME["grpo"](beta=0.0)
+    batch = prepare(algorithm, groups.rollout)
+    for name, ratio in (("policy_logp", 1.0), ("behaviour_logp", np.exp(0.005))):
+        logp = jnp.asarray(laid_out(responses, name).reshape(-1, LENGTH))
+        np.testing.assert_allclose(loss(algorithm, logp, batch)[1].numbers()["ratio"], ratio, rtol=1e-5)
+
+
+LIVES_ON = {
+    Response: {"prompt_id", "group", "tokens", "mask", "behaviour_logp", "policy_logp", "finish", "version", "turns"},
+    Rollout: {"mask", "behaviour_logp", "policy_logp", "truncated"},
+    Groups: {"rollout", "prompt_ids", "tokens", "attention", "version"},
+    Sequences: {"tokens", "attention", "policy_logp"},
+    Packed: {"tokens", "policy_logp"},
+    Batch: {"mask", "policy_logp", "old_logp"},
+}
+
+
+@pytest.mark.parametrize("record", LIVES_ON, ids=lambda record: record.__name__)
+def test_a_value_has_one_name(record):
+    """Of log-probabilities there are five names in all."""
+    assert LIVES_ON[record] <= set(record._fields)
+    names = {"behaviour_logp", "policy_logp", "old_logp", "ref_logp"}
+    assert {name for name in record._fields if "logp" in name} <= names
+
+
+FORMER = {"denominator_logp", "asked", "said", "given", "there", "told"}
+FOLDERS = ("rollout", "training", "models", "algorithms")
+FILES = sorted(file for folder in FOLDERS for file in (PACKAGE / folder).rglob("*.py"))
+
+
+def names_in(node):
+    """Every name that a node of the syntax tree uses: of a variable, an attribute, a parameter, a function or a class."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=name):
+            return {name}
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.alias(asname=name):
+            return {name}
+    return set()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
+def test_no_former_name_is_left(file):
+    found = {(name, node.lineno) for node in ast.walk(ast.parse(file.read_text())) for name in names_in(node) & FORMER}
+    assert not found
+
+
+def test_no_function_moves_the_state_under_anybodys_hands():
+    """A state is returned, never assigned to an attribute."""
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+                assert node.attr != "state", (file, node.lineno)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+                raise AssertionError((file, node.lineno))
+
+
+def test_these_tests_see_what_they_look_for():
+    tree = ast.parse("def f(asked, *, given=1):\n    run.state = there\n    x.said = told(denominator_logp=1)\n")
+    assert set().union(*(names_in(node) for node in ast.walk(tree))) >= FORMER
+    assert update.make_policy_step is learner.make_policy_step

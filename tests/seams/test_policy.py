@@ -1,0 +1,290 @@
+"""A model of one's own in the trainer: trained, resumed, opened, written and spread over devices through `Policy` alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+from own_policies import gru_policy, load_transformer, plain_transformer_policy
+from reopened import checkpoint_of, first_state
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.algorithms import BY_NAME
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.models import Decoder, Policy, Scores, on_every_device
+from rljax.parallel import make_mesh
+from rljax.parallel.mesh import path_names
+from rljax.rollout import sequences_of
+from rljax.training.interrupt import Interrupted
+from rljax.training.opening import export, load
+from rljax.training.state import create, place
+from rljax.training.update import make_score, make_scores
+
+SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
+PROBLEMS = (SUMS[:20], SUMS[20:])
+VOCABULARY = load_tokenizer("characters").vocab_size
+OWN = SMALL.replace(
+    name="own",
+    algorithm="grpo",
+    steps=3,
+    prompts=4,
+    group_size=4,
+    learning_rate=1e-2,
+    eval_every=1,
+    checkpoint_every=1,
+    sample_every=0,
+)
+GRU = gru_policy(VOCABULARY)
+PLAIN = plain_transformer_policy(VOCABULARY)
+POLICIES = {"a GRU in Flax NNX": GRU, "a transformer in plain JAX": PLAIN}
+
+
+@pytest.fixture(scope="module", params=POLICIES)
+def trained(request, tmp_path_factory):
+    """A policy, and a run that trained it."""
+    policy = POLICIES[request.param]
+    config = OWN.replace(run=str(tmp_path_factory.mktemp("own") / "run"))
+    return policy, rljax.train(config, even_length, policy=policy, problems=PROBLEMS)
+
+
+def same(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_the_parameters_move(trained):
+    policy, result = trained
+    first = policy.init(jax.random.key(OWN.run.seed))
+    assert jax.tree.structure(first) == jax.tree.structure(result.params)
+    moved = jax.tree.map(lambda now, before: float(np.abs(now - before).max()), result.params, first)
+    assert min(jax.tree.leaves(moved)) > 0
+
+
+def test_what_was_sampled_scores_the_same(trained):
+    """Prompts of three and four tokens: the padding before the shorter ones changes nothing."""
+    policy, result = trained
+    setup, _ = first_state(OWN, policy=policy, problems=PROBLEMS, reward=even_length)
+    groups = setup.train.generate(result.params, list(range(8)), 3, jax.random.key(1))
+    assert len({int(count) for count in groups.prompt_attention.sum(-1)}) > 1, "prompts must differ in length"
+    scores = make_scores(make_score(policy, 1.0), make_mesh(1, 1), 8)(result.params, sequences_of(groups))
+    logp = scores.logp.reshape(groups.tokens.shape)
+    np.testing.assert_allclose(np.where(groups.attention, logp, 0), groups.rollout.policy_logp, atol=1e-4)
+    assert np.abs(groups.rollout.policy_logp).max() > 0.5
+
+
+def test_resuming_after_ctrl_c_is_bit_for_bit(trained, tmp_path):
+    policy, result = trained
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(OWN.replace(run=str(path)), stopping_after(3), policy=policy, problems=PROBLEMS)
+    parts = {"policy": policy, "problems": PROBLEMS, "reward": even_length}
+    assert int(checkpoint_of(OWN, path, **parts).state.step) == 1
+    rljax.train(None, even_length, policy=policy, problems=PROBLEMS, resume=path)
+    ours, theirs = checkpoint_of(OWN, path, **parts), checkpoint_of(OWN, result.run, **parts)
+    same(ours.state, theirs.state)
+    same(ours.history, theirs.history)
+    assert ours.notes == theirs.notes
+
+
+def test_the_best_checkpoint_opens_with_the_policy(trained):
+    policy, result = trained
+    opened = load(result.run, policy=policy, reward=even_length, problems=PROBLEMS[1])
+    best = checkpoint_of(OWN, result.run, "best", policy=policy, problems=PROBLEMS, reward=even_length)
+    same(opened.params, best.state.params)
+    texts = opened.sample(["1+1=", "12+1="], count=3, temperature=1.0)
+    assert [len(row) for row in texts] == [3, 3]
+    assert len({text for row in texts for text in row}) > 1
+
+
+def test_without_the_policy_a_run_is_neither_opened_nor_resumed(trained, tmp_path):
+    _, result = trained
+    for use in (
+        lambda: load(result.run, reward=even_length, problems=PROBLEMS[1]),
+        lambda: rljax.train(None, even_length, problems=PROBLEMS, resume=result.run),
+        lambda: export(result.run, tmp_path / "exported"),
+    ):
+        with pytest.raises(InputError, match="The run was started with policy passed to train"):
+            use()
+    assert not (tmp_path / "exported").exists()
+
+
+def test_another_policy_is_refused_by_its_name(trained):
+    policy, result = trained
+    other = gru_policy(VOCABULARY, width=8) if policy is GRU else plain_transformer_policy(VOCABULARY, width=8)
+    with pytest.raises(
+        InputError, match=r"^policy: .* like the one that was saved; 'params/.*' is of shape .* and of shape"
+    ):
+        load(result.run, policy=other, reward=even_length, problems=PROBLEMS[1])
+    with pytest.raises(InputError, match=r"^policy: .* like the one that was saved; 'params/"):
+        rljax.train(None, even_length, policy=other, problems=PROBLEMS, resume=result.run)
+
+
+def test_export_writes_the_owners_format(trained, tmp_path):
+    """The reward and the problems of the run are not needed to write its model."""
+    policy, result = trained
+    if policy is GRU:
+        with pytest.raises(InputError, match=r"^policy.save: this policy has no way to write a model folder"):
+            export(result.run, tmp_path / "model", policy=policy)
+        return
+    folder = export(result.run, tmp_path / "model", which="last", policy=policy)
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    same(load_transformer(folder), jax.device_get(result.params))
+
+
+def over_output(path, shape):
+    """Spread the first axis of projections over `fsdp`; copy the rest."""
+    return PartitionSpec("fsdp", None) if path[-1].endswith("_proj.weight") else PartitionSpec(*[None] * len(shape))
+
+
+def test_a_partition_is_followed_by_parameters_and_moments():
+    policy = plain_transformer_policy(VOCABULARY, partition=over_output)
+    state = create(policy.init(jax.random.key(0)), optax.adamw(1e-3), 0, with_reference=True)
+    placed = place(state, make_mesh(2, 4), policy.partition)
+    seen = 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(placed):
+        name = path_names(path)[-1]
+        if name in state.params:
+            seen += 1
+            expected = over_output((name,), leaf.shape)
+            assert leaf.sharding.spec == expected, path
+            rows = leaf.shape[0] // (4 if "fsdp" in expected else 1)
+            assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {rows}
+    assert seen == 4 * len(state.params), "parameters, two moments and the reference"
+
+
+@pytest.mark.parametrize("trained", ["a transformer in plain JAX"], indirect=True)
+def test_a_run_on_eight_devices_is_the_run_on_one(trained, tmp_path):
+    policy = plain_transformer_policy(VOCABULARY, partition=over_output)
+    config = OWN.replace(run=str(tmp_path / "eight"), replicas=2, fsdp=4)
+    eight = rljax.train(config, even_length, policy=policy, problems=PROBLEMS).params
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), trained[1].params, eight)
+    assert eight["model.layers.0.mlp.up_proj.weight"].sharding.spec == PartitionSpec("fsdp", None)
+
+
+def refused(tmp_path, match, **parts):
+    """Nothing is written, and the message is one paragraph."""
+    changes = parts.pop("changes", {})
+    path = tmp_path / "refused"
+    with pytest.raises(InputError, match=match) as caught:
+        rljax.train(OWN.replace(run=str(path), **changes), even_length, problems=PROBLEMS, **parts)
+    assert "\n" not in str(caught.value)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        (
+            lambda path, shape: PartitionSpec("tensor"),
+            r"^policy.partition: the parameter .* of shape \[.*\] must be spread over axes of the mesh \(data=2, fsdp=4\) that "
+            r"divide it; got PartitionSpec\('tensor',\)",
+        ),
+        (
+            lambda path, shape: PartitionSpec("fsdp") if shape == (18,) else PartitionSpec(),
+            r"^policy.partition: .*norm.weight of shape \[18\] must be .* that divide it; got PartitionSpec\('fsdp',\)",
+        ),
+        (
+            lambda path, shape: PartitionSpec(*[None] * (len(shape) + 1)),
+            "^policy.partition: the parameter .* has [12] axes; its partition names [23]",
+        ),
+        (
+            lambda path, shape: PartitionSpec("data", "data") if len(shape) == 2 else PartitionSpec(),
+            r"^policy.partition: .* may be spread over an axis of the mesh once; got PartitionSpec\('data', 'data'\)",
+        ),
+        (lambda path, shape: None, r"^policy.partition: .* needs a jax.sharding.PartitionSpec; got None"),
+    ],
+)
+def test_a_partition_that_the_mesh_cannot_follow_is_refused(tmp_path, partition, message):
+    policy = plain_transformer_policy(VOCABULARY, width=18, partition=partition)
+    refused(tmp_path, message, policy=policy, changes={"replicas": 2, "fsdp": 4})
+
+
+def scores_of(change):
+    """The GRU with scores of another form."""
+    return GRU._replace(score=lambda params, packed, temperature: change(GRU.score(params, packed, temperature)))
+
+
+def with_decoder(**functions):
+    return GRU._replace(decoder=GRU.decoder._replace(**functions))
+
+
+def whole(params):
+    return {"count": jnp.int32(1), **params}
+
+
+INCOMPLETE = {
+    "scores of another shape": (
+        scores_of(lambda scores: Scores(scores.logp[:, :-1], scores.entropy[:, :-1])),
+        r"^policy.score: .*Scores\(logp, entropy\) of the batch's shape \[B, T\] = \[1, 12\] are needed; got Scores .*\(1, 11\)",
+    ),
+    "log-probabilities alone": (scores_of(lambda scores: scores.logp), r"^policy.score: .* are needed; got .*\(12,\)"),
+    "a score that raises": (
+        GRU._replace(score=lambda params, packed, temperature: params["heads"]),
+        "^policy.score: a function .* that JAX can trace and differentiate; got KeyError: 'heads'",
+    ),
+    "parameters that have no gradient": (
+        GRU._replace(
+            init=lambda key: whole(GRU.init(key)),
+            score=lambda p, *rest: GRU.score({n: p[n] for n in p if n != "count"}, *rest),
+        ),
+        "^policy.score: .* trace and differentiate; got TypeError: grad requires real- or complex-valued inputs .*int32",
+    ),
+    "no decoder": (GRU._replace(decoder=None), r"^policy.decoder: the built-in engine needs one .*; got None\."),
+    "logits of another vocabulary": (
+        with_decoder(begin=lambda *arguments: (jnp.zeros((1, 3)), None)),
+        rf"^policy.decoder.begin: logits of the shape \[B, V\] = \[1, {VOCABULARY}\] are needed; got \[1, 3\]\.",
+    ),
+    "a state that grows": (
+        with_decoder(advance=lambda params, token, state: (jnp.zeros((1, VOCABULARY)), jnp.concatenate([state, state]))),
+        r"^policy.decoder.advance: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
+    ),
+    "a decoder that raises": (
+        with_decoder(begin=lambda params, tokens: None),
+        "^policy.decoder.begin: a function is needed .*; got TypeError: .*takes 2 positional arguments",
+    ),
+    "a small vocabulary": (gru_policy(5), f"tokenizer has {VOCABULARY} tokens and the model only 5"),
+    "a module": (jnp.tanh, "^policy: a record rljax.models.policy.Policy is needed; got "),
+}
+
+
+@pytest.mark.parametrize("case", INCOMPLETE)
+def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, case):
+    policy, message = INCOMPLETE[case]
+    refused(tmp_path, message, policy=policy)
+
+
+def test_a_critic_needs_a_value_function(tmp_path):
+    refused(
+        tmp_path,
+        r"^policy.value_function: ppo has a critic, so the policy must say how one is made of it; got None\.",
+        policy=GRU,
+        changes={"algorithm": "ppo"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": "dapo"}, "^algorithm: a record rljax.algorithms.algorithm.Algorithm is needed; got 'dapo'"),
+        (
+            {"problems": SUMS},
+            r"^problems: a pair \(training problems, held-out problems\) of lists of .*Problem is needed; got \[",
+        ),
+    ],
+)
+def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
+    with pytest.raises(InputError, match=message):
+        rljax.train(OWN.replace(run=str(tmp_path / "refused")), even_length, **parts)
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_policy_is_six_functions_at_most():
+    """No field beyond those that a stranger is told of."""
+    assert Policy._fields == ("vocab_size", "init", "score", "partition", "save", "decoder", "value_function")
+    assert Decoder._fields == ("begin", "advance")
+    assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
+    assert GRU.partition is on_every_device
+    assert BY_NAME["grpo"]().critic is None

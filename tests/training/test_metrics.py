@@ -1,0 +1,81 @@
+"""Measurements of a step: by hand, in their units, and absent where there is nothing to measure."""
+
+import numpy as np
+import pytest
+
+from rljax.algorithms import LossMetrics, Rollout
+from rljax.rollout import Collected, Groups
+from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_of, present, rollout_metrics
+
+LENGTHS = np.array([[1, 3], [2, 0]])
+
+
+def groups(*, valid, rewards=((1.0, 0.0), (0.5, 0.0))):
+    """Two groups of up to two responses; the last place is empty."""
+    attention = np.arange(3) < LENGTHS[..., None]
+    logp = np.zeros(attention.shape, np.float32)
+    return Groups(
+        rollout=Rollout(
+            mask=attention,
+            behaviour_logp=logp,
+            policy_logp=logp,
+            rewards=np.array(rewards, np.float32),
+            truncated=np.array([[False, True], [False, True]]),
+            valid=np.array(valid),
+        ),
+        prompt_ids=np.array([3, 4]),
+        prompt_tokens=np.ones((2, 2), np.int32),
+        prompt_attention=np.ones((2, 2), bool),
+        tokens=np.ones(attention.shape, np.int32),
+        attention=attention,
+        version=np.array([[5, 5], [7, 0]], np.int32),
+        failed=np.array([[0, 2], [0, 0]], np.int8),
+        parts={
+            "length": np.array([[1.0, np.nan], [3.0, np.nan]], np.float32),
+            "style": np.full((2, 2), np.nan, np.float32),
+        },
+    )
+
+
+def measured(sampled, **changes):
+    collected = Collected(groups=sampled, surplus=None, sampled=sampled, tries=2, filtered_ratio=0.25, complete=True)
+    return present(rollout_metrics(collected._replace(**changes), version=8, seconds=2.0))
+
+
+def test_a_rollout_is_measured_as_by_hand():
+    numbers = measured(groups(valid=[[True, True], [True, False]]))
+    assert numbers == {
+        "reward": pytest.approx(0.5),
+        "accuracy": pytest.approx(2 / 3),
+        "response_length": 2.0,
+        "truncated_share": pytest.approx(1 / 3),
+        "group_size": 1.5,
+        "filtered_ratio": 0.25,
+        "tries": 2.0,
+        "trained_groups": 2.0,
+        "staleness": pytest.approx((3 + 3 + 1) / 3),
+        "tokens_per_second": 3.0,
+        "seconds": 2.0,
+        "reward_length": 2.0,
+        "reward_timed_out": 1.0,
+    }
+
+
+def test_a_reward_without_an_opinion_on_anything_is_absent():
+    numbers = measured(groups(valid=[[False, False], [False, False]]))
+    assert not {"reward", "accuracy"} & set(numbers)
+    assert all(np.isfinite(value) for value in numbers.values())
+
+
+def test_nothing_learnt_is_nothing_measured():
+    assert present(LearnMetrics()) == {}
+    nothing = LossMetrics(*(np.float32(0),) * 5, None, {})
+    assert present(UpdateMetrics(nothing, 0.5)) == {"grad_norm": 0.5}
+    assert mean_of([]) is None
+
+
+def test_updates_are_averaged_with_their_terms():
+    one, three = (LossMetrics(*(np.float32(x),) * 5, None, {"entropy_bonus": np.float32(x)}) for x in (1, 3))
+    mean = present(mean_of([UpdateMetrics(one, 1.0, 0.1), UpdateMetrics(three, 3.0, 0.3)]))
+    names = {"loss", "clip_fraction", "kl", "ratio", "entropy_bonus", "grad_norm"}
+    assert mean == {**dict.fromkeys(names, 2.0), "learning_rate": pytest.approx(0.2)}
