@@ -7,12 +7,12 @@ Numbers are passed unscaled; `display_text.METRICS` holds their labels, units an
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
 from rich.panel import Panel
@@ -317,7 +317,7 @@ class _History(NamedTuple):
 
     values: tuple[float, ...]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(sparkline(self.values, options.max_width), style="cyan", no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
