@@ -7,7 +7,7 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 Record = TypeVar("Record", bound=type)
 Value = TypeVar("Value")
@@ -44,6 +44,20 @@ def documented(record: Record) -> Record:
     elif texts:
         lines = [f"    {name}: {text}".replace("\n", "\n        ") for name, text in texts.items()]
         record.__doc__ = "\n".join([inspect.cleandoc(record.__doc__ or ""), "", "Attributes:", *lines])
+    return record
+
+
+def generic(record: Record) -> Record:
+    """Let beartype check arguments that are a generic NamedTuple: of its two bases as written, it can only deal with `Generic`.
+
+    Args:
+        record: a class that was written as `class Name(NamedTuple, Generic[...])`.
+
+    Returns:
+        The same class.
+    """
+    written = vars(record)["__orig_bases__"]
+    setattr(record, "__orig_bases__", tuple(base for base in written if base is not NamedTuple))  # noqa: B010  typed as absent
     return record
 
 

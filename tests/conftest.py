@@ -1,4 +1,4 @@
-"""Strict JAX for every test: types checked, rank promotion refused, warnings are errors, eight fake devices."""
+"""Strict JAX for every test: signatures checked, promotion of types or ranks refused, warnings are errors, eight fake devices."""
 
 import os
 from pathlib import Path
@@ -17,9 +17,10 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("rljax")
-jaxtyping.install_import_hook("rljax.ops", "beartype.beartype")
+jaxtyping.install_import_hook("rljax", "type_checker.check")
 
 
 @pytest.fixture
@@ -28,6 +29,13 @@ def untyped():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def standard_promotion():
+    """JAX's standard promotion, for modules that call Optax themselves: it raises decays to the power of an integer count."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def transformer_logits(params, tokens, positions, segments):
         return x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6) * layer("input_layernorm")[None, None]
 
     width = params["lm_head.weight"].shape[1]
-    angle = positions[..., None] / 10.0 ** jnp.arange(width)[None, None]
+    angle = positions[..., None].astype(jnp.float32) / 10.0 ** jnp.arange(width, dtype=jnp.float32)[None, None]
     x = params["model.embed_tokens.weight"][tokens] + 0.1 * jnp.sin(angle)
     q, k, v = (normed(x) @ layer(f"self_attn.{letter}_proj").T for letter in "qkv")
     slots = jnp.arange(tokens.shape[1])

@@ -16,13 +16,14 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.algorithms.value_head import ValueHead, scalar
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.ops.weights import token_mean
-from rljax.records import documented
+from rljax.records import documented, generic
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
 """Arrays of JAX where equations compute, of NumPy on the host."""
 
 
 @documented
+@generic
 class Rollout(NamedTuple, Generic[Data]):
     """Sampled responses and their rewards. Data: no gradient flows into it."""
 
@@ -197,6 +198,7 @@ class Algorithm(NamedTuple):
 
 
 @documented
+@generic
 class Batch(NamedTuple, Generic[Data]):
     """Inputs of the losses beside the networks' outputs: rows `[B, T]`, ready to be cut into micro-batches."""
 

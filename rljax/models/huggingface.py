@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from rljax.models.policy import HostParams, Params
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
+Data = TypeVar("Data", bound=Array | np.ndarray)
+
 Path_ = tuple[str | int, ...]
 
 
@@ -29,7 +31,7 @@ class Entry(NamedTuple):
 
     name: str
     path: Path_
-    read: Callable[[np.ndarray], np.ndarray]
+    read: Callable[[Array], Array]
     write: Callable[[np.ndarray], np.ndarray]
 
 
@@ -120,11 +122,11 @@ def _read_rope(raw: dict, file: Path) -> tuple[float, RopeScaling | None]:
     return theta, scaling
 
 
-def _same(x: np.ndarray) -> np.ndarray:
+def _same(x: Data) -> Data:
     return x
 
 
-def _transposed(x: np.ndarray) -> np.ndarray:
+def _transposed(x: Data) -> Data:
     return x.T
 
 

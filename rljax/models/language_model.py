@@ -63,7 +63,7 @@ def hidden_states(
     positions: Int[Array | np.ndarray, "R S"],
     segments: Int[Array | np.ndarray, "R S"],
     *,
-    offset: Float[Array, "R S D"] | None = None,
+    offset: Float[Array | np.ndarray, "R S D"] | None = None,
 ) -> Float[Array, "R S D"]:
     """Last hidden states of whole sequences; `offset` is added to the tokens' embeddings."""
     tokens, positions, segments = jnp.asarray(tokens), jnp.asarray(positions), jnp.asarray(segments)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.nn.initializers import normal, ones
 from jaxtyping import Array, Bool, Float, Int
@@ -181,7 +182,7 @@ class Transformer(nnx.Module):
         cache: Cache | None = None,
         slot: Int[Array, ""] | int = 0,
         *,
-        offset: Float[Array, "B T D"] | None = None,
+        offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
         """Run the layers; see `Attention` for `visible`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
         x = self.embedding[...][tokens]

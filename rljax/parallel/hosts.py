@@ -27,7 +27,7 @@ def is_first() -> bool:
 def fetch(tree: PyTree) -> PyTree[np.ndarray]:
     """Copy arrays to this host whole, also those that are spread over several; all processes must ask together."""
 
-    def whole(array: jax.Array) -> jax.Array | np.ndarray:
+    def whole(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         is_here = not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
         return array if is_here else process_allgather(array, tiled=True)
 
@@ -82,7 +82,7 @@ def any_host(flag: bool) -> bool:
 
 def of_first(tree: PyTree) -> PyTree[np.ndarray]:
     """Copy the first process's arrays to all processes."""
-    return jax.tree.map(lambda array: process_allgather(np.asarray(array))[0], tree)
+    return jax.tree.map(lambda array: np.asarray(process_allgather(np.asarray(array))[0]), tree)
 
 
 def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree[np.ndarray]:

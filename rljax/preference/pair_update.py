@@ -19,13 +19,14 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.reward_model import score_sequences, sequence_tokens
-from rljax.records import documented
+from rljax.records import documented, generic
 
 Metrics = dict[str, Float[Array, ""]]
 Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
 @documented
+@generic
 class Pairs(NamedTuple, Generic[Data]):
     """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PyTree, UInt32
+from jaxtyping import PRNGKeyArray, PyTree, UInt32, UInt64
 
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
@@ -120,7 +120,7 @@ def seed_words(seeds: Sequence[int]) -> UInt32[np.ndarray, "B 2"]:
     return np.stack([whole >> np.uint64(32), whole & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
 
 
-def draw_seeds(key: jax.Array, count: int) -> Int[np.ndarray, "count"]:
+def draw_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]:
     """Draw `count` 64-bit seeds from a key."""
     words = np.asarray(jax.random.bits(key, (count, 2), np.uint32)).astype(np.uint64)
     return (words[:, 0] << np.uint64(32)) | words[:, 1]

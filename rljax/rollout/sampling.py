@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from rljax.models import Decoder, Params
 from rljax.records import documented
@@ -58,7 +58,7 @@ def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 
 
 def draw(
-    logits: Float[Array, "B V"], keys: PRNGKeyArray, sampling: Sampling
+    logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
     """Draw one token a row, each with its own key; return it, its log-probability as drawn, and before truncation."""
     logits = logits.astype(jnp.float32)
@@ -85,7 +85,7 @@ def sample(
     params: Params,
     prompts: Int[Array, "B L"],
     attention: Bool[Array, "B L"],
-    seeds: Int[Array, "B 2"],
+    seeds: UInt32[Array, "B 2"],
     *,
     sampling: Sampling,
 ) -> Samples:

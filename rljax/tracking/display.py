@@ -7,12 +7,12 @@ Numbers are passed unscaled; `display_text.METRICS` holds their labels, units an
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, Self, TextIO, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
 from rich.panel import Panel
@@ -33,7 +33,7 @@ SAMPLE_CHARACTERS = 200
 class Display(Protocol):
     """Shows the progress of a training loop to a person."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Display":
         """Take the terminal."""
         ...
 
@@ -104,7 +104,7 @@ class PlainDisplay:
         self._clock = clock
         self._progress: Progress | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "PlainDisplay":
         """Nothing to take."""
         return self
 
@@ -186,7 +186,7 @@ class RichDisplay:
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "RichDisplay":
         """Nothing to take yet: the live region opens with the first phase."""
         return self
 
@@ -317,7 +317,7 @@ class _History(NamedTuple):
 
     values: tuple[float, ...]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(sparkline(self.values, options.max_width), style="cyan", no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:

@@ -1,5 +1,6 @@
 """The algorithm of a run: looked up, given its options, and checked against the sizes of the run."""
 
+import inspect
 from dataclasses import replace
 
 import jax
@@ -23,7 +24,7 @@ def option_names(algorithm: str) -> dict[str, int | float]:
     """
     if algorithm not in BY_NAME:
         raise InputError(f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
-    return dict(BY_NAME[algorithm].__kwdefaults__ or {})
+    return {name: option.default for name, option in inspect.signature(BY_NAME[algorithm]).parameters.items()}
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:

@@ -1,5 +1,6 @@
 """The critic of a run: its head, where it starts, and which settings of it go together."""
 
+import inspect
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -53,7 +54,7 @@ def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
     """
     if name not in HEADS:
         raise InputError(f"The critic_head {name!r} is unknown; choose one of {', '.join(HEADS)}.")
-    known = sorted(HEADS[name].__kwdefaults__ or {})
+    known = sorted(inspect.signature(HEADS[name]).parameters)
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise InputError(

@@ -3,7 +3,7 @@
 import signal
 import threading
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 
 class Interrupted(Exception):
@@ -17,7 +17,7 @@ class StopRequest:
         self.requested = False
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "StopRequest":
         """Take the signals over, where that is possible (the main thread)."""
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}

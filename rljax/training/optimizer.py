@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import optax
+from jaxtyping import Array, PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
@@ -23,6 +24,25 @@ def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
+def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same optimiser, computing under JAX's standard promotion of types, whatever is set.
+
+    Optax needs it: it raises decays to the power of an integer count.
+    """
+
+    def init(params: Params) -> optax.OptState:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.init(params)
+
+    def update(
+        updates: PyTree[Array], state: optax.OptState, params: Params | None = None
+    ) -> tuple[PyTree[Array], optax.OptState]:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.update(updates, state, params)
+
+    return optax.GradientTransformation(init, update)
+
+
 def adamw(
     schedule: optax.Schedule, *, b1: float, b2: float, weight_decay: float, max_grad_norm: float
 ) -> optax.GradientTransformation:
@@ -37,9 +57,8 @@ def adamw(
     """
     constant = ("b1", "b2", "eps", "eps_root", "weight_decay")
     inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
-    return optax.chain(
-        optax.clip_by_global_norm(max_grad_norm), inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay)
-    )
+    rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay)
+    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
 def learning_rate_of(opt_state: optax.OptState) -> float | None:

@@ -94,7 +94,7 @@ def next_rollout(
             sizes=sizes,
             version=int(state.step),
         )
-        position = put(np.int32(choice.position), state.position.sharding)
+        position = put(np.asarray(choice.position, np.int32), state.position.sharding)
         state = state._replace(draws=state.draws + 1, position=position)
         rollout, lengths = groups.rollout, groups.attention.sum(-1)
         history = record(

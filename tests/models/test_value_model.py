@@ -93,7 +93,9 @@ def test_only_a_critic_that_reads_log_probabilities_learns_what_is_in_them_alone
     def learnt(model):
         @jax.jit
         def step(params, moments):
-            updates, moments = optimizer.update(jax.grad(lambda params: error(model, params))(params), moments)
+            gradient = jax.grad(lambda params: error(model, params))(params)
+            with jax.numpy_dtype_promotion("standard"):  # Optax raises decays to the power of an integer count
+                updates, moments = optimizer.update(gradient, moments)
             return optax.apply_updates(params, updates), moments
 
         params = init_value_params(model, jax.random.key(1))

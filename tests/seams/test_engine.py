@@ -177,6 +177,7 @@ WRONG = {
 }
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("case", WRONG)
 def test_responses_that_answer_otherwise_are_refused(case):
     answers, message = WRONG[case]
@@ -198,6 +199,7 @@ def test_an_observation_has_no_log_probability_to_check():
     check_responses([request], [response(request, **observed)])
 
 
+@pytest.mark.usefixtures("untyped")
 def test_what_is_no_engine_is_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "refused"
     with pytest.raises(

@@ -301,6 +301,7 @@ ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
         ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_what_is_no_environment_is_refused_before_anything_is_written(tmp_path, parts, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message) as caught:

@@ -16,6 +16,8 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.training.interrupt import Interrupted
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PARTS = {
     "policy": gru_policy(load_tokenizer("characters").vocab_size),
@@ -118,6 +120,7 @@ NEEDS_MORE = optax.GradientTransformationExtraArgs(
         ),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_what_cannot_update_the_policy_is_refused_before_anything_is_written(tmp_path, optimizer, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message) as caught:

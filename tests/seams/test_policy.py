@@ -297,6 +297,7 @@ INCOMPLETE = {
 
 
 @pytest.mark.parametrize("case", INCOMPLETE)
+@pytest.mark.usefixtures("untyped")
 def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, case):
     policy, message = INCOMPLETE[case]
     refused(tmp_path, message, policy=policy)
@@ -321,6 +322,7 @@ def test_a_critic_needs_a_value_function(tmp_path):
         ),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
     with pytest.raises(InputError, match=message):
         rljax.train(OWN.replace(run=str(tmp_path / "refused")), even_length, **parts)

@@ -14,6 +14,8 @@ from rljax.rollout import Sequences, pack
 from rljax.training.state import create, place
 from rljax.training.update import check_policy, make_policy_step, make_score, make_supervised_step
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 CONFIG = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
 PROMPTS, GROUP, START, LENGTH = 4, 4, 3, 5
 ROWS = PROMPTS * GROUP
@@ -152,6 +154,7 @@ def test_micro_batches_that_do_not_count_are_not_computed():
     assert (float(gradient), float(metrics["parts"]), sorted(computed)) == (7.0, 2.0, [3, 4])
 
 
+@pytest.mark.usefixtures("untyped")
 def test_a_policy_whose_scores_have_another_shape_is_refused():
     sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
     params = {"bias": jnp.zeros(8)}
@@ -164,7 +167,7 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
     with pytest.raises(InputError, match=r"policy.score: rljax.models.Scores.* got tuple"):
         check_policy(plain, params, **sizes)
     raising = POLICY._replace(score=lambda params, packed, temperature: params["weight"])
-    with pytest.raises(InputError, match=r"policy.score: a function .* that JAX can trace; got KeyError: 'weight'"):
+    with pytest.raises(InputError, match=r"policy.score: a function .* trace and differentiate; got KeyError: 'weight'"):
         check_policy(raising, params, **sizes)
     logits = policy_of_logits(
         8, lambda key: params, lambda params, packed: jnp.broadcast_to(params["bias"], (*packed.tokens.shape, 8))
