@@ -25,7 +25,7 @@ def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
 
 
 def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same optimiser, computing under JAX's standard promotion of types, whatever is set.
+    """The same optimiser, computing under JAX's standard promotion of types, whichever is set.
 
     Optax needs it: it raises decays to the power of an integer count.
     """
