@@ -57,7 +57,7 @@ def generic(record: Record) -> Record:
         The same class.
     """
     written = vars(record)["__orig_bases__"]
-    setattr(record, "__orig_bases__", tuple(base for base in written if base is not NamedTuple))  # noqa: B010  typed as absent
+    record.__orig_bases__ = tuple(base for base in written if base is not NamedTuple)  # pyright: ignore[reportAttributeAccessIssue]  typed as absent
     return record
 
 

@@ -115,7 +115,7 @@ def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partit
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
+def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: object) -> PartitionSpec:
     """A user's partition, refused where the mesh cannot follow it."""
     if not isinstance(spec, PartitionSpec):
         raise InputError(

@@ -85,10 +85,14 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     kind = setup.mesh.devices.flat[0].device_kind
     train, heldout = setup.train.prompts, setup.heldout.prompts
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
+    passed = folder.config.get("seams", ())
     source = config.data.dataset if task is None else f"the generated task {task_name(task)}"
+    source = "problems of your own" if "problems" in passed else source
     model = "from random weights" if config.model.path is None else config.model.path
+    model = "of your own" if "policy" in passed else model
+    algorithm = "of your own" if "algorithm" in passed else config.algorithm.name
     lines = [
-        f"algorithm {config.algorithm.name} on {source}: {len(train.tokens)} training prompts, {len(heldout.tokens)} held out",
+        f"algorithm {algorithm} on {source}: {len(train.tokens)} training prompts, {len(heldout.tokens)} held out",
         f"model {model}: {count_parameters(state.params):,} parameters, {config.model.dtype}",
         f"mesh {mesh} of {jax.device_count()} {kind} device(s){hosts}",
         f"run folder {folder.path}",
