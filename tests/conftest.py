@@ -20,7 +20,23 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("rljax")
-jaxtyping.install_import_hook("rljax", "type_checker.check")
+CHECKED = (
+    *(
+        "algorithms",
+        "book",
+        "data",
+        "evaluation",
+        "models",
+        "ops",
+        "parallel",
+        "preference",
+        "rewards",
+        "rollout",
+        "training",
+    ),
+    *("files", "records", "text"),
+)  # all that handles arrays; the tracking and the commands handle text streams, which beartype cannot tell apart
+jaxtyping.install_import_hook([f"rljax.{name}" for name in CHECKED], "type_checker.check")
 
 
 @pytest.fixture

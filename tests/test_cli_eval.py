@@ -323,7 +323,7 @@ def test_sampling_and_export_need_no_reward(judged_by_a_function, tmp_path, caps
 def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(judged_by_a_function):
     opened = load(judged_by_a_function, reward=even_length)
     engine, environment = CountingEngine(opened.worker.engine), Generous()
-    report = evaluate_in_code(judged_by_a_function, reward=even_length, engine=engine, environment=environment, limit=3)
+    report = evaluate_in_code(judged_by_a_function, engine=engine, environment=environment, limit=3)
     assert engine.requests == 3
     assert report.whole.measures["reward"].value == 0.25
 

@@ -123,7 +123,7 @@ def make_report(
     }
     means = {
         "reward": average_at_n(sampled.rewards, judged),
-        "response_length": average_at_n(sampled.lengths.astype(float), everything),
+        "response_length": average_at_n(sampled.lengths, everything),
     }
 
     def part(label: str, index: np.ndarray) -> Part:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from rljax.records import documented
 
@@ -99,7 +99,7 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
     return np.where(n >= k, 1 - missed, np.nan)
 
 
-def average_at_n(values: Float[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"]) -> Float[np.ndarray, "P"]:
+def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"]) -> Float[np.ndarray, "P"]:
     """Mean over all n judged answers to each problem; of 0 and 1, this is pass@1.
 
     It is also the expected mean of any k of them, so avg@k from n >= k answers is this number for every k.
@@ -196,7 +196,7 @@ def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
 
 
 def ratio_over_problems(
-    totals: Float[np.ndarray, "P"], counts: Float[np.ndarray, "P"], *, seed: int = 0, resamples: int = RESAMPLES
+    totals: Shaped[np.ndarray, "P"], counts: Shaped[np.ndarray, "P"], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate:
     """Share of the answers, of which problems have different numbers, with a 95 % interval over problems.
 

@@ -144,7 +144,7 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: o
     return spec
 
 
-def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array) -> PartitionSpec:
+def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
     """Spread the largest axis that `fsdp` divides; copy what has none, and whole numbers: counters, random keys."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]

@@ -159,7 +159,8 @@ def load(
     check_parts(seams)
     passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
     absent = [name for name in needed if name in passed and passed[name] is None]
-    judging = tuple(name for name in absent if name in JUDGING)
+    judged = environment is not None or reward is not None
+    judging = () if judged else tuple(name for name in absent if name in JUDGING)
     refuse_missing([name for name in absent if name not in JUDGING])
     if judging:
         seams = seams._replace(reward=partial(_refuse_to_judge, judging))

@@ -22,7 +22,7 @@ from rljax.preference.config import RewardModelConfig
         ({"width": 33}, "width=33 over heads=2"),
     ],
 )
-def test_settings_that_cannot_work(changes, said):
+def test_settings_that_cannot_work(untyped, changes, said):
     with pytest.raises(InputError, match=said):
         RewardModelConfig("-", **{"batch": 32, "heads": 2} | changes)
 
