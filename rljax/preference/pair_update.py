@@ -119,7 +119,7 @@ def make_pair_step(
             loss = share * bradley_terry_loss(chosen, rejected, margin=part.margin).sum()
             metrics = {
                 "loss": loss,
-                "accuracy": share * (chosen > rejected).sum(),
+                "accuracy": share * (chosen > rejected).astype(scores.dtype).sum(),
                 "lead": share * (chosen - rejected).sum(),
                 "score": share * 0.5 * scores.sum(),
             }

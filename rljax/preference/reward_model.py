@@ -62,7 +62,7 @@ class RewardModel(NamedTuple):
 
 
 def score_sequences(
-    model: ValueModel, params: Params, tokens: Int[Array | np.ndarray, "B S"], attention: Bool[Array | np.ndarray, "B S"]
+    model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
 ) -> Float[Array, "B"]:
     """Score whole sequences by the head's output at their last token.
 

@@ -95,7 +95,7 @@ def test_k_beyond_the_samples_is_refused(measure, k):
         measure(np.ones((2, 3), bool), np.ones((2, 3), bool), k=k)
 
 
-def test_shapes_that_differ_are_refused():
+def test_shapes_that_differ_are_refused(untyped):
     ones = np.ones((2, 3), bool)
     with pytest.raises(ValueError, match=r"must both be \[P, N\], got \(2, 3\) and \(3, 2\)"):
         average_at_n(ones, ones.T)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from digit_pairs import digit_pairs, texts
@@ -159,7 +160,7 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
         reward_of_model(saved, ONE, tokenizer=ByteTokenizer())
 
 
-def test_folders_that_are_no_reward_model(tmp_path):
+def test_folders_that_are_no_reward_model(untyped, tmp_path):
     several = value_model(Model(SHAPE), 3)
     save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match="gives 3 numbers a token and a reward model gives 1"):
@@ -169,7 +170,7 @@ def test_folders_that_are_no_reward_model(tmp_path):
     with pytest.raises(InputError, match="reads the policy's log-probabilities and a reward model reads text alone"):
         load_reward_model(tmp_path / "reader")
     with pytest.raises(ValueError, match="must read text alone"):
-        score_sequences(*load_value_model(tmp_path / "reader"), np.ones((1, 4), int), np.ones((1, 4), bool))
+        score_sequences(*load_value_model(tmp_path / "reader"), jnp.ones((1, 4), int), jnp.ones((1, 4), bool))
     policy = init_params(SHAPE, jax.random.key(0))
     save_pretrained(tmp_path / "policy", SHAPE, policy, bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score\.weight'"):

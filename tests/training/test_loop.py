@@ -226,7 +226,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change
         ({"heads": 3}, "width=16 over heads=3"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(change, message):
+def test_settings_that_contradict_each_other_are_refused(untyped, change, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**change)
 
