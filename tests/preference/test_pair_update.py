@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -34,7 +35,7 @@ def updated(params, *, microbatch, mesh, steps=3):
     pairs = [replace(pair, margin=0.25 * (n % 3)) for n, pair in enumerate(digit_pairs(16, 2))]
     pairs = encode_pairs(pairs, TOKENIZER, max_tokens=16).padded(TOKENIZER.pad_token_id)
     optimizer = in_standard_promotion(optax.adamw(1e-2))
-    copied = jax.tree.map(np.asarray, params)
+    copied = jax.tree.map(jnp.array, params)
     state = RewardState(copied, optimizer.init(copied))
     state = put(state, shardings(mesh, state))
     step = make_pair_step(MODEL, optimizer, state, mesh)
