@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
 from rljax.models.policy import Params
+from rljax.models.token_scores import default_chunk, token_scores
 from rljax.models.transformer import Cache, LayerCache, Transformer
 from rljax.records import documented
 
@@ -82,38 +83,34 @@ def logits(
     return model.module(params).logits(hidden_states(model, params, tokens, positions, segments))
 
 
-def score_tokens(model: Model, params: Params, packed: Packed, temperature: float = 1.0, *, chunk: int = 256) -> Scores:
-    """Log-probability and entropy of a batch's tokens.
-
-    The distribution is `softmax(logits / temperature)`. Logits exist for `chunk` scored tokens of each row at a time and are
-    recomputed in the backward pass, so a large vocabulary costs `R * chunk * V` floats, not `R * K * V`.
+def score_tokens(
+    model: Model,
+    params: Params,
+    packed: Packed,
+    temperature: float = 1.0,
+    *,
+    chunk: int | None = None,
+    parts: int = 1,
+) -> Scores:
+    """Log-probability and entropy of a batch's tokens under `softmax(logits / temperature)`.
 
     Args:
         model: the decoder.
         params: its parameters.
         packed: the rows.
         temperature: positive; the one that was sampled with.
-        chunk: tokens of a row scored at a time.
+        chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
+        parts: devices that share the rows.
 
     Returns:
         `Scores` over `[B, T]`; where the batch has no token they have no meaning and must be masked.
     """
+    module = model.module(params)
     hidden = before_scored(hidden_states(model, params, packed.tokens, packed.positions, packed.segments), packed)
-    targets = scored_tokens(packed)
-
-    @jax.checkpoint
-    def score(module_params: Params, hidden: Array, targets: Array) -> tuple[Array, Array]:
-        scaled = model.module(module_params).logits(hidden) / temperature
-        logp = jax.nn.log_softmax(scaled, axis=-1)
-        chosen = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
-        return chosen, -(jnp.exp(logp) * logp).sum(-1)
-
-    length = targets.shape[1]
-    pieces = [
-        score(params, hidden[:, begin : begin + chunk], targets[:, begin : begin + chunk])
-        for begin in range(0, length, chunk)
-    ]
-    return Scores(*(batched(jnp.concatenate(parts, axis=1), packed) for parts in zip(*pieces, strict=True)))
+    chunk = default_chunk(model.config.vocab_size) if chunk is None else chunk
+    tokens = scored_tokens(packed)
+    scores = token_scores(hidden, module.head_weight, tokens, temperature=temperature, chunk=chunk, parts=parts)
+    return Scores(*(batched(part, packed) for part in scores))
 
 
 @documented

@@ -196,5 +196,10 @@ class Transformer(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Unscaled log-odds of every token, float32."""
-        weight = self.embedding[...] if self.config.tied_head else self.head[...]
-        return jnp.einsum("...D,VD->...V", hidden, weight.astype(hidden.dtype), preferred_element_type=jnp.float32)
+        weight = self.head_weight.astype(hidden.dtype)
+        return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=jnp.float32)
+
+    @property
+    def head_weight(self) -> Float[Array, "V D"]:
+        """Weight of the last layer: the embedding's where the two are tied."""
+        return self.embedding[...] if self.config.tied_head else self.head[...]

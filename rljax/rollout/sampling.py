@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 from rljax.models import Decoder, Params
 from rljax.records import documented
 from rljax.rollout.request import Sampling
+from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 
 @documented
@@ -40,21 +41,6 @@ def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tup
     """Move each row's tokens to the right end, in order, wherever its padding stood."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
-
-
-def keep_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """Set all but the k largest log-odds to -inf (ties with the k-th are kept)."""
-    threshold = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][:, -1:]
-    return jnp.where(logits >= threshold, logits, -jnp.inf)
-
-
-def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """Keep the smallest set of likeliest tokens whose probability reaches p; the likeliest always stays."""
-    ordered = jnp.sort(logits, axis=-1)[:, ::-1]
-    probability = jax.nn.softmax(ordered, axis=-1)
-    before = jnp.cumsum(probability, axis=-1) - probability
-    last = jnp.where(before < p, ordered, jnp.inf).min(-1, keepdims=True)
-    return jnp.where(logits >= last, logits, -jnp.inf)
 
 
 def draw(

@@ -1,0 +1,80 @@
+"""Scores over a large vocabulary, a chunk at a time: the plain log-softmax, its gradient, and memory that does not grow."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.models.token_scores import token_scores
+
+ROWS, LENGTH, WIDTH, VOCAB = 4, 7, 5, 11
+RANDOM = np.random.default_rng(0)
+HIDDEN = RANDOM.normal(size=(ROWS, LENGTH, WIDTH)).astype(np.float32)
+HEAD = RANDOM.normal(size=(VOCAB, WIDTH)).astype(np.float32)
+TOKENS = RANDOM.integers(0, VOCAB, (ROWS, LENGTH)).astype(np.int32)
+
+
+def by_loops(temperature):
+    """The two formulas, one token at a time, in float64."""
+    logp, entropy = np.zeros((2, ROWS, LENGTH))
+    for row in range(ROWS):
+        for place in range(LENGTH):
+            logits = HEAD.astype(float) @ HIDDEN[row, place].astype(float) / temperature
+            probability = np.exp(logits) / np.exp(logits).sum()
+            logp[row, place] = np.log(probability[TOKENS[row, place]])
+            entropy[row, place] = -sum(p * np.log(p) for p in probability)
+    return logp, entropy
+
+
+@pytest.mark.parametrize(("chunk", "parts"), [(1, 1), (3, 1), (8, 2), (100, 1), (5, 4), (28, 4)])
+def test_scores_are_those_of_the_whole_softmax(chunk, parts):
+    actual = token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), temperature=0.7, chunk=chunk, parts=parts)
+    chex.assert_trees_all_close(actual, by_loops(0.7), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (8, 2), (100, 1)])
+def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts):
+    weights = RANDOM.normal(size=(2, ROWS, LENGTH)).astype(np.float32)
+
+    def whole(hidden, head):
+        logp = jax.nn.log_softmax(jnp.einsum("RKD,VD->RKV", hidden, head) / 0.7)
+        chosen = jnp.take_along_axis(logp, TOKENS[..., None], axis=-1)[..., 0]
+        return (weights[0] * chosen - weights[1] * (jnp.exp(logp) * logp).sum(-1)).sum()
+
+    def in_chunks(hidden, head):
+        logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), temperature=0.7, chunk=chunk, parts=parts)
+        return (weights[0] * logp + weights[1] * entropy).sum()
+
+    expected = jax.grad(whole, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD))
+    chex.assert_trees_all_close(jax.grad(in_chunks, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sum_over_bfloat16_gradients_is_made_in_float32():
+    """The head's gradient over 2,048 equal tokens: a running sum in bfloat16 would stop growing at 256 of them."""
+    hidden = jnp.ones((1, 2048, 1), jnp.bfloat16)
+    head = jnp.zeros((2, 1))
+
+    def total(head):
+        return token_scores(hidden, head, jnp.zeros((1, 2048), jnp.int32), chunk=1)[0].sum()
+
+    np.testing.assert_allclose(jax.grad(total)(head)[:, 0], [1024, -1024])
+
+
+def test_memory_does_not_grow_with_the_number_of_chunks():
+    def temporaries(length):
+        shapes = ((1, length, 64), jnp.float32), ((8192, 64), jnp.float32), ((1, length), jnp.int32)
+
+        def total(hidden, head, tokens):
+            return token_scores(hidden, head, tokens, chunk=32)[0].sum()
+
+        lowered = jax.jit(jax.grad(total, (0, 1))).lower(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    logits = 32 * 8192 * 4
+    assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
+
+
+def test_parts_that_do_not_divide_the_rows_are_refused():
+    with pytest.raises(ValueError, match="parts must divide the 4 rows, got 3"):
+        token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), chunk=4, parts=3)
