@@ -116,16 +116,17 @@ def plain_transformer_policy(vocab_size, width=16, *, save=save_transformer, par
     def last(params, tokens, attention, slot):
         positions = jnp.maximum(jnp.cumsum(attention, axis=-1) - 1, 0)
         logits = transformer_logits(params, tokens, positions, attention.astype(jnp.int32))
-        return jax.lax.dynamic_index_in_dim(logits, slot, axis=1, keepdims=False)
+        return jnp.take_along_axis(logits, slot[:, None, None], axis=1)[:, 0]
 
     def begin(params, tokens, attention, budget):
         tokens, attention = (jnp.pad(array, ((0, 0), (0, budget))) for array in (tokens, attention))
-        slot = jnp.int32(tokens.shape[1] - budget - 1)
+        slot = jnp.full(tokens.shape[0], tokens.shape[1] - budget - 1)
         return last(params, tokens, attention, slot), (tokens, attention, slot)
 
     def advance(params, token, state):
         tokens, attention, slot = state
-        tokens, attention, slot = tokens.at[:, slot + 1].set(token), attention.at[:, slot + 1].set(True), slot + 1
+        place = jnp.arange(token.size), slot + 1
+        tokens, attention, slot = tokens.at[place].set(token), attention.at[place].set(True), slot + 1
         return last(params, tokens, attention, slot), (tokens, attention, slot)
 
     return policy_of_logits(

@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
-from rljax.models.policy import Params
+from rljax.models.policy import Params, insert_rows
 from rljax.models.token_scores import default_chunk, token_scores
-from rljax.models.transformer import Cache, LayerCache, Transformer
+from rljax.models.transformer import Cache, Transformer
 from rljax.records import documented
 
 
@@ -115,23 +115,17 @@ def score_tokens(
 
 @documented
 class DecodeState(NamedTuple):
-    """What a decode remembers of its rows."""
+    """The memory of a decode. Its slots are a ring, and all rows write the same one: a row that joins later has its prompt in the
+    slots just behind."""
 
     cache: Cache
     """Keys and values of every layer."""
     attention: Bool[Array, "B S"]
-    """Which slots of the cache hold a token."""
+    """Which slots of the cache hold a token of the row."""
     lengths: Int[Array, "B"]
     """Tokens of each row so far."""
     slot: Int[Array, ""]
     """Where the next token is written."""
-
-
-def _empty_cache(model: Model, rows: int, slots: int) -> Cache:
-    """Key/value cache of `slots` tokens for each of `rows` sequences."""
-    config = model.config
-    blank = jnp.zeros((rows, config.kv_heads, slots, config.head_dim), config.compute_dtype)
-    return tuple(LayerCache(blank, blank) for _ in range(config.layers))
 
 
 def begin_decode(
@@ -142,13 +136,11 @@ def begin_decode(
     Returns:
         Log-odds of the first new token, and the state of the decode.
     """
-    rows, length = tokens.shape
     module = model.module(params)
-    visible = jnp.pad(visible_slots(attention.astype(jnp.int32)), ((0, 0), (0, 0), (0, budget)))
-    cache = _empty_cache(model, rows, length + budget)
-    hidden, cache = module(tokens, positions_of(attention), visible, cache, 0)
+    hidden, cache = module(tokens, positions_of(attention), visible_slots(attention.astype(jnp.int32)))
+    cache = jax.tree.map(lambda layer: jnp.pad(layer, ((0, 0), (0, 0), (0, budget), (0, 0))), cache)
     slots = jnp.pad(attention, ((0, 0), (0, budget)))
-    return module.logits(hidden[:, -1]), DecodeState(cache, slots, attention.sum(-1), jnp.int32(length))
+    return module.logits(hidden[:, -1]), DecodeState(cache, slots, attention.sum(-1), jnp.int32(tokens.shape[1]))
 
 
 def advance_decode(
@@ -156,7 +148,17 @@ def advance_decode(
 ) -> tuple[Float[Array, "B V"], DecodeState]:
     """Read one more token of each row; return the log-odds of the next one."""
     module = model.module(params)
+    slot = state.slot % state.attention.shape[1]
     seen = jnp.ones((token.shape[0], 1), bool)
-    attention = jax.lax.dynamic_update_slice_in_dim(state.attention, seen, state.slot, axis=1)
-    hidden, cache = module(token[:, None], state.lengths[:, None], attention[:, None], state.cache, state.slot)
-    return module.logits(hidden[:, -1]), DecodeState(cache, attention, state.lengths + 1, state.slot + 1)
+    attention = jax.lax.dynamic_update_slice_in_dim(state.attention, seen, slot, axis=1)
+    hidden, cache = module(token[:, None], state.lengths[:, None], attention[:, None], state.cache, slot)
+    return module.logits(hidden[:, -1]), DecodeState(cache, attention, state.lengths + 1, slot + 1)
+
+
+def insert_prompts(model: Model, state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
+    """Put rows of `fresh` into `state`, their slots turned so that the next one to write is the same."""
+    del model
+    turn = state.slot - fresh.slot
+    cache = jax.tree.map(lambda layer: jnp.roll(layer, turn, axis=2), fresh.cache)
+    turned = (cache, jnp.roll(fresh.attention, turn, axis=1), fresh.lengths)
+    return DecodeState(*insert_rows((state.cache, state.attention, state.lengths), turned, source), state.slot)

@@ -79,14 +79,49 @@ class Advance(Protocol):
         ...
 
 
+@runtime_checkable
+class Insert(Protocol):
+    """Put prompts that were just read into the rows that wait for one."""
+
+    def __call__(self, state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree:
+        """Replace some rows of a decode.
+
+        Args:
+            state: of B rows.
+            fresh: of another number of rows, with the same prompt length and budget.
+            source: the row of `fresh` that each row of `state` becomes, in several rows if need be; below 0 the row stays.
+
+        Returns:
+            The new state of B rows, of the old one's shapes and dtypes.
+        """
+        ...
+
+
+def insert_rows(state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree:
+    """Replace rows of a state whose every array has the rows as its first axis: the `Insert` of most decoders.
+
+    Example:
+        >>> insert_rows(jnp.array([[1], [2], [3]]), jnp.array([[7], [8]]), jnp.array([1, -1, 1])).tolist()
+        [[8], [2], [8]]
+    """
+
+    def replaced(old: Array, new: Array) -> Array:
+        is_new = (source >= 0).reshape(-1, *[1] * (old.ndim - 1))
+        return jnp.where(is_new, new[jnp.maximum(source, 0)], old)
+
+    return jax.tree.map(replaced, state, fresh)
+
+
 @documented
 class Decoder(NamedTuple):
-    """What the built-in engine needs to sample from a model. Both functions are traced, and have to be hashable."""
+    """What the built-in engine needs to sample from a model. All functions are traced, and have to be hashable."""
 
     begin: Begin
     """(params, prompts [B, L] with their tokens at the right end, attention [B, L], budget) -> (logits [B, V], state)."""
     advance: Advance
     """(params, token [B], state) -> (logits [B, V], state)."""
+    insert: Insert = insert_rows
+    """(state, fresh state, source [B]) -> state; the default serves states whose every array has the rows as its first axis."""
 
 
 @documented

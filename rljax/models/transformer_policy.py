@@ -9,7 +9,14 @@ from jaxtyping import PRNGKeyArray
 
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, save_pretrained
-from rljax.models.language_model import Model, advance_decode, begin_decode, init_params, score_tokens
+from rljax.models.language_model import (
+    Model,
+    advance_decode,
+    begin_decode,
+    init_params,
+    insert_prompts,
+    score_tokens,
+)
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction
 from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
 
@@ -36,7 +43,8 @@ def transformer_policy(
     bos: int | None = None,
     eos: int,
     shards: int = 1,
-    chunk: int = 256,
+    parts: int = 1,
+    chunk: int | None = None,
 ) -> Policy:
     """Make a policy of the built-in transformer.
 
@@ -46,7 +54,8 @@ def transformer_policy(
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
         shards: devices that share the parameters.
-        chunk: tokens of a row whose logits exist at once.
+        parts: devices that share the rows.
+        chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
     """
     model = Model(config)
 
@@ -59,10 +68,10 @@ def transformer_policy(
     return Policy(
         vocab_size=config.vocab_size,
         init=init,
-        score=partial(score_tokens, model, chunk=chunk),
+        score=partial(score_tokens, model, chunk=chunk, parts=parts),
         partition=partial(largest_axis, shards=shards),
         save=save,
-        decoder=Decoder(Bound(begin_decode, model), Bound(advance_decode, model)),
+        decoder=Decoder(Bound(begin_decode, model), Bound(advance_decode, model), Bound(insert_prompts, model)),
         value_function=lambda size, surprisal: value_function(
             value_model(model, size, surprisal=surprisal), bos=bos, eos=eos
         ),

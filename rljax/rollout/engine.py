@@ -1,54 +1,147 @@
-"""The built-in engine: pads requests, decodes them in one jitted program on the mesh, and cuts responses to their lengths."""
+"""The built-in engine: reads each prompt once, and decodes a bounded number of rows, which other prompts take when they end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PRNGKeyArray, PyTree, UInt32, UInt64
+from jaxtyping import Int, PRNGKeyArray, PyTree, UInt32, UInt64
 
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.parallel import fetch, put_rows
+from rljax.parallel import fetch, put_rows, row_sharding
+from rljax.records import documented
 from rljax.rollout.request import Request, Response, Sampling
-from rljax.rollout.sampling import Samples, sample
+from rljax.rollout.sampling import Draws, Prompts, Rows, Samples, decode, empty_rows, fill_rows, read_prompts
 from rljax.text import one_line
 
 
 @dataclass(frozen=True)
 class DecodingEngine:
-    """Draws all requests of a call together, with the model that the decoder runs.
+    """Decodes with the model itself.
+
+    Requests with the same prompt share its prefill. At most `slots` rows are decoded at once; when an eighth of them has ended, the
+    next requests take their places, so that short responses do not wait for long ones.
 
     Args:
         decoder: how the model reads prompts and tokens.
         mesh: its devices share the rows.
         prompt_length: slots that every prompt is padded to, in tokens; a call with a longer one is padded to a power of two.
+        slots: most rows that are decoded at once. The key/value cache holds as many rows of prompt and response.
     """
 
     decoder: Decoder
     mesh: Mesh
     prompt_length: int
+    slots: int = 256
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        """Draw a response to each request; requests that are drawn in the same manner share a decode."""
+        """Draw a response to each request; requests that differ in their budgets alone are decoded together."""
         responses: dict[int, Response] = {}
-        for sampling in dict.fromkeys(request.sampling for request in requests):
-            places = [place for place, request in enumerate(requests) if request.sampling == sampling]
-            drawn = self._draw(params, [requests[place] for place in places], sampling)
-            responses |= {place: _response(requests[place], drawn, row) for row, place in enumerate(places)}
+        kinds = [request.sampling._replace(max_tokens=0) for request in requests]
+        for kind in dict.fromkeys(kinds):
+            places = [place for place, other in enumerate(kinds) if other == kind]
+            drawn = self._draw(params, [requests[place] for place in places])
+            responses |= zip(places, drawn, strict=True)
         return [responses[place] for place in range(len(requests))]
 
-    def _draw(self, params: Params, requests: Sequence[Request], sampling: Sampling) -> Samples:
-        """Samples of the requests as host arrays; rows are filled up, so that few numbers of them, and few programs, occur."""
-        rows = compiled_rows(len(requests), self.mesh.size)
-        filled = [*requests, *[requests[0]] * (rows - len(requests))]
-        longest = max(len(request.tokens) for request in requests)
-        length = self.prompt_length if longest <= self.prompt_length else 1 << (longest - 1).bit_length()
-        prompts = left_pad([request.tokens for request in filled], length, pad_id=0)
-        placed = put_rows(self.mesh, (*prompts, seed_words([request.seed for request in filled])))
-        return fetch(sample(self.decoder, params, *placed, sampling=sampling))
+    def _draw(self, params: Params, requests: Sequence[Request]) -> list[Response]:
+        """Responses to requests that are drawn in the same manner."""
+        budget = max(request.sampling.max_tokens for request in requests)
+        sampling = requests[0].sampling._replace(max_tokens=budget)
+        slots = compiled_rows(min(len(requests), self.slots), self.mesh.size)
+        length = padded_length(requests, self.prompt_length)
+        place = row_sharding(self.mesh)
+        rows = empty_rows(self.decoder, params, rows=slots, length=length, budget=budget, place=place)
+        holder = np.full(slots, -1)  # the request that each row answers
+        responses: dict[int, Response] = {}
+
+        def decoded(rows: Rows, enough: int) -> Rows:
+            rows = decode(self.decoder, params, rows, np.int32(enough), sampling=sampling)
+            responses.update(_finished(rows, holder, requests))
+            return rows
+
+        for block in blocks_of(requests, slots, self.mesh.size):
+            prompts = self._read(params, requests, block, length, budget)
+            waiting = block.waiting
+            while waiting:
+                if (holder >= 0).all():
+                    rows = decoded(rows, max(1, slots // 8))
+                free = np.flatnonzero(holder < 0)[: len(waiting)]
+                begun, waiting = waiting[: len(free)], waiting[len(free) :]
+                holder[free] = [place for place, _ in begun]
+                rows = self._fill(rows, prompts, requests, free, begun, sampling)
+        decoded(rows, slots)
+        return [responses[place] for place in range(len(requests))]
+
+    def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, budget: int) -> Prompts:
+        """Read the prompts of a block; rows are filled up, so that few numbers of them, and few programs, occur."""
+        tokens = [requests[place].tokens for place in block.prompts]
+        filled = tokens + tokens[:1] * (block.rows - len(tokens))
+        placed = put_rows(self.mesh, left_pad(filled, length, pad_id=0))
+        return read_prompts(self.decoder, params, *placed, budget=budget)
+
+    def _fill(
+        self,
+        rows: Rows,
+        prompts: Prompts,
+        requests: Sequence[Request],
+        free: Int[np.ndarray, "N"],
+        begun: "Sequence[tuple[int, int]]",
+        sampling: Sampling,
+    ) -> Rows:
+        """Begin responses in free rows."""
+        slots = rows.ended.shape[0]
+        source, limit, seeds = np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros((slots, 2), np.uint32)
+        source[free] = [prompt for _, prompt in begun]
+        limit[free] = [requests[place].sampling.max_tokens for place, _ in begun]
+        seeds[free] = seed_words([requests[place].seed for place, _ in begun])
+        source, draws = put_rows(self.mesh, (source, Draws(seeds, limit)))
+        return fill_rows(self.decoder, rows, prompts, source, draws, sampling=sampling)
+
+
+@documented
+class Block(NamedTuple):
+    """Prompts that are read together."""
+
+    prompts: list[int]
+    """For each of them, a request that has it."""
+    rows: int
+    """Rows that they are filled up to."""
+    waiting: list[tuple[int, int]]
+    """(request, the prompt of the block that it has) of all requests with these prompts."""
+
+
+def blocks_of(requests: Sequence[Request], slots: int, devices: int) -> Iterator[Block]:
+    """Cut requests into blocks of prompts, each with about as many requests as there are slots."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, request in enumerate(requests):
+        places.setdefault(request.tokens, []).append(place)
+    groups = list(places.values())
+    count = max(1, slots * len(groups) // len(requests))
+    rows = compiled_rows(min(count, len(groups)), devices)
+    for start in range(0, len(groups), rows):
+        block = groups[start : start + rows]
+        waiting = [(place, prompt) for prompt, group in enumerate(block) for place in group]
+        yield Block([group[0] for group in block], rows, waiting)
+
+
+def padded_length(requests: Sequence[Request], usual: int) -> int:
+    """Slots of a prompt: the usual number, or a power of two where one is longer."""
+    longest = max(len(request.tokens) for request in requests)
+    return usual if longest <= usual else 1 << (longest - 1).bit_length()
+
+
+def _finished(rows: Rows, holder: Int[np.ndarray, "B"], requests: Sequence[Request]) -> dict[int, Response]:
+    """Responses of the rows that have ended, whose places in `holder` become free."""
+    ended, samples = fetch((rows.ended, rows.samples))
+    finished = np.flatnonzero(ended & (holder >= 0))
+    responses = {int(holder[row]): _response(requests[holder[row]], samples, row) for row in finished.tolist()}
+    holder[finished] = -1
+    return responses
 
 
 def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: int, prompt_length: int, budget: int) -> None:
@@ -126,15 +219,15 @@ def draw_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]:
     return (words[:, 0] << np.uint64(32)) | words[:, 1]
 
 
-def _response(request: Request, drawn: Samples, row: int) -> Response:
+def _response(request: Request, samples: Samples, row: int) -> Response:
     """One row without its padding."""
-    length = int(drawn.mask[row].sum())
+    length = int(samples.count[row])
     return Response(
         prompt_id=request.prompt_id,
         group=request.group,
-        tokens=np.asarray(drawn.tokens[row, :length]),
-        mask=np.asarray(drawn.mask[row, :length]),
-        behaviour_logp=np.asarray(drawn.behaviour_logp[row, :length]),
-        policy_logp=np.asarray(drawn.policy_logp[row, :length]),
-        finish="length" if drawn.truncated[row] else "stop",
+        tokens=np.array(samples.tokens[row, :length]),
+        mask=np.ones(length, bool),
+        behaviour_logp=np.array(samples.behaviour_logp[row, :length]),
+        policy_logp=np.array(samples.policy_logp[row, :length]),
+        finish="length" if samples.truncated[row] else "stop",
     )

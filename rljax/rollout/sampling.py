@@ -1,10 +1,14 @@
-"""One jitted decode: read the prompts, then draw a token at a time until every row has ended."""
+"""Jitted parts of a decode: read prompts, put them into free rows, draw tokens until enough rows have ended.
+
+Axes: B rows that are decoded together, P prompts, L prompt slots, T tokens of a response, V vocabulary.
+"""
 
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from rljax.models import Decoder, Params
@@ -14,27 +18,55 @@ from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 
 @documented
+class Prompts(NamedTuple):
+    """Prompts that the model has read."""
+
+    logits: Float[Array, "P V"]
+    """Of the first token of a response, before any temperature."""
+    state: PyTree
+    """The decoder's state after each prompt."""
+
+
+@documented
+class Draws(NamedTuple):
+    """How each row is to be drawn."""
+
+    seeds: UInt32[Array, "B 2"]
+    """Seed of the row's draws, two 32-bit words: a row does not depend on those beside it."""
+    limit: Int[Array, "B"]
+    """Most tokens of the row, at most T."""
+
+
+@documented
 class Samples(NamedTuple):
     """Responses, right-padded."""
 
     tokens: Int[Array, "B T"]
-    """Token ids; 0 outside the mask."""
-    mask: Bool[Array, "B T"]
-    """True on response tokens, EOS included."""
+    """Token ids; without meaning from `count` on."""
     behaviour_logp: Float[Array, "B T"]
-    """Under exactly the distribution drawn from (temperature, top-k and top-p applied), nats; 0 outside the mask."""
+    """Under exactly the distribution drawn from (temperature, top-k and top-p applied), nats."""
     policy_logp: Float[Array, "B T"]
-    """Under softmax(logits / temperature), before top-k and top-p, nats; 0 outside the mask."""
+    """Under softmax(logits / temperature), before top-k and top-p, nats."""
+    count: Int[Array, "B"]
+    """Tokens so far, EOS included."""
     truncated: Bool[Array, "B"]
-    """The budget ran out before EOS."""
+    """The limit was reached before EOS."""
 
 
-class _Step(NamedTuple):
-    index: Int[Array, ""]
-    logits: Float[Array, "B V"]
+@documented
+class Rows(NamedTuple):
+    """Rows in the middle of a decode."""
+
     state: PyTree
+    """The decoder's state, before it has read the last token."""
+    token: Int[Array, "B"]
+    """The last token drawn."""
     ended: Bool[Array, "B"]
+    """Whether the row waits for another prompt."""
+    draws: Draws
+    """How the row is drawn."""
     samples: Samples
+    """What was drawn."""
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
@@ -65,67 +97,91 @@ def draw(
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
 
-@partial(jax.jit, static_argnames=("decoder", "sampling"))
-def sample(
-    decoder: Decoder,
-    params: Params,
-    prompts: Int[Array, "B L"],
-    attention: Bool[Array, "B L"],
-    seeds: UInt32[Array, "B 2"],
-    *,
-    sampling: Sampling,
-) -> Samples:
-    """Continue each prompt until EOS or the budget.
+@partial(jax.jit, static_argnames=("decoder", "budget"))
+def read_prompts(
+    decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
+) -> Prompts:
+    """Read prompts, padded on either side, with room for `budget` tokens after each."""
+    return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
+
+
+@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "place"))
+def empty_rows(
+    decoder: Decoder, params: Params, *, rows: int, length: int, budget: int, place: NamedSharding | None = None
+) -> Rows:
+    """Rows that all wait for a prompt of `length` slots; `place` says where rows lie."""
+    prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
+    begun = jax.eval_shape(partial(read_prompts, decoder, budget=budget), params, prompts, attention)
+    numbers, whole, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+    empty = Rows(
+        state=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state),
+        token=whole,
+        ended=~none,
+        draws=Draws(jnp.zeros((rows, 2), jnp.uint32), whole),
+        samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none),
+    )
+
+    def placed(leaf: Array) -> Array:
+        is_spread = place is not None and leaf.shape[:1] == (rows,)
+        return jax.lax.with_sharding_constraint(leaf, place) if is_spread else leaf
+
+    return jax.tree.map(placed, empty)
+
+
+def _with_token(
+    rows: Rows, state: PyTree, logits: Float[Array, "B V"], drawn: Bool[Array, "B"], sampling: Sampling
+) -> Rows:
+    """Draw a token of the rows that are marked `drawn`."""
+    samples = rows.samples
+    keys = jax.random.wrap_key_data(rows.draws.seeds, impl="threefry2x32")
+    token, behaviour, policy = draw(logits, jax.vmap(jax.random.fold_in)(keys, samples.count), sampling)
+    place = jnp.arange(drawn.size), jnp.where(drawn, samples.count, samples.tokens.shape[1])  # beyond the end: not written
+    count = samples.count + drawn.astype(jnp.int32)
+    is_last, is_eos = count >= rows.draws.limit, token == sampling.eos_id
+    return Rows(
+        state=state,
+        token=jnp.where(drawn, token, rows.token),
+        ended=jnp.where(drawn, is_eos | is_last, rows.ended),
+        draws=rows.draws,
+        samples=Samples(
+            tokens=samples.tokens.at[place].set(token, mode="drop"),
+            behaviour_logp=samples.behaviour_logp.at[place].set(behaviour, mode="drop"),
+            policy_logp=samples.policy_logp.at[place].set(policy, mode="drop"),
+            count=count,
+            truncated=jnp.where(drawn, is_last & ~is_eos, samples.truncated),
+        ),
+    )
+
+
+@partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")
+def fill_rows(
+    decoder: Decoder, rows: Rows, prompts: Prompts, source: Int[Array, "B"], draws: Draws, *, sampling: Sampling
+) -> Rows:
+    """Begin new responses, and draw the first token of each.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        params: its parameters.
-        prompts: token ids, padded on either side, `[B, L]`.
-        attention: which of them are real, `[B, L]`; at least one a row.
-        seeds: of each row's draws, two 32-bit words, `[B, 2]`: a row does not depend on those beside it.
-        sampling: how to draw.
-
-    Returns:
-        `Samples` over `[B, sampling.max_tokens]`.
+        rows: in the middle of a decode.
+        prompts: what the responses follow.
+        source: the prompt that each row takes; below 0 the row goes on as it is.
+        draws: how the new rows are drawn.
+        sampling: how tokens are drawn.
     """
-    rows, budget = prompts.shape[0], sampling.max_tokens
-    keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
-    logits, state = decoder.begin(params, *shift_right(prompts, attention), budget)
-    blank = jnp.zeros((rows, budget), jnp.float32)
-    samples = Samples(
-        tokens=jnp.zeros((rows, budget), jnp.int32),
-        mask=jnp.zeros((rows, budget), bool),
-        behaviour_logp=blank,
-        policy_logp=blank,
-        truncated=jnp.ones(rows, bool),
+    is_new = source >= 0
+    state = decoder.insert(rows.state, prompts.state, source)
+    begun = rows._replace(
+        draws=Draws(jnp.where(is_new[:, None], draws.seeds, rows.draws.seeds), jnp.where(is_new, draws.limit, rows.draws.limit)),
+        samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )
+    return _with_token(begun, state, prompts.logits[jnp.maximum(source, 0)], is_new, sampling)
 
-    def write(column: Array, values: Array, index: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(column, values[:, None].astype(column.dtype), index, axis=1)
 
-    def record(step: _Step) -> tuple[_Step, Int[Array, "B"]]:
-        token, behaviour, policy = draw(step.logits, jax.vmap(jax.random.fold_in, (0, None))(keys, step.index), sampling)
-        alive = ~step.ended
-        token = jnp.where(alive, token, 0)
-        ended = step.ended | (token == sampling.eos_id)
-        written = Samples(
-            tokens=write(step.samples.tokens, token, step.index),
-            mask=write(step.samples.mask, alive, step.index),
-            behaviour_logp=write(step.samples.behaviour_logp, jnp.where(alive, behaviour, 0.0), step.index),
-            policy_logp=write(step.samples.policy_logp, jnp.where(alive, policy, 0.0), step.index),
-            truncated=~ended,
-        )
-        return step._replace(index=step.index + 1, ended=ended, samples=written), token
+@partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")
+def decode(decoder: Decoder, params: Params, rows: Rows, enough: Int[Array, ""], *, sampling: Sampling) -> Rows:
+    """Draw tokens until `enough` of the rows have ended, at most all of them."""
 
-    def advance(step: _Step) -> _Step:
-        step, token = record(step)
-        logits, state = decoder.advance(params, token, step.state)
-        return step._replace(logits=logits, state=state)
+    def advance(rows: Rows) -> Rows:
+        logits, state = decoder.advance(params, rows.token, rows.state)
+        return _with_token(rows, state, logits, ~rows.ended, sampling)
 
-    def unfinished(step: _Step) -> Array:
-        return (step.index < budget - 1) & ~step.ended.all()
-
-    start = _Step(jnp.int32(0), logits, state, jnp.zeros(rows, bool), samples)
-    last = jax.lax.while_loop(unfinished, advance, start)
-    finished, _ = record(last)
-    return finished.samples
+    return jax.lax.while_loop(lambda rows: rows.ended.sum() < enough, advance, rows)

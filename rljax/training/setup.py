@@ -112,6 +112,7 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
         bos=tokenizer.bos_token_id,
         eos=tokenizer.eos_token_id,
         shards=mesh.shape["fsdp"],
+        parts=mesh.size,
         chunk=config.score_chunk,
     )
 

@@ -1,5 +1,7 @@
 """The decode against the training forward, and the distribution it says it drew from."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 from rljax.models import Model, TransformerConfig, init_params, score_tokens, transformer_policy
 from rljax.rollout import Sampling, Sequences, pack
 from rljax.rollout.engine import seed_words
-from rljax.rollout.sampling import draw, keep_top_k, keep_top_p, sample, shift_right
+from rljax.rollout.sampling import Draws, decode, draw, empty_rows, fill_rows, read_prompts, shift_right
+from rljax.rollout.truncation import keep_top_k, keep_top_p
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 MODEL = Model(CONFIG)
@@ -26,9 +29,33 @@ def params():
     return jax.tree.map(lambda x: x * 4, init_params(CONFIG, jax.random.key(0)))
 
 
+class Drawn(NamedTuple):
+    """Samples with 0 where there is no token, as training has them."""
+
+    tokens: jax.Array
+    mask: jax.Array
+    behaviour_logp: jax.Array
+    policy_logp: jax.Array
+    truncated: jax.Array
+
+
+def sample(params, prompts, attention, seeds, sampling=SAMPLING):
+    """One response to each prompt, all at once."""
+    count, length = prompts.shape
+    read = read_prompts(DECODER, params, prompts, attention, budget=BUDGET)
+    rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
+    draws = Draws(jnp.array(seeds), jnp.full(count, BUDGET))
+    rows = fill_rows(DECODER, rows, read, jnp.arange(count), draws, sampling=sampling)
+    drawn = decode(DECODER, params, rows, jnp.int32(count), sampling=sampling).samples
+    mask = jnp.arange(BUDGET)[None] < drawn.count[:, None]
+    arrays = (jnp.where(mask, array, 0) for array in (drawn.tokens, drawn.behaviour_logp, drawn.policy_logp))
+    tokens, behaviour, policy = arrays
+    return Drawn(tokens, mask, behaviour, policy, drawn.truncated)
+
+
 @pytest.fixture(scope="module")
 def samples(params):
-    return sample(DECODER, params, PROMPTS, PROMPT_MASK, SEEDS, sampling=SAMPLING)
+    return sample(params, PROMPTS, PROMPT_MASK, SEEDS)
 
 
 def rescore(params, samples, temperature):
@@ -59,15 +86,15 @@ def test_mask_ends_with_eos_or_budget(samples):
 
 
 def test_two_keys_never_repeat_and_one_key_always_does(params, samples):
-    again = sample(DECODER, params, PROMPTS, PROMPT_MASK, SEEDS, sampling=SAMPLING)
-    other = sample(DECODER, params, PROMPTS, PROMPT_MASK, SEEDS + 99, sampling=SAMPLING)
+    again = sample(params, PROMPTS, PROMPT_MASK, SEEDS)
+    other = sample(params, PROMPTS, PROMPT_MASK, SEEDS + 99)
     np.testing.assert_array_equal(again.tokens, samples.tokens)
     assert (np.asarray(other.tokens) != np.asarray(samples.tokens)).any(axis=1).mean() > 0.5
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(params, samples):
     order = np.random.default_rng(0).permutation(len(PROMPTS))[:7]
-    few = sample(DECODER, params, PROMPTS[order], PROMPT_MASK[order], SEEDS[order], sampling=SAMPLING)
+    few = sample(params, PROMPTS[order], PROMPT_MASK[order], SEEDS[order])
     np.testing.assert_array_equal(few.tokens, samples.tokens[order])
     np.testing.assert_allclose(few.behaviour_logp, samples.behaviour_logp[order], atol=1e-5)
 
@@ -80,14 +107,14 @@ def test_rows_of_one_prompt_differ(samples):
 def test_right_padding_gives_what_left_padding_gives(params, samples):
     order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
     right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
-    shifted = sample(DECODER, params, *right, SEEDS, sampling=SAMPLING)
+    shifted = sample(params, *right, SEEDS)
     np.testing.assert_array_equal(shifted.tokens, samples.tokens)
 
 
 def test_padding_does_not_change_the_likeliest_tokens(params):
     greedy = SAMPLING._replace(temperature=0.0)
-    alone = sample(DECODER, params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], SEEDS[:1], sampling=greedy)
-    padded = sample(DECODER, params, PROMPTS[:1], PROMPT_MASK[:1], SEEDS[:1], sampling=greedy)
+    alone = sample(params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], SEEDS[:1], sampling=greedy)
+    padded = sample(params, PROMPTS[:1], PROMPT_MASK[:1], SEEDS[:1], sampling=greedy)
     np.testing.assert_array_equal(alone.tokens, padded.tokens)
 
 
@@ -108,6 +135,23 @@ def test_top_k_keeps_the_k_likeliest(k, kept):
 @pytest.mark.parametrize(("p", "kept"), [(0.1, [0]), (0.39, [0]), (0.5, [0, 1]), (0.71, [0, 1, 2]), (1.0, [0, 1, 2, 3])])
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
     assert np.flatnonzero(np.isfinite(keep_top_p(jnp.array(LOGITS), p)[0])).tolist() == kept
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
+def test_truncation_keeps_what_a_sort_keeps(temperature):
+    """Against NumPy's sort, in float64, over a vocabulary with ties, huge and infinite log-odds."""
+    random = np.random.default_rng(1)
+    logits = (random.normal(size=(6, 500)) / temperature).astype(np.float32)
+    logits[1, 7:12], logits[2, 100:300], logits[3, 5], logits[4] = 2.5, -np.inf, 3e38, 0.0
+    for row, k in zip(logits, (1, 9, 200, 3, 5, 500), strict=True):
+        kept = np.isfinite(keep_top_k(jnp.array(row[None]), k)[0])
+        np.testing.assert_array_equal(kept, (row >= np.sort(row)[-k]) & np.isfinite(row))
+    for row, p in zip(logits, (0.9, 0.5, 0.99, 0.3, 0.7, 0.123), strict=True):
+        odds = np.exp(row.astype(np.float64) - row.max())
+        probability = odds / odds.sum()
+        order = np.argsort(-row, kind="stable")
+        least = row[order[np.searchsorted(np.cumsum(probability[order]), p)]]
+        np.testing.assert_array_equal(np.isfinite(keep_top_p(jnp.array(row[None]), p)[0]), (row >= least) & np.isfinite(row))
 
 
 @pytest.mark.parametrize(

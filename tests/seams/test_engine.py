@@ -21,6 +21,7 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.rollout.request import check_responses
+from rljax.rollout.sampling import read_prompts
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
@@ -234,3 +235,40 @@ def test_a_request_gets_the_same_response_in_any_company(name):
             assert (other.prompt_id, other.finish) == (response.prompt_id, response.finish)
             for field in ("tokens", "mask", "behaviour_logp", "policy_logp"):
                 np.testing.assert_array_equal(getattr(other, field), getattr(response, field), err_msg=f"{place} {field}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_few_slots_give_the_responses_of_many(name, slots):
+    """Rows that take the places of those that ended: prompts in groups, budgets of their own, and a cache that wraps around."""
+    policy = MODELS[name]
+    params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
+    generator = np.random.default_rng(0)
+    prompts = [tuple(generator.integers(2, 20, length).tolist()) for length in (3, 6, 5, 4, 6)]
+    requests = [
+        Request(prompts[i % 5], i % 5, 0, Sampling(4 + 4 * (i % 3), 1, temperature=0.8), seed=i << 40) for i in range(20)
+    ]
+    at_once, in_turn = (DecodingEngine(policy.decoder, make_mesh(1, 1), 6, each) for each in (20, slots))
+    expected, actual = (engine.generate(params, requests) for engine in (at_once, in_turn))
+    check_responses(requests, actual)
+    assert {response.finish for response in expected} == {"stop", "length"}
+    for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        assert (one.prompt_id, one.finish) == (other.prompt_id, other.finish)
+        np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
+        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
+
+
+def test_each_prompt_is_read_once(monkeypatch):
+    """64 requests of four prompts, in two blocks of two: four rows of prefill, whatever the number of responses."""
+    policy = MODELS["transformer"]
+    params = policy.init(jax.random.key(0))
+    read = []
+
+    def counted(decoder, params, prompts, attention, *, budget):
+        read.append(prompts.shape)
+        return read_prompts(decoder, params, prompts, attention, budget=budget)
+
+    monkeypatch.setattr("rljax.rollout.engine.read_prompts", counted)
+    engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
+    engine.generate(params, [Request((2, 3 + i // 16), i // 16, 0, Sampling(5, 1), seed=i) for i in range(64)])
+    assert read == [(2, 6), (2, 6)]

@@ -25,8 +25,8 @@ class ModelConfig:
     """Precision of matrix products. Parameters stay float32."""
     remat: bool = False
     """Recompute layers in the backward pass to save memory."""
-    score_chunk: int = 256
-    """Token positions whose logits exist at once."""
+    score_chunk: int | None = None
+    """Tokens whose logits a device holds at once; by default as many as make 160 MB."""
     layers: int = 3
     """Number of layers."""
     width: int = 96
