@@ -113,7 +113,7 @@ def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Policy, *, bo
     settings, head = config.critic, algorithm.critic.head
     if policy.value_function is None:
         raise InputError(
-            f"policy.value_function: {config.algorithm.name} needs a critic, so the policy must have a function that makes one; got None. "
+            f"policy.value_function: {config.algorithm.name} needs a critic, so the policy must be able to make one; got None. "
             "Give the policy a value_function, or choose an algorithm without a critic."
         )
     critic = partial(Critic, head=head, frozen_trunk=settings.frozen_trunk)

@@ -25,7 +25,7 @@ from rljax.training.update import make_policy_step, make_score, make_scores
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
-"""(state, groups of a rollout) -> (the state after all updates, metrics); the buffers of the old state are donated."""
+"""(state, groups of a rollout) -> (the state after all updates, metrics); the old state is donated."""
 
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
@@ -60,7 +60,9 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
     observe = make_observe(setup)
     recall = make_recall(setup, state)
     values_of = make_rollout_values(setup, algorithm)
-    prepare_batch = make_prepare(algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches)
+    prepare_batch = make_prepare(
+        algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches
+    )
     teach = make_teach(setup, algorithm, critic_optimizer(config, algorithm), schedule, state)
     improve = make_improve(setup, state)
 

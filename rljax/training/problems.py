@@ -63,8 +63,8 @@ def make_problems(config: TrainConfig) -> Problems:
     loaded = read_problems(required(data.dataset, "config.data.dataset"), **options)
     if config.reward.name in COMPARING and not any(problem.answer for problem in loaded.problems):
         raise InputError(
-            f"The reward {config.reward.name!r} compares with reference answers, but no problem of {data.dataset!r} has one; choose a "
-            "reward that needs none, such as code, or name the column with --answer-column."
+            f"The reward {config.reward.name!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
+            "choose a reward that needs none, such as code, or name the column with --answer-column."
         )
     if data.heldout_dataset is None:
         return Problems(*split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed), loaded.faults)

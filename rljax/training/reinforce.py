@@ -14,7 +14,7 @@ from rljax.training.run import Run, evaluate_and_keep_best
 def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Run the remaining RL steps and return the final checkpoint."""
     config, setup = run.config, run.setup
-    steps, keep = config.optimization.steps, config.run
+    steps, settings = config.optimization.steps, config.run
     choose_prompts = make_choice(config, setup.order)
     learn = make_learner(setup, checkpoint.state)
     run.display.phase("rl", steps)
@@ -35,11 +35,11 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         step = int(state.step)
         sampled = rollout_metrics(collected, version=version, seconds=time.monotonic() - start)
         run.log("rl", step, present(learned) | present(sampled))
-        if keep.sample_every and (step % keep.sample_every == 0 or step == 1):
+        if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
-        if step == steps or (keep.eval_every and step % keep.eval_every == 0):
+        if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
-        if step == steps or step % keep.checkpoint_every == 0:
+        if step == steps or step % settings.checkpoint_every == 0:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint

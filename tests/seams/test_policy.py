@@ -306,7 +306,7 @@ def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, ca
 def test_a_critic_needs_a_value_function(tmp_path):
     refused(
         tmp_path,
-        r"^policy.value_function: ppo has a critic, so the policy must say how one is made of it; got None\.",
+        r"^policy.value_function: ppo needs a critic, so the policy must be able to make one; got None\.",
         policy=GRU,
         changes={"algorithm": "ppo"},
     )

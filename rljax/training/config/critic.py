@@ -45,7 +45,7 @@ class CriticConfig:
     """End value pretraining once half the mean squared error on the outcomes of new rollouts is at most this value. If both
     thresholds are set, both must hold."""
     mix_pretrained_value: bool = False
-    """Blend the values of the critic as it was after value pretraining into its current values, with a weight that falls during RL."""
+    """Blend the values of the critic from the end of value pretraining into its current values, with a weight that falls in RL."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
@@ -54,4 +54,6 @@ class CriticConfig:
         check_positive(self, ["learning_rate", "pretraining_learning_rate", "pretraining_loss"])
         share = self.pretraining_explained_variance
         if share is not None and not share < 1:
-            raise InputError(f"value_pretraining_explained_variance is {share}; it must be below 1, the value of a perfect critic.")
+            raise InputError(
+                f"value_pretraining_explained_variance is {share}; it must be below 1, the value of a perfect critic."
+            )

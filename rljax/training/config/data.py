@@ -48,4 +48,6 @@ class DataConfig:
             if window is not None and not 0 <= window[0] <= window[1] <= 1:
                 raise InputError(f"{name} is {window}; give two pass rates in order, between 0 and 1.")
         if self.difficulty_window is None and self.difficulty_window_end is not None:
-            raise InputError("difficulty_window_end is set and difficulty_window is not; set the window at the start of the run too.")
+            raise InputError(
+                "difficulty_window_end is set and difficulty_window is not; set the window at the start of the run too."
+            )

@@ -45,9 +45,7 @@ class ModelConfig:
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
         if self.width % self.heads or (self.width // self.heads) % 2:
-            raise InputError(
-                f"width={self.width} over heads={self.heads} must give an even number of features per head."
-            )
+            raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
 
 
 @documented

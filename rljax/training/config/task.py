@@ -35,7 +35,7 @@ class SumsConfig:
         check_share(self, ["unfinished_share"])
         low, high = self.operands
         if not 2 <= low <= high:
-            raise InputError(f"operands is {self.operands}; give the minimum (2 or more) and the maximum count of numbers in a problem.")
+            raise InputError(f"operands is {self.operands}; give the minimum (2 or more) and the maximum count of numbers.")
 
 
 @documented
