@@ -67,7 +67,7 @@ def evaluate(
         temperature: sampling temperature; by default 1 for several answers to a problem.
         top_k: draw from the k most likely tokens only.
         top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
-        by: columns to group problems by; by default the columns of the data whose names are known.
+        by: columns to group problems by; by default the known ones, such as `level`, that the data has.
         batch: maximum number of answers that are drawn at once.
         seed: random seed of the sampling.
         out: where to save the answers as they are drawn, and a summary beside them; the same call continues an interrupted

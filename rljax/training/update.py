@@ -123,7 +123,7 @@ def make_policy_step(
         score: scores the response tokens.
         optimizer: turns the gradient into an update.
         state: an example of the placed state.
-        mesh: where the state lies.
+        mesh: the devices that hold the state.
 
     Returns:
         `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is donated.

@@ -73,7 +73,7 @@ def make_value_step(
         critic: the critic's model and head.
         optimizer: turns the gradient into an update.
         state: an example of the placed state.
-        mesh: where the state lies.
+        mesh: the devices that hold the state.
 
     Returns:
         `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is donated.

@@ -39,7 +39,9 @@ def test_long_chains_are_a_task():
 
 def test_a_dataset_takes_the_place_of_the_generated_task():
     assert TINY.replace(dataset="sums.jsonl").task is None
-    with pytest.raises(InputError, match=r"dataset \('sums.jsonl'\) and a generated task \(sums\) are set; choose one of them"):
+    with pytest.raises(
+        InputError, match=r"dataset \('sums.jsonl'\) and a generated task \(sums\) are set; choose one of them"
+    ):
         TINY.replace(dataset="sums.jsonl", operands=(2, 3))
     with pytest.raises(InputError, match="no setting 'iterations'"):
         TINY.replace(task="sums", iterations=(2, 3))

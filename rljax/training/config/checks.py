@@ -28,7 +28,7 @@ def check_share(settings: object, names: Iterable[str]) -> None:
     for name in names:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
-            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must lie between 0 and 1.")
+            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be between 0 and 1.")
 
 
 def check_positive_share(settings: object, names: Iterable[str]) -> None:

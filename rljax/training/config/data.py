@@ -26,7 +26,7 @@ class DataConfig:
     answer_column: str | None = None
     """Column that holds the answer; by default answer, solution, ground_truth or target."""
     demonstration_column: str | None = None
-    """Column that holds a worked response, for the warm start; by default demonstration, if the dataset has it."""
+    """Column that holds a demonstration for the warm start; by default demonstration, if the dataset has it."""
     max_prompt_tokens: int = 256
     """Longer prompts are dropped, and their number is shown."""
     difficulty_window: tuple[float, float] | None = None

@@ -55,7 +55,7 @@ class OptimizationConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Largest global norm of the gradient; a larger gradient is scaled down to it."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
