@@ -93,7 +93,7 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["export", str(run), str(folder)]) == 0
     assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
-    assert "exists already" in refused(capsys, "export", str(run), str(folder))
+    assert "already exists" in refused(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
     own = [

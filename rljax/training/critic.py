@@ -35,7 +35,7 @@ class Critic(NamedTuple):
     frozen_trunk: bool
     """Whether only the head is trained."""
     loaded: bool
-    """Whether it was trained before this run."""
+    """Whether the critic was trained before this run."""
 
     def learned(self, params: Params) -> Params:
         """The part of the parameters that is trained."""

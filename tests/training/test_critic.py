@@ -320,7 +320,7 @@ def test_returns_beyond_the_support_are_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"critic": "none"}, "critic is 'none' and vapo needs one"),
+        ({"critic": "none"}, "critic is 'none', but vapo needs a critic"),
         (
             {"algorithm": "grpo", "critic": "policy", "value_pretraining_steps": None},
             "grpo has no critic, so critic cannot apply",
@@ -334,7 +334,7 @@ def test_returns_beyond_the_support_are_refused():
             {"algorithm": "grpo", "critic_surprisal": True, "value_pretraining_steps": None},
             "grpo has no critic, so critic_surprisal cannot apply",
         ),
-        ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps it from learning to read it; choose one"),
+        ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps the trunk from learning to use it; choose one"),
         ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
         (
             {"critic_head": "quantile"},
