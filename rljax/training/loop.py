@@ -73,7 +73,7 @@ def train(
     """Train a language model with reinforcement learning.
 
     On several hosts (after `jax.distributed.initialize()`), every process makes the same call. All hosts must be able to reach the
-    run folder, and the returned parameters are sharded over the hosts.
+    run folder, and the returned parameters lie on the devices of all hosts.
 
     Args:
         config: all settings. Leave it out on resume, when the settings are read from the run's config.json.

@@ -26,8 +26,8 @@ class CriticConfig:
     frozen_trunk: Annotated[bool, tyro.conf.arg(name="critic-frozen-trunk")] = False
     """Train only the critic's head; its trunk keeps the initial parameters."""
     surprisal: Annotated[bool, tyro.conf.arg(name="critic-surprisal")] = False
-    """Give the critic the policy's log-probability of each response token as a further input, which no paper does. A critic from
-    a folder must have been trained with the same setting."""
+    """Give the critic the policy's log-probability of each response token as a further input; the critics of the papers do not have
+    it. A critic from a folder must have been trained with the same setting."""
     learning_rate: Annotated[float | None, tyro.conf.arg(name="critic-learning-rate")] = None
     """Peak learning rate of the critic; by default the policy's learning rate times the algorithm's ratio."""
     pretraining_steps: Annotated[int | None, tyro.conf.arg(name="value-pretraining-steps")] = None

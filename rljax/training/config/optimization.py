@@ -23,7 +23,7 @@ class WarmStartConfig:
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this share."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
-    """Warm-start steps between these evaluations."""
+    """Warm-start steps between evaluations of this accuracy."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
