@@ -270,7 +270,7 @@ def answering(step):
         ("<", "must return an rljax.rollout.Step; got '<'"),
         (None, "must return an rljax.rollout.Step; got None"),
         (Step(0, reward="1"), "the reward of a turn in .* must be a number, or None for no opinion; got '1'"),
-        (Step(0, observation=["<"], done=False), r"the observation in .* must be a text; got \['<'\]"),
+        (Step(0, observation=["<"], done=False), r"the observation in .* must be a string; got \['<'\]"),
     ],
 )
 def test_an_answer_that_is_no_step_is_refused(step, message):
