@@ -296,7 +296,7 @@ ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
         ({"environment": without_end(True)}, r"^environment\.max_turns: .*; got True"),
         (
             {"environment": even_length},
-            r"^environment\.reset: an environment with the methods .*even_length without reset and step",
+            r"^environment\.reset: an environment must have the methods .*even_length without reset and step",
         ),
         ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
     ],

@@ -225,7 +225,7 @@ def refused(tmp_path, match, **parts):
     [
         (
             lambda path, shape: PartitionSpec("tensor"),
-            r"^policy.partition: the parameter .* of shape \[.*\] must be spread over axes of the mesh \(data=2, fsdp=4\) that "
+            r"^policy.partition: the parameter .* of shape \[.*\] must be sharded over axes of the mesh \(data=2, fsdp=4\) that "
             r"divide it; got P.*\('tensor',\)",
         ),
         (
@@ -234,11 +234,11 @@ def refused(tmp_path, match, **parts):
         ),
         (
             lambda path, shape: PartitionSpec(*[None] * (len(shape) + 1)),
-            "^policy.partition: the parameter .* has [12] axes; its partition names [23]",
+            "^policy.partition: the parameter .* has [12] axes, but its partition has [23]",
         ),
         (
             lambda path, shape: PartitionSpec("data", "data") if len(shape) == 2 else PartitionSpec(),
-            r"^policy.partition: .* may be spread over an axis of the mesh once; got P.*\('data', 'data'\)",
+            r"^policy.partition: .* may be sharded over each axis of the mesh only once; got P.*\('data', 'data'\)",
         ),
         (lambda path, shape: None, r"^policy.partition: .* needs a jax.sharding.PartitionSpec; got None"),
     ],
