@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 def documented(record: Record) -> Record:
-    """Give the fields of a record the texts that stand under them in its source.
+    """Give the fields of a record the texts under them in its source.
 
     A string under a field is documentation that Python itself drops. For a NamedTuple it becomes the `__doc__` of the field's
     descriptor; for a dataclass it joins the class's docstring in a section `Attributes:`. Where the source is not available (a

@@ -28,7 +28,7 @@ def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
         commands: names of the commands that count as a box, without the backslash.
 
     Returns:
-        The boxes in the order in which they close; an inner box stands before the box around it.
+        The boxes in the order in which they close; an inner box comes before the box around it.
 
     Example:
         >>> boxes(r"\boxed{1}, or \boxed{\frac{1}{2}}, or \boxed{3")

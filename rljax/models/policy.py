@@ -54,7 +54,7 @@ class Begin(Protocol):
         """Read prompts of different lengths.
 
         Args:
-            params: of the policy.
+            params: parameters of the policy.
             tokens: token ids, meaningless where `attention` is False.
             attention: which slots hold a token: the last ones of each row, at least one.
             budget: largest number of tokens that will be drawn; `advance` is called fewer times than that.
@@ -158,7 +158,7 @@ def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature:
         log π(a_t) = log softmax(z_{t-1} / τ)[a_t]        H_t = -Σ_v π_v log π_v
 
     Args:
-        logits: of the next token, at every slot of the rows, `[R, S, V]`.
+        logits: logits of the next token, at every slot of the rows, `[R, S, V]`.
         packed: the rows.
         temperature: τ, positive; the sampling temperature.
 

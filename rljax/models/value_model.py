@@ -150,7 +150,7 @@ def load_value_model(
 def _check_fits(
     folder: Path, model: ValueModel, *, vocab_size: int | None, size: int | None, surprisal: bool | None
 ) -> None:
-    """Refuse a model that cannot stand in for the critic that is needed."""
+    """Refuse a model that does not fit the required critic."""
     found = model.trunk.config.vocab_size
     if vocab_size not in (None, found):
         raise InputError(

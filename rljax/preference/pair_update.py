@@ -107,7 +107,7 @@ def make_pair_step(
     """Compile one optimiser update towards the preferred responses.
 
     Args:
-        model: its head gives one number a token.
+        model: a decoder whose head gives one number per token.
         optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
         mesh: its devices hold the state.

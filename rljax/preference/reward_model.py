@@ -73,7 +73,7 @@ def score_sequences(
     Args:
         model: a decoder whose head gives one number per token.
         params: its parameters.
-        tokens: prompts and responses, the end token included, `[B, S]`; padding may stand anywhere.
+        tokens: prompts and responses, the end token included, `[B, S]`; padding may be anywhere.
         attention: which slots hold a token, `[B, S]`.
 
     Returns:

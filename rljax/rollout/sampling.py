@@ -103,7 +103,7 @@ def sample(
         decoder: how the model reads prompts and tokens.
         params: parameters of the model.
         prompts: token ids, padded on either side, `[B, L]`.
-        attention: which of them are real, `[B, L]`; at least one a row.
+        attention: which of them are tokens and not padding, `[B, L]`; at least one per row.
         seeds: seed of each row as two 32-bit words, `[B, 2]`; a row's draws do not depend on the other rows.
         sampling: how to draw.
 

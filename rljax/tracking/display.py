@@ -32,7 +32,7 @@ SAMPLE_CHARACTERS = 200
 
 @runtime_checkable
 class Display(Protocol):
-    """Shows the progress of a training loop to a person."""
+    """Shows the progress of a training loop."""
 
     def __enter__(self) -> "Display":
         """Take the terminal."""

@@ -79,7 +79,7 @@ class Progress:
 
     @property
     def title(self) -> str:
-        """Name of the phase for a person."""
+        """Name of the phase on the display."""
         return PHASE_NAMES.get(self.name, self.name)
 
     def advanced(self, step: int, now: float) -> "Progress":

@@ -102,7 +102,8 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
         title: title of the plot.
 
     Raises:
-        InputError: there is no run; or a metrics file is missing, empty, malformed (names the file and line), or holds no evaluation.
+        InputError: `runs` is empty; or a metrics file is missing, empty, malformed (the message names the file and line), or holds no
+            evaluation.
     """
     if not runs:
         raise InputError("there is no run to draw; name at least one run folder.")
