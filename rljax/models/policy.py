@@ -114,8 +114,8 @@ class Policy(NamedTuple):
     It is also called for the shapes when a run is resumed or opened again: the same key has to give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
-    softmax(logits / temperature); differentiable in the parameters. It has to agree with the decoder: `score`
-    gives the log-probabilities that the decoder samples with."""
+    softmax(logits / temperature); differentiable in the parameters. The decoder has to give the same
+    distributions."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
     """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp") that its axes are sharded over. The path
     holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments are sharded like their parameter."""
@@ -125,8 +125,8 @@ class Policy(NamedTuple):
     decoder: Decoder | None = None
     """For the built-in engine; None if responses come from your own engine."""
     value_function: Callable[[int, bool], ValueFunction] | None = None
-    """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a critic
-    cannot be used."""
+    """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
+    critic cannot be used."""
 
 
 def on_every_device(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:

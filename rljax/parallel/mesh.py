@@ -48,14 +48,14 @@ def make_mesh(
             f"The mesh replicas={replicas} x fsdp={fsdp} needs {replicas * fsdp} devices, but there are {len(available)}; "
             f"choose axes whose product is at most {len(available)}."
         )
-    chosen = available[: replicas * fsdp]
-    idle = {device.process_index for device in available} - {device.process_index for device in chosen}
+    mesh_devices = available[: replicas * fsdp]
+    idle = {device.process_index for device in available} - {device.process_index for device in mesh_devices}
     if idle:
         raise InputError(
             f"The mesh replicas={replicas} x fsdp={fsdp} has no device of host {min(idle)}; choose axes whose product is "
             f"{len(available)}, or run on fewer hosts."
         )
-    grid = np.asarray(chosen).reshape(replicas, fsdp)
+    grid = np.asarray(mesh_devices).reshape(replicas, fsdp)
     return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
 
 

@@ -43,9 +43,9 @@ class EncodedPairs(NamedTuple):
     """Pairs within the token limit, as token lists."""
 
     chosen: list[list[int]]
-    """Prompt and preferred response of each pair."""
+    """Token ids of the prompt and the preferred response of each pair."""
     rejected: list[list[int]]
-    """Prompt and other response of each pair."""
+    """Token ids of the prompt and the other response of each pair."""
     margin: np.ndarray
     """By how much the preferred response is better, in the unit of the score, `[N]`."""
     dropped: int

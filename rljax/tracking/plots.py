@@ -73,7 +73,7 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
         title: title of the plot.
 
     Raises:
-        InputError: the metrics file is missing, empty or malformed (names the file and line), or the suffix is unknown.
+        InputError: the metrics file is missing, empty or malformed (the message names file and line), or the suffix is unknown.
     """
     rows = read_metrics(metrics_path)
     last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
@@ -102,8 +102,8 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
         title: title of the plot.
 
     Raises:
-        InputError: `runs` is empty; or a metrics file is missing, empty, malformed (the message names the file and line), or holds no
-            evaluation.
+        InputError: `runs` is empty; or a metrics file is missing, empty, malformed (the message names the file
+            and line), or holds no evaluation.
     """
     if not runs:
         raise InputError("there is no run to draw; name at least one run folder.")
