@@ -4,12 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rljax.records import documented
 
-
-@documented
 class Box(NamedTuple):
-    r"""One `\boxed{...}` of a text."""
+    r"""One `\boxed{...}` of a text: where it starts, and its content."""
 
     start: int
     """Position of the command's backslash."""

@@ -44,7 +44,7 @@ class Call(NamedTuple):
     group: int
     """Number of answers drawn to each problem, the same in every call."""
     wanted: tuple[int, int]
-    """How many of the problems, and of the answers to each, are kept."""
+    """Number of problems, and of answers to each, that are kept."""
 
     def pairs(self) -> list[tuple[int, int]]:
         """Problem and answer number of each row that this call adds to the file."""
@@ -166,8 +166,8 @@ def answer_all(
     if out is not None:
         shape = {"rows_a_call": len(calls[0].problems) * calls[0].group}
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
-    done = whole_calls(calls, len(rows))
-    for call in watch(calls[done:]):
+    complete = whole_calls(calls, len(rows))
+    for call in watch(calls[complete:]):
         fresh = _answer(worker, params, call, seed, vote)
         if out is not None:
             with sample_files(out).samples.open("ab") as file:
@@ -263,8 +263,8 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
         _refuse_other_settings(files, settings)
         wanted = (pair for call in calls for pair in call.pairs())
         rows = list(_read_rows(files.samples, wanted))
-        done = whole_calls(calls, len(rows))
-        rows = rows[: sum(len(call.pairs()) for call in calls[:done])]
+        complete = whole_calls(calls, len(rows))
+        rows = rows[: sum(len(call.pairs()) for call in calls[:complete])]
         if _lines(rows) != files.samples.read_bytes():
             atomic_write(files.samples, _lines(rows))
     except OSError as error:

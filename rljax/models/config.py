@@ -16,7 +16,7 @@ class RopeScaling:
     """
 
     factor: float
-    """What low frequencies are divided by."""
+    """Divisor of the low frequencies."""
     low_frequency: float
     """Number of wavelengths in the original context below which a frequency counts as low."""
     high_frequency: float

@@ -127,7 +127,7 @@ class DecodeState(NamedTuple):
     lengths: Int[Array, "B"]
     """Tokens of each row so far."""
     slot: Int[Array, ""]
-    """Where the next token is written."""
+    """Slot of the next token."""
 
 
 def _empty_cache(model: Model, rows: int, slots: int) -> Cache:

@@ -124,15 +124,15 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: o
         )
     shown = f"PartitionSpec{tuple(spec)}"  # its own repr differs between versions of JAX
     for size, axes in zip(shape, spec, strict=False):
-        wanted = () if axes is None else (axes,) if isinstance(axes, str) else axes
-        unknown = [axis for axis in wanted if axis not in mesh.shape]
-        if unknown or size % math.prod(mesh.shape[axis] for axis in wanted):
+        mesh_axes = () if axes is None else (axes,) if isinstance(axes, str) else axes
+        unknown = [axis for axis in mesh_axes if axis not in mesh.shape]
+        if unknown or size % math.prod(mesh.shape[axis] for axis in mesh_axes):
             raise InputError(
                 f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be sharded over axes of the mesh "
                 f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {shown}."
             )
-    named = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
-    if len(set(named)) < len(named):
+    all_axes = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
+    if len(set(all_axes)) < len(all_axes):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be sharded over each axis "
             f"of the mesh only once; got {shown}."

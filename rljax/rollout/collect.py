@@ -54,9 +54,9 @@ def collect(
     kept: list[Groups] = []
     sampled: list[Groups] = []
     while len(sampled) < max_tries:
-        drawn = sample()
-        sampled.append(drawn)
-        kept.append(drawn if keep is None else take(drawn, np.asarray(keep(drawn))))
+        groups = sample()
+        sampled.append(groups)
+        kept.append(groups if keep is None else take(groups, np.asarray(keep(groups))))
         if sum(part.count for part in kept) + spare >= wanted:
             break
     fresh = concatenate(kept)

@@ -87,9 +87,9 @@ def continued_rewards(
     texts: list[str] = []
     for begin in range(0, len(requests), rows):
         part = requests[begin : begin + rows]
-        drawn = worker.engine.generate(params, part)
-        check_responses(part, drawn)
-        for request, response in zip(part, drawn, strict=True):
+        responses = worker.engine.generate(params, part)
+        check_responses(part, responses)
+        for request, response in zip(part, responses, strict=True):
             prefix = prefixes[request.group]
             texts.append(tokenizer.decode(prefix + response.tokens[: budget - len(prefix)].tolist()))
     problems = [worker.prompts.problems[prompt_ids[state]] for state in order]

@@ -165,9 +165,9 @@ def play(
         if not open_places:
             break
         turns = _next_turns([episodes[place] for place in open_places], turn)
-        drawn = engine.generate(params, turns)
-        check_responses(turns, drawn)
-        for place, response in zip(open_places, drawn, strict=True):
+        responses = engine.generate(params, turns)
+        check_responses(turns, responses)
+        for place, response in zip(open_places, responses, strict=True):
             last = turn + 1 == environment.max_turns
             episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
     agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))

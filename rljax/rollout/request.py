@@ -49,7 +49,7 @@ class Request(NamedTuple):
 
 @documented
 class Response(NamedTuple):
-    """What follows a prompt: N tokens, drawn by the policy or observed."""
+    """The response to a prompt: N tokens, drawn by the policy or observed."""
 
     prompt_id: int
     """Index of the request's prompt."""

@@ -76,13 +76,13 @@ def draw(
         return token, certain, certain
     scaled = logits / sampling.temperature
     policy = jax.nn.log_softmax(scaled, axis=-1)
-    kept = scaled
+    truncated = scaled
     if sampling.top_k is not None:
-        kept = keep_top_k(kept, sampling.top_k)
+        truncated = keep_top_k(truncated, sampling.top_k)
     if sampling.top_p is not None:
-        kept = keep_top_p(kept, sampling.top_p)
-    behaviour = jax.nn.log_softmax(kept, axis=-1)
-    token = jax.vmap(jax.random.categorical)(keys, kept).astype(jnp.int32)
+        truncated = keep_top_p(truncated, sampling.top_p)
+    behaviour = jax.nn.log_softmax(truncated, axis=-1)
+    token = jax.vmap(jax.random.categorical)(keys, truncated).astype(jnp.int32)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 

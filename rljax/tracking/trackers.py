@@ -59,9 +59,9 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
     if step < 0:
         raise ValueError(f"step must not be negative, got {step}")
-    taken = {"phase", "step"} & metrics.keys()
-    if taken:
-        raise ValueError(f"metrics must not use the names {sorted(taken)}: each row has its own")
+    reserved = {"phase", "step"} & metrics.keys()
+    if reserved:
+        raise ValueError(f"metrics must not use the names {sorted(reserved)}: each row has its own")
 
 
 class JsonlTracker:
