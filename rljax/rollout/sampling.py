@@ -21,29 +21,37 @@ class Samples(NamedTuple):
     mask: Bool[Array, "B T"]
     """True on response tokens, EOS included."""
     behaviour_logp: Float[Array, "B T"]
-    """Under exactly the distribution drawn from (temperature, top-k and top-p applied), nats; 0 outside the mask."""
+    """Log-probability under exactly the distribution drawn from (temperature, top-k, top-p applied), nats; 0 outside the mask."""
     policy_logp: Float[Array, "B T"]
-    """Under softmax(logits / temperature), before top-k and top-p, nats; 0 outside the mask."""
+    """Log-probability under softmax(logits / temperature), before top-k and top-p, nats; 0 outside the mask."""
     truncated: Bool[Array, "B"]
-    """The budget ran out before EOS."""
+    """Whether the budget ran out before EOS."""
 
 
+@documented
 class _Step(NamedTuple):
+    """State of the decode loop."""
+
     index: Int[Array, ""]
+    """Slot of the next token."""
     logits: Float[Array, "B V"]
+    """Logits of the next token."""
     state: PyTree
+    """State of the decoder."""
     ended: Bool[Array, "B"]
+    """Whether each row has ended."""
     samples: Samples
+    """Tokens drawn so far."""
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Move each row's tokens to the right end, in order, wherever its padding stood."""
+    """Move each row's tokens to the right end, in order, wherever its padding was."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
 
 def keep_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """Set all but the k largest log-odds to -inf (ties with the k-th are kept)."""
+    """Set all but the k largest logits to -inf (ties with the k-th are kept)."""
     threshold = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][:, -1:]
     return jnp.where(logits >= threshold, logits, -jnp.inf)
 
@@ -60,7 +68,7 @@ def keep_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 def draw(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Draw one token a row, each with its own key; return it, its log-probability as drawn, and before truncation."""
+    """Draw one token per row, each with its own key; return it and its log-probability after and before truncation."""
     logits = logits.astype(jnp.float32)
     if sampling.temperature == 0:
         token = logits.argmax(-1).astype(jnp.int32)
@@ -68,13 +76,13 @@ def draw(
         return token, certain, certain
     scaled = logits / sampling.temperature
     policy = jax.nn.log_softmax(scaled, axis=-1)
-    kept = scaled
+    truncated = scaled
     if sampling.top_k is not None:
-        kept = keep_top_k(kept, sampling.top_k)
+        truncated = keep_top_k(truncated, sampling.top_k)
     if sampling.top_p is not None:
-        kept = keep_top_p(kept, sampling.top_p)
-    behaviour = jax.nn.log_softmax(kept, axis=-1)
-    token = jax.vmap(jax.random.categorical)(keys, kept).astype(jnp.int32)
+        truncated = keep_top_p(truncated, sampling.top_p)
+    behaviour = jax.nn.log_softmax(truncated, axis=-1)
+    token = jax.vmap(jax.random.categorical)(keys, truncated).astype(jnp.int32)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
@@ -93,10 +101,10 @@ def sample(
 
     Args:
         decoder: how the model reads prompts and tokens.
-        params: its parameters.
+        params: parameters of the model.
         prompts: token ids, padded on either side, `[B, L]`.
-        attention: which of them are real, `[B, L]`; at least one a row.
-        seeds: of each row's draws, two 32-bit words, `[B, 2]`: a row does not depend on those beside it.
+        attention: which of them are tokens and not padding, `[B, L]`; at least one per row.
+        seeds: seed of each row as two 32-bit words, `[B, 2]`; a row's draws do not depend on the other rows.
         sampling: how to draw.
 
     Returns:

@@ -167,7 +167,7 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(t
     rljax.train(next_config.replace(run=str(tmp_path / "next")), even_length)
     _, saved = load_value_model(whole / "critic")
     jax.tree.map(np.testing.assert_array_equal, last_state(next_config, tmp_path / "next").critic.params, saved)
-    with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
+    with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
         rljax.train(next_config.replace(run=str(tmp_path / "other"), critic_surprisal=False), even_length)
 
 

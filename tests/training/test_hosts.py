@@ -132,7 +132,9 @@ def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
     ended = on_two_hosts([str(program)])
     assert [host.returncode for host in ended] == [2, 2]
     for host in ended:
-        assert "The hosts do not have the same settings; start all of them alike." in host.stdout
+        assert (
+            "The hosts do not have the same settings; start all of them with the same arguments and files." in host.stdout
+        )
     assert not (tmp_path / "run").exists()
 
 
