@@ -23,10 +23,11 @@ class Loaded(NamedTuple):
     """The problems of a dataset, and its bad rows."""
 
     problems: list[Problem]
+    """The problems, one per usable row."""
     places: list[str]
     """The place of each problem in its file."""
     faults: list[Fault]
-    """Rows that could not be used, or not unchanged."""
+    """Rows that were dropped, or kept without the part that is bad."""
     rows: int
     """The number of rows, good and bad."""
     source: str

@@ -27,7 +27,7 @@ PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
 DEMONSTRATION_COLUMN = "demonstration"
 PROCESSED = "length_bin"
-"""A column that `rljax preprocess` writes. Its rows have a prompt and an answer under these names."""
+"""A column that `rljax preprocess` writes. Rows with it have their prompt and answer in the columns `prompt` and `answer`."""
 
 Row = Mapping[str, object]
 
@@ -40,10 +40,15 @@ class Format(NamedTuple):
     """The functions that read the rows of one format. Each raises `BadRowError` for a row that it cannot read."""
 
     name: str
+    """The name of the format, for messages."""
     prompt: Callable[[Row], tuple[str, Messages | None]]
+    """Reads the prompt as text, and its messages if it is a chat."""
     answer: Callable[[Row], str]
+    """Reads the reference answer; empty if tests judge the responses."""
     demonstration: Callable[[Row], str | None]
+    """Reads the worked response; None if the row has none."""
     columns: Callable[[Row], dict[str, object]]
+    """Reads all other data of the row, which rewards receive by name."""
 
 
 def recognise(row: Row) -> Format | None:
