@@ -13,12 +13,14 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int8
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.rewards.failure import Failed, Failures
 from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
 
 
+@documented
 class Answer(NamedTuple):
     """The answer of one reward for N completions."""
 
@@ -29,10 +31,11 @@ class Answer(NamedTuple):
     failed: Int8[np.ndarray, "N"]
     """The kind of failure: 0 for none, else the position in `Failures`, counted from 1."""
     failures: Failures
+    """The number of failures of each kind."""
     reason: str
     """The reason of the first failure, in one line; empty if there is none."""
     whole: bool
-    """Whether the call as a whole failed, and with it every completion."""
+    """Whether the whole call failed, and therefore every completion."""
     cause: BaseException | None
     """The exception that the call raised, if it raised one."""
 

@@ -27,7 +27,7 @@ _AIME = re.compile(r"[0-9]{1,3}")
 
 
 def simplified(answer: str) -> str:
-    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, a text command around it all.
+    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around the whole.
 
     Args:
         answer: in its normalised form (see `rljax.rewards.extract.normalized`).

@@ -129,7 +129,7 @@ class Pool:
         return outcomes
 
     def _employ(self, items: list[dict], waiting: deque[int]) -> None:
-        """Give every idle worker an item, and start as many workers as there are items for."""
+        """Give every idle worker an item, and start more workers if items are left and the limit allows it."""
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting:
                 try:
