@@ -65,8 +65,11 @@ class _Difficulty:
     """All settings of a task except the number of operands."""
 
     digits: int
+    """Number of digits of each operand."""
     operators: str
+    """The operators that occur."""
     nesting: int
+    """Number of nested pairs of parentheses."""
 
     @property
     def smallest(self) -> int:

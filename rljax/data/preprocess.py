@@ -43,7 +43,7 @@ REASONS = {
     "duplicate": "the prompt occurs before",
     "near-duplicate": "nearly the same prompt, the same answer",
     "leak": "contains a held-out prompt",
-    "not tokenizable": "the tokenizer cannot write it",
+    "not tokenizable": "the tokenizer cannot encode it",
     "long prompt": "the prompt is too long",
     "long response": "the demonstration is too long",
 }

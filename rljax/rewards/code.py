@@ -39,7 +39,7 @@ def code(
         entry_point: for each prompt the name of the function under test; required with `test`.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: how many programs run at a time; None runs one per core.
-        progress: called with the number of programs judged and of all that have tests; or None.
+        progress: called with the number of programs judged and the number of all programs with tests; or None.
 
     Returns:
         1.0 or 0.0 for each completion; None without tests, or where the tests cannot run on this machine (the log says why).

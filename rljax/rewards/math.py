@@ -151,7 +151,7 @@ def math(
         prompts: unused; every reward receives them.
         completions: the responses.
         answer: the references: a worked solution or only its answer, as text or a number; None or blank if there is none.
-        progress: called with the number of comparisons done and of all that need algebra; or None.
+        progress: called with the number of comparisons done and the number of all that need algebra; or None.
         columns: unused.
 
     Returns:

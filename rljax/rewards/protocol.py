@@ -133,7 +133,7 @@ def judge(
         columns: extra data by name, N entries each, including `answer` where there is one.
         max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
-        progress: rewards that support it call it with the number of completions judged and of all; or None.
+        progress: rewards that support it call it with the number of completions judged and the number of all; or None.
 
     Returns:
         The total and every part. A reward that is not a `Weighted` has one part, under the function's name.

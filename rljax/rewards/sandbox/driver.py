@@ -18,7 +18,7 @@ from rljax.rewards.sandbox import wire
 
 
 class CannotJudge(BaseException):
-    """The tests themselves cannot run here. Not an `Exception`, because a test may catch those."""
+    """The tests themselves cannot run here. This is not an `Exception`, because a test may catch those."""
 
 
 class CandidateError(Exception):
