@@ -143,12 +143,12 @@ def find(query: str) -> tuple[Equation, ...]:
 
     A query that is a full name (`gae.gae`, `dapo`, or a function's bare name) finds only the equations with that name.
     """
-    wanted = query.casefold().split()
+    words = query.casefold().split()
     everything = equations()
-    exact = tuple(entry for entry in everything if wanted in ([entry.name], [entry.function]))
+    exact = tuple(entry for entry in everything if words in ([entry.name], [entry.function]))
     if exact:
         return exact
-    return tuple(entry for entry in everything if all(word in _searched(entry) for word in wanted))
+    return tuple(entry for entry in everything if all(word in _searched(entry) for word in words))
 
 
 def _searched(entry: Equation) -> str:

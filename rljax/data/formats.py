@@ -135,9 +135,9 @@ def _mbpp(first: Row) -> Format | None:
 def _tests(first: Row) -> Format | None:
     """Recognise any other task with tests: a list `tests`, or a text `test` with assertions. The answer is optional."""
     test = first.get("test")
-    listed = isinstance(first.get("tests"), (list, tuple))
-    column = "tests" if listed else "test"
-    if "prompt" not in first or not (listed or (isinstance(test, str) and "assert" in test)):
+    has_list = isinstance(first.get("tests"), (list, tuple))
+    column = "tests" if has_list else "test"
+    if "prompt" not in first or not (has_list or (isinstance(test, str) and "assert" in test)):
         return None
 
     def columns(row: Row) -> dict[str, object]:
@@ -158,8 +158,8 @@ def _aime(first: Row) -> Format | None:
     named = {name.lower(): name for name in first if isinstance(name, str)}
     prompt = next((named[name] for name in ("problem", "question") if name in named), None)
     identity, address = (str(first[named[name]]) if name in named else "" for name in ("id", "url"))
-    dated = _AIME_ID.fullmatch(identity) or "AIME" in address or {"year", "problem number"} <= set(named)
-    if prompt is None or "answer" not in named or not dated:
+    is_dated = _AIME_ID.fullmatch(identity) or "AIME" in address or {"year", "problem number"} <= set(named)
+    if prompt is None or "answer" not in named or not is_dated:
         return None
 
     def answer(row: Row) -> str:

@@ -191,13 +191,13 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     if isinstance(returned, BaseException):
         return _all_failed(count, Failures(raised=count), f"raised {one_line(returned)}; fix the function.", returned)
     shown = reprlib.repr(returned)
-    listed = _unwrapped(returned)
-    if not isinstance(listed, (list, tuple)):
+    entries = _unwrapped(returned)
+    if not isinstance(entries, (list, tuple)):
         raise InputError(f"the reward {function} returned {shown}; it must return a list with one number per completion.")
-    if len(listed) != count:
-        reason = f"returned {len(listed)} values for {count} completions; it must return one for each."
+    if len(entries) != count:
+        reason = f"returned {len(entries)} values for {count} completions; it must return one for each."
         return _all_failed(count, Failures(wrong_count=count), reason, None)
-    values = [_unwrapped(value) for value in listed]
+    values = [_unwrapped(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
             raise InputError(

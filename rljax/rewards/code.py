@@ -166,12 +166,12 @@ def _program(
     entry_point: str | None,
 ) -> Program | None:
     """Combine a row's program and tests; None if it has no tests."""
-    listed = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
+    assertions = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
     texts = {
         "setup": setup,
         "test": test,
         "entry_point": entry_point,
-        **{f"tests[{i}]": text for i, text in enumerate(listed)},
+        **{f"tests[{i}]": text for i, text in enumerate(assertions)},
     }
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.startswith("tests")):
@@ -179,11 +179,11 @@ def _program(
                 f"row {position}: the column {name} holds {type(text).__name__}, but must hold text; fix the data."
             )
     check, entry = "" if test is None else test, "" if entry_point is None else entry_point
-    if not (listed or check):
+    if not (assertions or check):
         return None
     if check and not entry:
         raise InputError(f"row {position} has a test but no entry_point; add the name of the function under test.")
-    program = Program(extracted_code(completion), listed, "" if setup is None else setup, check, entry)
+    program = Program(extracted_code(completion), assertions, "" if setup is None else setup, check, entry)
     if not (isinstance(prompt, str) and entry and _begins(prompt, entry)):
         return program
     # Where the completion defines the function again, the prompt still brings its imports and helpers.
