@@ -126,7 +126,7 @@ ERRATA = (
         document=DESIGN,
         where="Theorem 5.2, Eqs. 48-50",
         claim="Var = sigma^2 + sigma^2 / K = sigma^2 (1 - 1/K)",
-        correction="They differ by 2 sigma^2 / K, twice the covariance of a reward with the group mean; the result is right",
+        correction="The sides differ by 2 sigma^2 / K, twice the covariance of a reward with the group mean; the result is right",
         source="arithmetic, by enumeration",
         check=derivation,
     ),
