@@ -167,7 +167,7 @@ def test_help_names_every_command(capsys):
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
         (("train", "--resume", "./nowhere"), "nowhere"),
-        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be set too"),
+        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be set as well"),
         (("train", "--hosts", "2", "--host", "1"), "hosts=2 and host=1 need --coordinator"),
         (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "give the address as ADDRESS:PORT"),
         (("eval", "./nowhere"), "nowhere"),
