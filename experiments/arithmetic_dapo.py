@@ -1,17 +1,18 @@
-"""A small transformer learns to work sums out to the end: supervised warm start, then DAPO.
+"""A small transformer learns to work out sums to the end: supervised warm start, then DAPO.
 
-The demonstrations of the warm start write every step out, but two in three of the longer ones stop before they state the answer.
-A model that imitates them knows how to calculate and often does not finish. Only stated answers are rewarded, so DAPO teaches
-it to finish, and to slip less on the way.
+The demonstrations of the warm start write out every step, but two in three of the longer ones stop before they state the answer.
+A model that imitates them can calculate, but it often does not finish. Only stated answers are rewarded, so DAPO teaches it to
+finish and to make fewer errors.
 
 Command:
 
     rljax train                                   (this file is its default)
     python experiments/arithmetic_dapo.py         (the same)
 
-Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which the group's z-score makes equal; a
-0.3-million-parameter model from random weights, so learning rate, batch and lengths are of another size; the warm start
-takes the place of pretraining; 2 updates a rollout instead of 16. The settings of a critic are for `--algorithm vapo` and its like.
+Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which gives the same z-scores in a group; the
+model has 0.3 million parameters and starts from random weights, so learning rate, batch and lengths differ; the warm start
+replaces pretraining; each rollout has 2 updates instead of 16. The critic's settings apply only to algorithms with a critic, such
+as vapo.
 """
 
 import rljax

@@ -1,7 +1,7 @@
 """Every algorithm on one task, several seeds: held-out accuracy, steps and wall time.
 
-The supervised warm start is done once a seed and shared, so all algorithms begin with the same model. Each finished run is one row
-of the JSON file; a run that has a row is not repeated, so the command can be stopped and repeated.
+The supervised warm start runs once per seed, and all algorithms start from the resulting model. Each finished run is one row of
+the JSON file. A run that already has a row is skipped, so an interrupted command can be repeated.
 
 Command:
 
@@ -9,10 +9,10 @@ Command:
     python experiments/compare_algorithms.py --experiment long_chain_vapo \
         --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
-An algorithm may be followed by settings of its own, `name:setting=value,setting=value`.
+An algorithm may have settings of its own: `name:setting=value,setting=value`.
 
-Deviations: every algorithm has the experiment's learning rate, batch and number of steps, chosen for its own algorithm; none was
-tuned for any other. Options that the experiment sets are passed to those algorithms that have them.
+Deviations: every algorithm uses the experiment's learning rate, batch and number of steps, which were chosen for the experiment's
+own algorithm and not tuned for the others. The experiment's options are passed to those algorithms that have them.
 """
 
 import json
@@ -36,24 +36,24 @@ CONFIG = load_experiment("arithmetic_dapo")
 
 @dataclass
 class Arguments:
-    """What to compare."""
+    """The options of the comparison."""
 
     out: Path
-    """Where the table goes, less .json and .md."""
+    """Path of the table, without .json and .md."""
     experiment: str = "arithmetic_dapo"
-    """Whose settings are used."""
+    """Name of the experiment whose settings are used."""
     algorithms: list[str] = field(default_factory=lambda: sorted(BY_NAME))
-    """Names, each with settings of its own if it needs any."""
+    """Names of the algorithms, each with settings of its own if needed."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    """One run each."""
+    """Seeds; each algorithm runs once per seed."""
     steps: int | None = None
     """RL steps; by default the experiment's."""
     work: Path = Path("runs/compare")
-    """Where the runs go."""
+    """Folder of the runs."""
 
 
 def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
-    """The model after the experiment's warm start with this seed, as a Hugging Face folder."""
+    """Export the model after the experiment's warm start with this seed as a Hugging Face folder, if it does not exist yet."""
     if not folder.exists():
         base = for_algorithm(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
         rljax.train(base)
@@ -63,13 +63,13 @@ def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
 
 
 def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
-    """The experiment's settings, as far as they apply to an algorithm."""
+    """Keep those settings of the experiment that apply to an algorithm."""
     steps = None if BY_NAME[name]().critic is None else config.critic.pretraining_steps
     return with_shared_options(config, name).replace(algorithm=name, value_pretraining_steps=steps)
 
 
 def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig:
-    """Apply `setting=value,setting=value`; names are those of the flags, several values stand with spaces between."""
+    """Apply `setting=value,setting=value`; the names are those of the flags, and several values are separated by spaces."""
     pairs = [setting.split("=", 1) for setting in settings.split(",") if setting]
     flags = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", *value.split())]
     record = tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[rljax.TrainConfig]]
@@ -91,7 +91,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
         steps=config.optimization.steps if arguments.steps is None else arguments.steps,
     )
     config = with_settings(config, settings)
-    begun = time.monotonic()
+    start = time.monotonic()
     result = rljax.train(config)
     rows = read_metrics(result.run / "metrics.jsonl")
     return {
@@ -102,13 +102,13 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
         "best": max(row["accuracy"] for row in rows if row["phase"] == "eval"),
         "steps": config.optimization.steps,
         "value_steps": sum(row["phase"] == "value" for row in rows),
-        "seconds": time.monotonic() - begun,
+        "seconds": time.monotonic() - start,
         "step_seconds": float(np.median([row["seconds"] for row in rows if row["phase"] == "rl"])),
     }
 
 
 def table(rows: list[dict]) -> str:
-    """Mean and range over the seeds, one line an algorithm, in Markdown; times are the first seed's."""
+    """Write the mean and range over the seeds in Markdown, one line per algorithm; times are those of the first seed."""
     first = min(row["seed"] for row in rows)
     lines = [
         "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps "
@@ -131,12 +131,12 @@ def table(rows: list[dict]) -> str:
 
 
 def report(rows: list[dict]) -> str:
-    """The table under the command that makes it."""
+    """Write the table below the command that makes it."""
     return f"`python experiments/compare_algorithms.py {shlex.join(sys.argv[1:])}`\n\n{table(rows)}"
 
 
 def compare(arguments: Arguments) -> None:
-    """Train whatever is not in the JSON file yet; write it after every run, and the table at the end."""
+    """Do the runs that are not in the JSON file yet; write that file after every run, and the table at the end."""
     rows_file = arguments.out.with_suffix(".json")
     rows = json.loads(rows_file.read_text(encoding="utf-8")) if rows_file.exists() else []
     done = {(row["algorithm"], row["seed"]) for row in rows}

@@ -1,9 +1,10 @@
-"""Long chains, one reward at the end: VAPO on responses of 50 to 500 tokens.
+"""Long chains with one reward at the end: VAPO on responses of 50 to 500 tokens.
 
-The model is given the first line of a chain, `41=3+7=0;`, and goes on: 40 times it counts down, adds the last two numbers and
-keeps the last digit. Then it writes the result, which alone is judged. The demonstrations of the warm start lose the thread at
-two in three of the lines 11, 21, 31, ...: they write `*` for the sum, and at two in three of those go on without it, which spoils
-the answer eighty tokens later or more. A value function can see such a lapse at once; the reward tells of it only at the end.
+The prompt is the first line of a chain, such as `41=3+7=0;`. The model continues it: in each of 40 lines it counts down, adds the
+last two numbers and keeps the last digit. Then it writes the result, and only the result is rewarded. The demonstrations of the
+warm start have a lapse at two in three of the lines 11, 21, 31, ...: they write `*` where the sum belongs. Two in three of these
+lapses stay uncorrected and make the answer wrong, eighty or more tokens later. A value function can detect a lapse at once; the
+reward shows it only at the end.
 
 Command:
 
@@ -11,12 +12,12 @@ Command:
     python experiments/compare_algorithms.py --experiment long_chain_vapo \
         --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
-Logged at each step: explained variance, correlation of advantage and outcome, value loss, the spread of λ; at each evaluation the
-accuracy of each range of response lengths.
+Each step logs explained variance, correlation of advantage and outcome, value loss, and the spread of λ. Each evaluation logs the
+accuracy in each range of response lengths.
 
-Deviations from the paper (arXiv:2504.05118): rewards are 1 / 0; a 0.3-million-parameter model from random weights, so learning
-rates, batch and lengths are of another size; a supervised warm start takes the place of pretraining; 16 prompts of 4 responses a
-rollout instead of 512 of 16; 40 steps of value pretraining, with two passes, instead of 50.
+Deviations from the paper (arXiv:2504.05118): rewards are 1 / 0; the model has 0.3 million parameters and starts from random
+weights, so learning rates, batch and lengths differ; a supervised warm start replaces pretraining; a rollout has 16 prompts with
+4 responses each instead of 512 with 16; value pretraining has 40 steps of two passes instead of 50 steps.
 """
 
 import rljax

@@ -1,21 +1,22 @@
-"""How well can a critic know the outcome? VAPO's value pretraining on the default task, against what no critic can pass.
+"""How well can a critic predict the outcome? VAPO's value pretraining on the default task, compared with a ceiling for any critic.
 
-The ceiling is the explained variance of the true value function. It is estimated by finishing each of two thousand states of
-new responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. All figures are of the same states and
-the same outcomes; the outcome of a state's own response takes no part in its Monte-Carlo value. They are measured on training
-prompts, and on held-out prompts, which have more short problems (most of the few that there are of two numbers).
+The ceiling is the explained variance of the true value function. It is estimated by continuing each of two thousand states of new
+responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. All figures use the same states and the
+same outcomes; the outcome of a state's own response is not part of its Monte-Carlo value. They are measured on training prompts
+and on held-out prompts. The held-out prompts have more short problems, among them most of the few problems with two numbers.
 
-Two critics of the same policy are measured: one that reads the tokens, as in the papers, and one that reads beside each of them how
-likely the policy found it (`critic_surprisal`).
+Two critics of the same policy are measured: one that reads the tokens, as in the papers, and one that also reads the
+log-probability of each token under the policy (`critic_surprisal`).
 
 Command:
 
     python experiments/value_ceiling.py --seeds 0 1 2 --out experiments/value_ceiling
 
-Deviations from VAPO (arXiv:2504.05118): more, smaller rollouts than its 50 of 8192 responses, each gone through twice, and a higher
-learning rate, since the model is small and starts from random weights; rewards are 1 / 0.
+Deviations from VAPO (arXiv:2504.05118): more and smaller rollouts than its 50 of 8192 responses, two passes over each rollout,
+and a higher learning rate, since the model is small and starts from random weights; rewards are 1 / 0.
 
-It writes value_ceiling.json and value_ceiling.png (explained variance of new rollouts over the steps of value pretraining).
+The command writes value_ceiling.json and value_ceiling.png (explained variance of new rollouts over the steps of value
+pretraining).
 """
 
 import json
@@ -53,59 +54,63 @@ CONFIG = load_experiment("arithmetic_dapo").replace(
     steps=0,
 )
 CRITICS = {"reads tokens": False, "reads log-probabilities too": True}
-"""Name -> its `critic_surprisal`."""
+"""Name of a critic -> its setting `critic_surprisal`."""
 SMOOTHED = 10
-"""Steps of value pretraining that a point of the picture is the mean of."""
+"""Number of steps of value pretraining whose mean is one point of the picture."""
 
 
 @dataclass
 class Arguments:
-    """What to measure."""
+    """The options of the measurement."""
 
     out: Path = Path("experiments/value_ceiling")
-    """Where the figures go, less .json and .png."""
+    """Path of the results, without .json and .png."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    """One run each."""
+    """Seeds; one measurement per seed."""
     states: int = 2048
-    """States of new responses, for each kind of prompts."""
+    """Number of states of new responses, for each kind of prompt."""
     continuations: int = 64
-    """Of each state."""
+    """Number of continuations of each state."""
     responses: int = 4096
-    """New responses that the states are drawn from, over as many prompts as there are."""
+    """Number of new responses from which the states are drawn, spread over as many prompts as possible."""
 
 
 class Pretrained(NamedTuple):
     """A run after value pretraining."""
 
     setup: Setup
+    """The parts of the run."""
     state: TrainState
+    """The state after the last step of value pretraining."""
     curve: list[float]
-    """Explained variance of each rollout before the critic learnt from it."""
+    """Explained variance of each rollout, before the critic was trained on it."""
 
     def values(self, groups: Groups) -> Float[np.ndarray, "P G T"]:
-        """Value before each response token."""
+        """Compute the value before each response token."""
         values_of = make_values(self.setup.critic, self.setup.mesh, self.setup.config.microbatch_rows)
         return values_of(self.state.critic.params, sequences_of(groups)).reshape(groups.tokens.shape)
 
 
 class Sampled(NamedTuple):
-    """New responses, some of their states, and the outcomes of these."""
+    """New responses, some of their states, and the outcomes of these states."""
 
     groups: Groups
+    """The responses."""
     states: list[State]
+    """S states of these responses."""
     outcomes: Float[np.ndarray, " S"]
-    """Reward of the response that the state is of."""
+    """Reward of each state's own response."""
     truth: Float[np.ndarray, " S"]
-    """Mean reward of the state's continuations: its Monte-Carlo value."""
+    """Mean reward of each state's continuations: its Monte-Carlo value."""
 
 
 def explained(values: np.ndarray, outcomes: np.ndarray) -> float:
-    """Explained variance of one number a state."""
+    """Compute the explained variance of the outcomes by one value per state."""
     return float(explained_variance(jnp.asarray(values), jnp.asarray(outcomes), jnp.ones(len(values), bool)))
 
 
 def pretrain(seed: int, *, surprisal: bool) -> Pretrained:
-    """Warm start and value pretraining."""
+    """Run the warm start and value pretraining."""
     config = CONFIG.replace(seed=seed, critic_surprisal=surprisal)
     run = rljax.train(config).run
     setup = make_setup(config)
@@ -115,7 +120,7 @@ def pretrain(seed: int, *, surprisal: bool) -> Pretrained:
 
 
 def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: int) -> Sampled:
-    """New responses to as many prompts as possible, and the Monte-Carlo values of some states."""
+    """Draw new responses to as many prompts as possible, and estimate the Monte-Carlo values of some of their states."""
     count = len(worker.prompts.tokens)
     size = -(-arguments.responses // count)
     prompt_ids = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
@@ -129,7 +134,7 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
 
 
 def compared(critics: dict[str, Pretrained], sampled: Sampled) -> dict:
-    """Each critic beside the Monte-Carlo values."""
+    """Compare each critic with the Monte-Carlo values."""
     ceiling = explained(sampled.truth, sampled.outcomes)
     figures = {}
     for name, critic in critics.items():
@@ -157,12 +162,12 @@ def measure(arguments: Arguments, seed: int) -> dict:
 
 
 def smoothed(curve: list[float]) -> Float[np.ndarray, " N"]:
-    """Mean of every `SMOOTHED` steps."""
+    """Compute the mean of every `SMOOTHED` steps."""
     return np.array(curve[: len(curve) // SMOOTHED * SMOOTHED]).reshape(-1, SMOOTHED).mean(-1)
 
 
 def draw(results: list[dict], path: Path) -> None:
-    """Explained variance over the steps of value pretraining, a line a seed, and where the seeds' ceilings lie."""
+    """Plot the explained variance over the steps of value pretraining, one line per seed, and the range of the seeds' ceilings."""
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     for place, result in enumerate(results):

@@ -2,11 +2,11 @@
 
 rljax.ops.gae.gae                                 equations: arrays in, arrays out
 rljax.algorithms.dapo()                           algorithms: records of equations
-rljax.rewards.math                                what judges responses
+rljax.rewards.math                                rewards: functions that judge responses
 rljax.train(rljax.TrainConfig.flat(steps=100))    the trainer
 rljax.load(run), rljax.evaluate(run), rljax.export(run, folder)
 
-Everything is imported when it is first used: `import rljax` imports neither JAX nor the trainer.
+Everything is imported on first use: `import rljax` imports neither JAX nor the trainer.
 """
 
 import importlib
@@ -75,7 +75,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a package, or what stands in one, when it is first used."""
+    """Import a package, or a name from one, on first use."""
     if name in _PACKAGES:
         return importlib.import_module(f"rljax.{name}")
     if name in _NAMES:

@@ -1,4 +1,4 @@
-"""`python -m rljax` is the command `rljax`."""
+"""Run the command line: `python -m rljax` does the same as `rljax`."""
 
 import sys
 

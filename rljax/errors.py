@@ -1,8 +1,9 @@
-"""Floor 0: the error that a person, not the program, has to correct."""
+"""Floor 0: the error for input that the user has to correct."""
 
 
 class InputError(ValueError):
-    """The input cannot work: a setting, a file, a reward, a part that a person brought.
+    """Invalid input: a setting, a file, a reward function, or another part that the user supplies.
 
-    The message is one paragraph: the value, what was expected, and what to do. The command line prints it and exits with code 2.
+    The message is one paragraph: the value, what was expected, and how to correct it. The command line prints it and exits with
+    code 2.
     """

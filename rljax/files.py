@@ -1,4 +1,4 @@
-"""Floor 0: files that are whole or not there."""
+"""Floor 0: atomic file writes."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old content or the new one, never a part.
+    """Write a file atomically: a reader finds the old content or the new one, never a part, even after a crash.
 
     The data goes to a temporary file in the same folder, is flushed to disk, and the temporary file replaces the target. If
     anything fails, the target is unchanged and the temporary file is removed.

@@ -1,4 +1,4 @@
-"""Documentation of a record's fields: the text under each field, where `help()` shows it."""
+"""Documentation of record fields: the text under each field becomes visible in `help()`."""
 
 import ast
 import inspect
@@ -14,10 +14,10 @@ Value = TypeVar("Value")
 
 
 def documented(record: Record) -> Record:
-    """Give the fields of a record the texts that stand under them in its source.
+    """Give the fields of a record the texts under them in its source.
 
     A string under a field is documentation that Python itself drops. For a NamedTuple it becomes the `__doc__` of the field's
-    descriptor; for a dataclass it joins the class's docstring in a section `Attributes:`. Where the source is not at hand (a
+    descriptor; for a dataclass it joins the class's docstring in a section `Attributes:`. Where the source is not available (a
     compiled or frozen program, a class typed into a prompt) the record stays as it is.
 
     Args:
@@ -48,7 +48,7 @@ def documented(record: Record) -> Record:
 
 
 def generic(record: Record) -> Record:
-    """Let beartype check arguments that are a generic NamedTuple: of its two bases as written, it can only deal with `Generic`.
+    """Let beartype check arguments that are generic NamedTuples: of the two bases as written, it supports only `Generic`.
 
     Args:
         record: a class that was written as `class Name(NamedTuple, Generic[...])`.
@@ -62,26 +62,26 @@ def generic(record: Record) -> Record:
 
 
 def required(value: Value | None, name: str) -> Value:
-    """A value that may be absent elsewhere, where it has to be there.
+    """Return an optional value, and refuse None.
 
     Args:
-        value: of the field.
-        name: of the field, for the refusal.
+        value: value of the field.
+        name: name of the field, for the error message.
 
     Raises:
-        ValueError: it is absent.
+        ValueError: the value is None.
 
     Example:
         >>> required(3, "state.step")
         3
     """
     if value is None:
-        raise ValueError(f"{name} must be there, got None")
+        raise ValueError(f"{name} must not be None")
     return value
 
 
 def _texts_of(record: type) -> Mapping[str, str]:
-    """Field -> the text under it; nothing without the source."""
+    """Map each field to the text under it; empty without the source."""
     namespace = vars(sys.modules[record.__module__]) if record.__module__ in sys.modules else {}
     source = "".join(linecache.getlines(namespace.get("__file__") or "", namespace))
     tree = _class_alone(source, record.__qualname__) or ast.parse(source)
@@ -89,7 +89,7 @@ def _texts_of(record: type) -> Mapping[str, str]:
 
 
 def _class_alone(source: str, name: str) -> ast.Module | None:
-    """One class of the outermost level, parsed without the rest of its file, which would take most of an import's time."""
+    """Parse one top-level class without the rest of its file: parsing the file would take most of the import's time."""
     heads = list(re.finditer(rf"^class {name}\b", source, re.MULTILINE))
     if len(heads) != 1:
         return None
@@ -101,7 +101,7 @@ def _class_alone(source: str, name: str) -> ast.Module | None:
 
 
 def _fields(parent: ast.Module | ast.ClassDef | ast.FunctionDef, path: list[str]) -> Iterator[tuple[str, str]]:
-    """Each annotated field that a text follows, with that text, of the class at the end of a qualified name."""
+    """Yield each annotated field that a string follows, with that string, of the class with a qualified name."""
     body = parent.body
     if path:
         for node in body:

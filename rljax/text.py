@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    r"""One `\boxed{...}` of a text."""
+    r"""One `\boxed{...}` of a text: where it starts, and its content."""
 
     start: int
     """Position of the command's backslash."""
@@ -17,7 +17,7 @@ class Box(NamedTuple):
 def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
     r"""Find every `\boxed{...}` whose braces balance.
 
-    The text is read once, so one that holds nothing but open boxes costs no more than another. An escaped brace, `\{`, does
+    The text is read only once, so a text full of unclosed boxes takes no longer than any other. An escaped brace, `\{`, does
     not count as a brace.
 
     Args:
@@ -25,7 +25,7 @@ def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
         commands: names of the commands that count as a box, without the backslash.
 
     Returns:
-        The boxes in the order in which they close; an inner box stands before the box around it.
+        The boxes in the order in which they close; an inner box comes before the box around it.
 
     Example:
         >>> boxes(r"\boxed{1}, or \boxed{\frac{1}{2}}, or \boxed{3")
@@ -63,10 +63,10 @@ def one_line(error: BaseException) -> str:
 
 
 def printable(text: object) -> str:
-    """Replace every control character but line ends with its escape: a terminal would obey those that a model writes.
+    """Replace every unprintable character except line ends with its escape: a terminal would obey control characters.
 
     Args:
-        text: anything, as `str` writes it.
+        text: any object; `str` converts it.
 
     Returns:
         Printable characters and line ends.
@@ -79,10 +79,10 @@ def printable(text: object) -> str:
 
 
 def shortened(text: object, length: int) -> str:
-    """Keep the two ends of a long text: the question is at one, the answer at the other.
+    """Shorten a long text to its two ends, which usually hold the question and the answer.
 
     Args:
-        text: anything, as `str` writes it. Line ends around it are dropped.
+        text: any object; `str` converts it. Line ends at its start and end are dropped.
         length: characters to keep, an even number.
 
     Returns:

@@ -93,7 +93,7 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["export", str(run), str(folder)]) == 0
     assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
-    assert "exists already" in refused(capsys, "export", str(run), str(folder))
+    assert "already exists" in refused(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
     own = [
@@ -167,7 +167,7 @@ def test_help_names_every_command(capsys):
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
         (("train", "--resume", "./nowhere"), "nowhere"),
-        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be set too"),
+        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be set as well"),
         (("train", "--hosts", "2", "--host", "1"), "hosts=2 and host=1 need --coordinator"),
         (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "give the address as ADDRESS:PORT"),
         (("eval", "./nowhere"), "nowhere"),

@@ -181,13 +181,13 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (("--samples", "5", "--batch", "10"), "samples 4 there and 5 now"),
-        (("--seed", "1"), "seed 0 there and 1 now"),
+        (("--samples", "5", "--batch", "10"), "samples was 4 and is now 5"),
+        (("--seed", "1"), "seed was 0 and is now 1"),
         (("--top-k", "3"), "sampling"),
-        (("--limit", "3"), "limit null there and 3 now"),
-        (("--checkpoint", "last"), 'checkpoint "best" there and "last" now'),
+        (("--limit", "3"), "limit was null and is now 3"),
+        (("--checkpoint", "last"), 'checkpoint was "best" and is now "last"'),
         (("--reward", "math"), "reward "),
-        (("--batch", "4"), "rows_a_call 8 there and 4 now"),
+        (("--batch", "4"), "rows_a_call was 8 and is now 4"),
     ],
 )
 def test_other_settings_are_refused(run, sampled, whole, changed, said):
@@ -210,7 +210,7 @@ def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
     for broken in (lines[1], b"[]\n", b"{\n", b'{"problem": 0, "sample": 1}\n'):
         edited = lines[0] + broken + (lines[1] if broken == lines[1] else b"")
         (tmp_path / "samples.jsonl").write_bytes(edited)
-        with pytest.raises(InputError, match=r"samples.jsonl line [23] is not the answer that stands there"):
+        with pytest.raises(InputError, match=r"samples.jsonl line [23] is not the answer expected there"):
             evaluate(run, *sampled, "--out", tmp_path)
         assert (tmp_path / "samples.jsonl").read_bytes() == edited
 
@@ -308,7 +308,7 @@ def test_a_reward_that_was_passed_to_train_must_be_passed_again(judged_by_a_func
     out = tmp_path / "answers.jsonl"
     measures = evaluate_in_code(judged_by_a_function, reward=even_length, out=out).whole.measures
     assert measures["reward"].value == measures["avg@1"].value
-    with pytest.raises(InputError, match=r"reward .*even_length.* there and .*odd_length.* now"):
+    with pytest.raises(InputError, match=r"reward was .*even_length.* and is now .*odd_length"):
         evaluate_in_code(judged_by_a_function, reward=odd_length, out=out)
 
 

@@ -1,1 +1,1 @@
-"""Floor 3: the book. What the equations are, where each comes from, and what the documents about them get wrong."""
+"""Floor 3: the book: an index of the equations and their sources, and errata of documents about them."""

@@ -1,4 +1,4 @@
-"""Index of every equation that runs, read from the docstrings, so that it cannot drift from the code."""
+"""Index of all equations, read from their docstrings so that it cannot drift from the code."""
 
 import importlib
 import inspect
@@ -21,29 +21,29 @@ class Equation:
     """One equation, its source and its test."""
 
     name: str
-    """`module.function` of an op (`unpublished.module.function`), the name on the command line of an algorithm."""
+    """`module.function` of an op (`unpublished.module.function`), or the name of an algorithm on the command line."""
     summary: str
     """First line of its documentation."""
     equation: str
-    """The formula, not indented."""
+    """The formula, without indentation."""
     source: str
     """Paper and equation number."""
     module: str
     """Importable name of the module."""
     function: str
-    """Name in the module."""
+    """Name of the function in its module."""
     test: str
-    """File of its tests, from the root of the repository."""
+    """Path of its test file from the root of the repository."""
 
 
 def sections(docstring: str) -> dict[str, str]:
-    """Text of each titled section (`Args:` ...) of a docstring, not indented."""
+    """Split a docstring into its titled sections (`Args:` ...), and return the text of each without indentation."""
     parts = re.split(rf"^({'|'.join(SECTIONS)}):\n", docstring, flags=re.MULTILINE)
     return {title: inspect.cleandoc(f"\n{text}") for title, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def formula(docstring: str) -> str | None:
-    """The first `::` block, not indented; None where there is none."""
+    """Find the first `::` block of a docstring, and return it without indentation; None if there is none."""
     lines = docstring.splitlines()
     if "::" not in lines:
         return None
@@ -56,10 +56,10 @@ def formula(docstring: str) -> str | None:
 
 
 def read_op(function: Callable) -> Equation:
-    """Entry of an op.
+    """Read the entry of an op from its docstring.
 
     Raises:
-        ValueError: the docstring lacks a formula or a section; it names the function and what is missing.
+        ValueError: the docstring lacks a formula or a section; the message names the function and the missing part.
     """
     module = function.__module__.removeprefix(f"{ops.__name__}.")
     name = f"{module}.{function.__name__}"
@@ -83,10 +83,10 @@ def read_op(function: Callable) -> Equation:
 
 
 def read_algorithm(name: str, factory: Callable) -> Equation:
-    """Entry of an algorithm, whose first line names its source in parentheses.
+    """Read the entry of an algorithm from its docstring, whose first line names the source in parentheses.
 
     Raises:
-        ValueError: the docstring lacks a formula, or its first line a source.
+        ValueError: the docstring lacks a formula, or its first line has no source.
     """
     docstring = inspect.getdoc(factory)
     if docstring is None:
@@ -111,12 +111,12 @@ def read_algorithm(name: str, factory: Callable) -> Equation:
 def _formula_of(name: str, docstring: str) -> str:
     block = formula(docstring)
     if block is None:
-        raise ValueError(f"the docstring of {name} has no section '::', the formula")
+        raise ValueError(f"the docstring of {name} has no section '::' with the formula")
     return block
 
 
 def public_ops() -> Iterator[Callable]:
-    """Every public function that is defined in a module of `rljax.ops`, in the order of the files; published ones first."""
+    """Find every public function that is defined in a module of `rljax.ops`, in the order of the files; published ones first."""
     names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.") if not found.ispkg]
     for name in sorted(names, key=lambda name: name.count(".")):
         if name.rpartition(".")[2] in WITHOUT_EQUATIONS:
@@ -128,7 +128,7 @@ def public_ops() -> Iterator[Callable]:
 
 
 def equations() -> tuple[Equation, ...]:
-    """All equations: the ops, then the algorithms.
+    """Read all equations: the ops, then the algorithms.
 
     Raises:
         ValueError: a docstring lacks its formula or a section.
@@ -139,16 +139,16 @@ def equations() -> tuple[Equation, ...]:
 
 
 def find(query: str) -> tuple[Equation, ...]:
-    """Equations that hold every word of a query in their name, summary, formula or source, upper or lower case.
+    """Find the equations that have every word of a query in their name, summary, formula or source, ignoring case.
 
-    A query that is the full name of one (`gae.gae`, `dapo`, or a function's bare name) finds those of that name alone.
+    A query that is a full name (`gae.gae`, `dapo`, or a function's bare name) finds only the equations with that name.
     """
-    wanted = query.casefold().split()
+    words = query.casefold().split()
     everything = equations()
-    exact = tuple(entry for entry in everything if wanted in ([entry.name], [entry.function]))
+    exact = tuple(entry for entry in everything if words in ([entry.name], [entry.function]))
     if exact:
         return exact
-    return tuple(entry for entry in everything if all(word in _searched(entry) for word in wanted))
+    return tuple(entry for entry in everything if all(word in _searched(entry) for word in words))
 
 
 def _searched(entry: Equation) -> str:

@@ -1,4 +1,4 @@
-"""Errors of documents about these algorithms, each with a counterexample that runs."""
+"""Errors in documents about these algorithms, with counterexamples that run."""
 
 from string import ascii_lowercase
 
@@ -9,7 +9,7 @@ __all__ = ["Erratum", "Evidence", "errata", "run_all"]
 
 
 def errata() -> tuple[Erratum, ...]:
-    """All entries, in the order of their numbers."""
+    """Collect all entries, in the order of their numbers."""
     files = (errata_design_critic, errata_design_dapo, errata_design_group, errata_others)
     return tuple(sorted((entry for file in files for entry in file.ERRATA), key=_order))
 
@@ -20,5 +20,5 @@ def _order(entry: Erratum) -> tuple[int, str]:
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:
-    """Every entry with the evidence of its counterexample; None where there is nothing to compute."""
+    """Run every counterexample, and return each entry with its evidence; None if the entry has no counterexample."""
     return [(entry, None if entry.check is None else entry.check()) for entry in errata()]

@@ -1,7 +1,7 @@
 """Errata of the design document: foundations, schedules, VAPO and its critic (its Sections 2, 3 and 7).
 
-A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
-is refuted, which the tests use.
+Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
+which must not be refuted.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ MAX_LENGTH = 8192
 
 
 def undiscounted(gamma: float, step: int) -> float:
-    """Factor before the term of a step in Eq. 5 of the document: none."""
+    """Factor of a step's term in Eq. 5 of the document: 1, without a discount."""
     del gamma, step
     return 1.0
 
 
 def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted) -> Evidence:
-    """All four responses of two coin tokens, gamma = 0.5, reward 1 for a last token that is 1."""
+    """Enumerate the four responses of two binary tokens, with gamma = 0.5 and reward 1 if the last token is 1."""
     gamma, at = 0.5, jnp.zeros(2)
     tokens = jnp.array(list(product((0.0, 1.0), repeat=2)))
     to_go = monte_carlo_returns(tokens * jnp.array([[0.0, 1.0]]), jnp.ones((4, 2), bool), gamma=gamma)
@@ -44,8 +44,10 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
         return (jnp.exp(logp(at).sum(-1)) * (weights * logp(logits) * to_go).sum(-1)).sum()
 
     exact, ours = (float(jax.grad(function)(at)[1]) for function in (expected_return, theorem))
-    numbers = f"gamma = 0.5, slope in the logit of the second token: the theorem's {ours:.3f}, of J itself {exact:.3f}"
-    return Evidence(numbers, holds=abs(ours - exact) > 1e-6)
+    numbers = f"the theorem's {ours:.3f}, that of J itself {exact:.3f}"
+    return Evidence(
+        f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}", holds=abs(ours - exact) > 1e-6
+    )
 
 
 def inverted_warmup(step: int, warmup_steps: int) -> float:
@@ -54,7 +56,7 @@ def inverted_warmup(step: int, warmup_steps: int) -> float:
 
 
 def warmup(factor: Callable[[int, int], float] = inverted_warmup) -> Evidence:
-    """A warm-up of 100 steps starts low and is over at step 100."""
+    """Evaluate a warm-up of 100 steps, which should start low and stay at 1 after step 100."""
     try:
         start = f"{factor(0, 100):g}"
     except ZeroDivisionError:
@@ -65,12 +67,12 @@ def warmup(factor: Callable[[int, int], float] = inverted_warmup) -> Evidence:
 
 
 def length_adaptive_bound(length: int, alpha: float) -> float:
-    """Right side of Eq. 14 of the document over the variance of plain GAE."""
+    """Right side of Eq. 14 of the document, divided by the variance of plain GAE."""
     return 1 / (1 + alpha * length / MAX_LENGTH)
 
 
 def variance_ratio(length: int, alpha: float) -> float:
-    """Var of Eq. 12 of the document over Var of GAE, at the first token, for independent TD errors of one variance."""
+    """Variance of Eq. 12 of the document over that of GAE, at the first token, for independent TD errors of equal variance."""
 
     def weights(advantage: Callable) -> jax.Array:
         return jax.grad(lambda td: advantage(td)[0])(jnp.zeros(length))
@@ -82,14 +84,14 @@ def variance_ratio(length: int, alpha: float) -> float:
 
 
 def variance_bound(length: int, bound: Callable[[int, float], float] = length_adaptive_bound) -> Evidence:
-    """The variance is at most the bound, with alpha = 1 and independent TD errors."""
+    """Compare the variance ratio with the bound, for alpha = 1 and independent TD errors."""
     ratio, most = variance_ratio(length, alpha=1.0), bound(length, 1.0)
     numbers = f"T = {length}, L_max = {MAX_LENGTH}, alpha = 1: ratio {ratio:.6f}, bound {most:.6f}"
     return Evidence(numbers, holds=ratio > most + 1e-5)
 
 
 def value_loss_sign(sign: float = 1.0) -> Evidence:
-    """A step of gradient ascent on + c1 L_VF, V = 0 and return 1."""
+    """Take a step of gradient ascent on + c1 L_VF, from V = 0 and with return 1."""
 
     def loss(value: jax.Array) -> jax.Array:
         return value_loss(value, jnp.ones(1), jnp.ones(1, bool)).sum()
@@ -106,7 +108,10 @@ def offset_weights(td: jax.Array) -> jax.Array:
 
 
 def no_recursion(advantage: Callable[[jax.Array], jax.Array] = offset_weights) -> Evidence:
-    """In a recursion A_t = δ_t + c_t A_{t+1}, the weight of δ_2 in A_0 is its weight in A_1 times that of δ_1 in A_0."""
+    """Compare the weight of δ_2 in A_0 with its weight in A_1 times that of δ_1 in A_0.
+
+    A recursion A_t = δ_t + c_t A_{t+1} would make the two equal.
+    """
     weight = jax.jacobian(advantage)(jnp.zeros(3))
     direct, product = float(weight[0, 2]), float(weight[0, 1] * weight[1, 2])
     numbers = f"weight of the TD error two tokens ahead: {direct:.3f}; by a recursion it would be {product:.3f}"
@@ -114,12 +119,12 @@ def no_recursion(advantage: Callable[[jax.Array], jax.Array] = offset_weights) -
 
 
 def falling_lambda(length: int) -> float:
-    """Eq. 11 of the document at beta = 0 with the values of its Table 1, at an offset as large as the response."""
+    """Eq. 11 of the document at beta = 0 with the values of its Table 1, at an offset equal to the response length."""
     return float(LAMBDA_BASE * jnp.exp(-0.05 * length / MAX_LENGTH))
 
 
 def lambda_by_length(claimed: Callable[[int], float] = falling_lambda) -> Evidence:
-    """Lambda at two lengths, against VAPO's."""
+    """Compare lambda at two lengths with VAPO's."""
     short, long = claimed(100), claimed(1000)
     paper = length_adaptive_lambda(jnp.array([100.0, 1000.0]))
     numbers = f"lambda at 100 and 1000 tokens: {short:.3f} and {long:.3f}; VAPO's {paper[0]:.3f} and {paper[1]:.3f}"
@@ -127,19 +132,19 @@ def lambda_by_length(claimed: Callable[[int], float] = falling_lambda) -> Eviden
 
 
 def alpha_range(recommended: float = 0.05, low: float = 0.1, high: float = 1.0) -> Evidence:
-    """The recommended alpha against the range of its definition."""
+    """Compare the recommended alpha with the range in its definition."""
     numbers = f"Table 1 recommends {recommended:g}; the text under Eq. 11 allows [{low:g}, {high:g}]"
     return Evidence(numbers, holds=not low <= recommended <= high)
 
 
 def symmetric_clip(low: float = 0.2, high: float = 0.2) -> Evidence:
-    """The clip range of Table 1 of the document against VAPO's."""
+    """Compare the clip range in Table 1 of the document with VAPO's."""
     paper = BY_NAME["vapo"]().surrogate.keywords
     numbers = f"the document: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
     return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
 
 
-# Scores on AIME 2024 of VAPO's Table 1, each without the part.
+# AIME 2024 scores in VAPO's Table 1, each without one part.
 LEFT_OUT = {
     "value pretraining": 11,
     "decoupled GAE": 33,
@@ -149,12 +154,12 @@ LEFT_OUT = {
     "positive-example loss": 54,
     "group sampling": 55,
 }
-# Table 2 of the document: score after the part is put in.
+# Scores in Table 2 of the document, each after one part is added.
 PUT_IN = {"value pretraining": 11, "decoupled GAE": 33, "length-adaptive GAE": 45, "value model integration": 57}
 
 
 def ladder(claimed: dict[str, int] | None = None) -> Evidence:
-    """Each score of the document's ladder is the paper's score without that very part, or belongs to no part of the paper."""
+    """Compare the document's scores with the paper's scores without the same parts, and find parts that the paper does not have."""
     rows = PUT_IN if claimed is None else claimed
     swapped = [part for part, score in rows.items() if LEFT_OUT.get(part) == score]
     unknown = [f"{part} ({score})" for part, score in rows.items() if part not in LEFT_OUT]
@@ -168,7 +173,7 @@ ERRATA = (
         document=DESIGN,
         where="Theorem 2.1, Eq. 5",
         claim="The gradient of the discounted J of Eq. 3 is E[sum_t grad log pi(a_t | s_t) Q(s_t, a_t)]",
-        correction="gamma^t stands before the term of step t; without it the equation holds at gamma = 1 alone",
+        correction="The term of step t needs the factor gamma^t; without it the equation holds only at gamma = 1",
         source="arithmetic, by enumeration",
         check=policy_gradient_theorem,
     ),
@@ -186,7 +191,7 @@ ERRATA = (
         document=DESIGN,
         where="Theorem 3.1, a response of one token",
         claim="Var of the length-adaptive advantage <= Var of GAE / (1 + alpha T / L_max)",
-        correction="At T = 1 both sums have the l = 0 term alone, whose weight is 1: the ratio is 1",
+        correction="At T = 1 both sums have only the l = 0 term, whose weight is 1, so the ratio is 1",
         source="arithmetic",
         check=lambda: variance_bound(1),
     ),
@@ -195,7 +200,7 @@ ERRATA = (
         document=DESIGN,
         where="Theorem 3.1, a response as long as L_max",
         claim="Var of the length-adaptive advantage <= Var of GAE / (1 + alpha T / L_max)",
-        correction="lambda_base^(2l) has faded long before exp(-2 alpha l^2 / L_max) acts: the ratio stays near 1",
+        correction="lambda_base^(2l) vanishes long before exp(-2 alpha l^2 / L_max) matters, so the ratio stays near 1",
         source="arithmetic",
         check=lambda: variance_bound(MAX_LENGTH),
     ),
@@ -204,7 +209,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 10",
         claim="The objective to maximise is L_CLIP + c1 L_VF + ...",
-        correction="- c1 L_VF: the error of the critic is to fall",
+        correction="- c1 L_VF, because the critic's error must decrease",
         source="PPO, arXiv:1707.06347, Eq. 9",
         check=value_loss_sign,
     ),
@@ -213,7 +218,7 @@ ERRATA = (
         document=DESIGN,
         where="Eqs. 11-12",
         claim="The sum of (gamma lambda_l)^l TD errors is a generalised advantage estimate",
-        correction="(gamma lambda_l)^l is no product of one-step factors: no backward recursion computes the sum",
+        correction="(gamma lambda_l)^l is not a product of one-step factors, so no backward recursion computes the sum",
         source="GAE, arXiv:1506.02438, Eq. 16",
         check=no_recursion,
     ),
@@ -222,7 +227,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 11",
         claim="VAPO's lambda decays with the offset",
-        correction="lambda = 1 - 1/(alpha l) is one number a response and grows with the response's length",
+        correction="lambda = 1 - 1/(alpha l) is one number per response and grows with its length",
         source=f"{VAPO}, Eq. 4",
         check=lambda_by_length,
     ),
@@ -231,7 +236,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 11 and Table 1",
         claim="alpha lies in [0.1, 1.0]",
-        correction="The document's own table recommends 0.05 in [0.01, 0.1]; VAPO's alpha, of another formula, is 0.05",
+        correction="The document's own table recommends 0.05 in [0.01, 0.1]; VAPO's alpha is 0.05, in another formula",
         source="the document against itself",
         check=alpha_range,
     ),
@@ -259,7 +264,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 10 and Table 1, entropy",
         claim="VAPO has an entropy bonus of 0.01",
-        correction="There is none; clip-higher is what keeps the entropy up",
+        correction="There is none; clip-higher keeps the entropy up",
         source=VAPO,
         kind="documentary",
     ),

@@ -1,7 +1,7 @@
 """Errata of the design document: DAPO (its Section 4).
 
-A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
-is refuted, which the tests use.
+Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
+which must not be refuted.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ DAPO = "DAPO, arXiv:2503.14476"
 
 
 def document_clip(log_ratio: jax.Array, advantage: jax.Array) -> jax.Array:
-    """Eq. 29 of the document over its Eq. 26, with 0.2 on either side."""
+    """Eq. 29 of the document applied to its Eq. 26, with 0.2 on either side."""
     ratio = jnp.exp(log_ratio)
     positive = jnp.minimum(ratio * advantage, 1.2 * advantage)
     negative = jnp.maximum(ratio * advantage, 0.8 * advantage)
@@ -28,7 +28,7 @@ def document_clip(log_ratio: jax.Array, advantage: jax.Array) -> jax.Array:
 
 
 def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = document_clip) -> Evidence:
-    """A token of advantage -1 whose ratio has already fallen to 0.5."""
+    """Evaluate a token of advantage -1 whose ratio has already fallen to 0.5."""
 
     def value(log_ratio: jax.Array) -> jax.Array:
         return surrogate(log_ratio, -jnp.ones(1))[0]
@@ -41,48 +41,48 @@ def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = document
 
 
 def group_size_from_one(length: int) -> int:
-    """Eq. 27 of the document with its values."""
+    """Eq. 27 of the document with the document's values."""
     return max(1, 8 * 512 // length)
 
 
 def group_of_one(group_size: Callable[[int], int] = group_size_from_one) -> Evidence:
-    """A prompt of 2049 tokens, and the largest advantage in its group."""
+    """Compute the group size for a length of 2049 tokens, and the largest advantage in that group."""
     size = group_size(2049)
     rewards = jnp.arange(size, dtype=float)
     spread = float(jnp.abs(rewards - rewards.mean()).max())
     floored = int(adaptive_group_size(jnp.array(2049)))
-    numbers = f"length 2049: group of {size}, largest advantage {spread:g} whatever the reward; with the floor {floored}"
+    numbers = f"length 2049: group of {size}, largest advantage {spread:g} whatever the reward; with a floor {floored}"
     return Evidence(numbers, holds=size == 1 and spread == 0)
 
 
 def dapo_clip(low: float = 0.1, high: float = 0.3) -> Evidence:
-    """The clip range of Table 3 of the document against DAPO's."""
+    """Compare the clip range in Table 3 of the document with DAPO's."""
     paper = BY_NAME["dapo"]().surrogate.keywords
     numbers = f"the document: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
     return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
 
 
 def keep_everything(rewards: jax.Array) -> jax.Array:
-    """Algorithm 3 of the document: a prompt is kept whatever its outcomes."""
+    """Algorithm 3 of the document, which keeps a prompt whatever its outcomes."""
     return jnp.ones(rewards.shape[:-1], bool)
 
 
 def useless_groups(keep: Callable[[jax.Array], jax.Array] = keep_everything) -> Evidence:
-    """A group that is right throughout."""
+    """Evaluate a group whose responses are all right."""
     rewards = jnp.ones((1, 4))
-    kept, teaches = bool(keep(rewards)[0]), float(jnp.abs(group_normalized(rewards)).max())
+    is_kept, largest = bool(keep(rewards)[0]), float(jnp.abs(group_normalized(rewards)).max())
     paper = bool(has_mixed_outcomes(rewards)[0])
-    numbers = f"4 of 4 correct: kept {kept}, largest advantage {teaches:g}; the paper keeps it: {paper}"
-    return Evidence(numbers, holds=kept and teaches == 0)
+    numbers = f"4 of 4 correct: kept {is_kept}, largest advantage {largest:g}; kept by the paper: {paper}"
+    return Evidence(numbers, holds=is_kept and largest == 0)
 
 
 def stated(claimed: float, primary: float, quantity: str) -> Evidence:
-    """A number of the document against the paper's."""
+    """Compare a number in the document with the paper's."""
     return Evidence(f"{quantity}: {claimed:g} in the document, {primary:g} in the paper", holds=claimed != primary)
 
 
 def exploration_gradient(low: float = 0.2, high: float = 0.28) -> jax.Array:
-    """Gradient in the logits of a two-token policy that DAPO's clip adds to the symmetric one, at ratio 1.25 and A = 1."""
+    """Gradient that DAPO's clip adds to that of the symmetric clip, in the logits of a two-token policy at ratio 1.25 and A = 1."""
     behaviour = jnp.log(jnp.array([0.4]))
     logits = jnp.zeros(2)
 
@@ -93,7 +93,7 @@ def exploration_gradient(low: float = 0.2, high: float = 0.28) -> jax.Array:
 
 
 def vector_above_zero(extra: Callable[[], jax.Array] = exploration_gradient) -> Evidence:
-    """Signs of the components of the extra gradient."""
+    """Check the signs of the components of the extra gradient."""
     delta = extra()
     return Evidence(f"ratio 1.25, A = 1: the extra gradient is {delta.tolist()}", holds=not bool((delta > 0).all()))
 
@@ -106,14 +106,14 @@ def penalty_of_document(length: float, complexity: float, reward: float) -> floa
 
 
 def unused_complexity(penalty: Callable[[float, float, float], float] = penalty_of_document) -> Evidence:
-    """The penalty of 200 tokens at three complexities."""
+    """Compute the penalty of 200 tokens at three complexities."""
     values = [[penalty(200.0, complexity, reward) for complexity in (0.0, 1.0, 100.0)] for reward in (1.0, -1.0)]
     shown = "; ".join(", ".join(f"{value:.3f}" for value in row) for row in values)
     return Evidence(f"at complexity 0, 1, 100: {shown}", holds=all(len(set(row)) == 1 for row in values))
 
 
 def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """One correct of four: rewards of +1 and -1, and of +10 and -10."""
+    """Compare the advantages of one correct response of four under rewards of +1 and -1 and under rewards of +10 and -10."""
     rewards = jnp.array([1.0, -1.0, -1.0, -1.0])
     once, tenfold = float(advantage(rewards)[0]), float(advantage(10 * rewards)[0])
     numbers = f"advantage of the correct one: {once:.3f}, with rewards times 10: {tenfold:.3f}"
@@ -121,10 +121,10 @@ def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centere
 
 
 def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16) -> Evidence:
-    """The constant that Eq. 36 of the document needs for a policy with this chance of success, after 1/(100 start) updates.
+    """Compute the constant that Eq. 36 of the document needs if the policy starts with success probability p = start.
 
-    As long as no response has succeeded, every group is dropped and nothing is updated: after k updates that is so with
-    probability (1 - p)^(group k), and J(π*) - J(π) is then 1 - p.
+    As long as no response has succeeded, every group is dropped and the policy does not change. After k updates this is still so
+    with probability (1 - p)^(group k), and then J(π*) - J(π) is 1 - p. Here k is 1/(100 p).
     """
     if bool(has_mixed_outcomes(jnp.zeros((1, group)))[0]):
         raise AssertionError("a group without a success must be dropped")
@@ -132,7 +132,7 @@ def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16)
     gaps = [(1 - start) ** (group * k + 1) for start, k in zip(starts, updates, strict=True)]
     constants = [gap * k**0.5 for gap, k in zip(gaps, updates, strict=True)]
     shown = ", ".join(f"{c:.1f} from {start:g}" for c, start in zip(constants, starts, strict=True))
-    return Evidence(f"least C: {shown}", holds=constants[-1] > 10 * constants[0])
+    return Evidence(f"smallest C: {shown}", holds=constants[-1] > 10 * constants[0])
 
 
 ERRATA = (
@@ -141,7 +141,7 @@ ERRATA = (
         document=DESIGN,
         where="Eqs. 26 and 29",
         claim="For A <= 0 the clip is max(r A, (1 - eps_low) A)",
-        correction="min(r A, (1 - eps_low) A): the min of Eq. 29 over the max is always r A, which never clips",
+        correction="min(r A, (1 - eps_low) A): the min of Eq. 29 with this max is always r A, so nothing is clipped",
         source="PPO, arXiv:1707.06347, Eq. 7",
         check=lower_clip,
     ),
@@ -150,7 +150,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 27",
         claim="G(l) = max(1, floor(8 * 512 / l)) responses keep the variance of the gradient constant",
-        correction="At least 2: past 2048 tokens the group is one response, whose group-relative advantage is 0",
+        correction="At least 2: beyond 2048 tokens the group is one response, whose group-relative advantage is 0",
         source="arithmetic",
         check=group_of_one,
     ),
@@ -242,8 +242,8 @@ ERRATA = (
         number="20",
         document=DESIGN,
         where="Theorem 4.1, Eq. 36",
-        claim="E[J(pi*) - J(pi_k)] <= C / sqrt(k), C depending on the clip range and the variance of dynamic sampling alone",
-        correction="C depends on where training begins without bound: a group without a success is dropped and teaches nothing",
+        claim="E[J(pi*) - J(pi_k)] <= C / sqrt(k), where C depends only on the clip range and the variance of dynamic sampling",
+        correction="C also depends on the initial policy, without bound: a group without a success is dropped and changes nothing",
         source="arithmetic",
         check=rate_constant,
     ),

@@ -1,7 +1,7 @@
 """Errata of the design document: GRPO and group-relative advantages (its Section 5).
 
-A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
-is refuted, which the tests use.
+Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
+which must not be refuted.
 """
 
 from collections.abc import Callable
@@ -20,29 +20,29 @@ GRPO = "GRPO, arXiv:2402.03300"
 
 
 def outcomes(size: int) -> jax.Array:
-    """All groups of a fair 0/1 reward, each as likely, `[2^size, size]`."""
+    """All groups of fair 0/1 rewards, equally likely, `[2^size, size]`."""
     return jnp.array(list(product((0.0, 1.0), repeat=size)))
 
 
 def exact_variance(size: int) -> float:
-    """Var of a response's centred reward, over all groups of a fair 0/1 reward (sigma^2 = 1/4)."""
+    """Variance of a response's centred reward over all groups of fair 0/1 rewards (sigma^2 = 1/4)."""
     return float(jnp.square(group_centered(outcomes(size))[:, 0]).mean())
 
 
 def dropped_covariance(size: int, variance: float) -> float:
-    """Eq. 50 of the document, left of its second equals sign."""
+    """Expression before the second equals sign in Eq. 50 of the document."""
     return variance + variance / size
 
 
 def derivation(line: Callable[[int, float], float] = dropped_covariance) -> Evidence:
-    """The line against the exact variance in groups of 4."""
+    """Compare a line of the derivation with the exact variance in groups of 4."""
     exact, claimed = exact_variance(4), line(4, 0.25)
     numbers = f"K = 4, sigma^2 = 0.25: the derivation's line gives {claimed:.4f}, enumeration {exact:.4f}"
     return Evidence(numbers, holds=abs(claimed - exact) > 1e-6)
 
 
 def variance_falls(variance: Callable[[int], float] = exact_variance) -> Evidence:
-    """The variance in groups of 2, 4 and 8."""
+    """Compute the variance in groups of 2, 4 and 8."""
     sizes = (2, 4, 8)
     values = [variance(size) for size in sizes]
     shown = ", ".join(f"{value:.5f} at K = {size}" for size, value in zip(sizes, values, strict=True))
@@ -53,16 +53,16 @@ TABLE_15 = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
 
 
 def relabelled(measured: dict[int, float] | None = None) -> Evidence:
-    """Distance of the entries from 1 - 1/K, to the digits printed."""
+    """Compute how far the entries are from 1 - 1/K, at the precision printed."""
     column = TABLE_15 if measured is None else measured
-    away = max(abs(value - (1 - 1 / size)) for size, value in column.items())
+    distance = max(abs(value - (1 - 1 / size)) for size, value in column.items())
     return Evidence(
-        f"largest distance of the column from 1 - 1/K: {away:.4f} (printed to 0.01)", holds=away <= 0.005 + 1e-9
+        f"largest distance of the column from 1 - 1/K: {distance:.4f} (printed to 0.01)", holds=distance <= 0.005 + 1e-9
     )
 
 
 def scale_invariance(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """Rewards 1 and 0, and the same times 10."""
+    """Compare the advantages under rewards 1 and 0 and under rewards 10 and 0."""
     rewards = jnp.array([1.0, 0.0])
     once, tenfold = float(advantage(rewards)[0]), float(advantage(10 * rewards)[0])
     numbers = f"advantage of the better of two: {once:.3f}, with rewards times 10: {tenfold:.3f}"
@@ -70,7 +70,7 @@ def scale_invariance(advantage: Callable[[jax.Array], jax.Array] = group_centere
 
 
 def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evidence:
-    """Weights in the loss of responses of 1 and 3 tokens."""
+    """Compare the weights in the loss of responses of 1 and 3 tokens."""
     mask = jnp.array([[1, 0, 0], [1, 1, 1]], bool)
     short, long = (float(total) for total in weights(mask).sum(-1))
     paper = float(sequence_mean(mask)[0, 0])
@@ -79,7 +79,10 @@ def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evi
 
 
 def stationarity_bound(gap: float = 0.5 - 1.0) -> Evidence:
-    """First term of Eq. 53 of the document for a policy that is right half the time (J = 0.5) when J* = 1, eta = 0.1, K = 4."""
+    """Compute the first term of Eq. 53 of the document for a policy that is right half the time.
+
+    Then J = 0.5 and J* = 1; eta is 0.1 and K is 4.
+    """
     bound = 2 * gap / (0.1 * 4**0.5)
     return Evidence(f"J(theta_0) = 0.5, J* = 1: a squared norm would be at most {bound:g} + O(1/sqrt k)", holds=bound < 0)
 
@@ -90,14 +93,14 @@ def quality_baseline(rewards: jax.Array, quality: jax.Array) -> jax.Array:
 
 
 def same_equation(other: Callable[[jax.Array, jax.Array], jax.Array] = quality_baseline) -> Evidence:
-    """Eq. 39 of the document and the other on the same rewards and weights."""
+    """Compare Eq. 39 of the document with another equation on the same rewards and weights."""
     rewards, weights = jnp.array([1.0, 0.0, 3.0]), jnp.array([0.5, 1.0, 2.0])
-    away = float(jnp.abs(weighted_centered(rewards, weights) - other(rewards, weights)).max())
-    return Evidence(f"rewards 1, 0, 3, weights 0.5, 1, 2: the two differ by {away:.1g}", holds=away < 1e-6)
+    difference = float(jnp.abs(weighted_centered(rewards, weights) - other(rewards, weights)).max())
+    return Evidence(f"rewards 1, 0, 3, weights 0.5, 1, 2: the two differ by {difference:.1g}", holds=difference < 1e-6)
 
 
 def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """One correct of four."""
+    """Compare the advantages of one correct response of four."""
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
     ours, paper = float(advantage(rewards)[0]), float(group_normalized(rewards)[0])
     numbers = f"rewards 1, 0, 0, 0: advantage {ours:.3f} of the first; the paper's {paper:.3f}"
@@ -105,12 +108,12 @@ def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) ->
 
 
 def no_penalty(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
-    """Penalty of Eq. 37 of the document for a distance from the reference: none."""
+    """Penalty of Eq. 37 of the document for a distance from the reference: always 0."""
     return jnp.zeros_like(logp - ref_logp)
 
 
 def missing_kl(penalty: Callable[[jax.Array, jax.Array], jax.Array] = no_penalty) -> Evidence:
-    """A token that the policy gives 1/4 and the reference 1/2."""
+    """Evaluate a token with probability 1/4 under the policy and 1/2 under the reference."""
     logp, ref_logp = jnp.log(jnp.array([0.25])), jnp.log(jnp.array([0.5]))
     ours, paper = float(penalty(logp, ref_logp)[0]), float(k3(logp, ref_logp)[0])
     numbers = f"pi = 1/4, pi_ref = 1/2: penalty {ours:.4f}; the paper's k3 {paper:.4f}"
@@ -123,7 +126,7 @@ ERRATA = (
         document=DESIGN,
         where="Theorem 5.2, Eqs. 48-50",
         claim="Var = sigma^2 + sigma^2 / K = sigma^2 (1 - 1/K)",
-        correction="The sides differ by 2 sigma^2 / K, the covariance of a reward with its own mean; the result is right",
+        correction="The sides differ by 2 sigma^2 / K, twice the covariance of a reward with the group mean; the result is right",
         source="arithmetic, by enumeration",
         check=derivation,
     ),
@@ -186,7 +189,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 53",
         claim="The squared gradient norm is at most 2 (J(theta_0) - J*) / (eta sqrt K) + ...",
-        correction="J* - J(theta_0): when J is maximised the stated bound is negative",
+        correction="J* - J(theta_0); because J is maximised, the printed bound is negative",
         source="arithmetic",
         check=stationarity_bound,
     ),

@@ -1,7 +1,7 @@
 """Errata of the other documents: two introductions, a guide, a table of methods, and one result as it is quoted.
 
-A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
-is refuted, which the tests use.
+Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
+which must not be refuted.
 """
 
 from collections.abc import Callable
@@ -26,20 +26,20 @@ GRPO = "GRPO, arXiv:2402.03300"
 
 
 def response_weights(weights: Callable[[jax.Array], jax.Array]) -> tuple[float, float]:
-    """Shares in the loss of a response of 1 token and of one of 3."""
+    """Weights in the loss of a response of 1 token and of a response of 3 tokens."""
     short, long = weights(jnp.array([[1, 0, 0], [1, 1, 1]], bool)).sum(-1)
     return float(short), float(long)
 
 
 def sample_level(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
-    """The normalisation of the printed loss against DAPO's."""
+    """Compare the normalisation of the printed loss with DAPO's."""
     ours, paper = response_weights(weights), response_weights(token_mean)
     numbers = "responses of 1 and 3 tokens weigh {:.2f} and {:.2f}; in DAPO {:.2f} and {:.2f}".format(*ours, *paper)
     return Evidence(numbers, holds=abs(ours[1] - paper[1]) > 1e-6)
 
 
 def symmetric(high: float = 0.2) -> Evidence:
-    """A token of advantage 1 whose ratio has grown to 1.25."""
+    """Evaluate a token of advantage 1 whose ratio has grown to 1.25."""
     at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
     paper = BY_NAME["dapo"]().surrogate
     ours, theirs = float(clipped(at, advantage, high=high)[0]), float(paper(at, advantage)[0])
@@ -48,13 +48,13 @@ def symmetric(high: float = 0.2) -> Evidence:
 
 
 def constraint_to_old(logits: jax.Array, old: jax.Array, reference: jax.Array) -> float:
-    """D_KL(old || new), the document's constraint, which does not know the reference."""
+    """D_KL(old || new), the document's constraint, which ignores the reference."""
     del reference
     return float(exact_kl(old, logits))
 
 
 def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = constraint_to_old) -> Evidence:
-    """A policy that is still the old one, but not the reference."""
+    """Evaluate a policy that still equals the old one but differs from the reference."""
     new, reference = jnp.log(jnp.array([0.25, 0.75])), jnp.log(jnp.array([0.5, 0.5]))
     ours, paper = distance(new, new, reference), float(k3(new[:1], reference[:1])[0])
     numbers = f"new = old = 1/4, reference 1/2: document {ours:.4f}, GRPO's penalty k3 of the token {paper:.4f}"
@@ -62,7 +62,7 @@ def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = co
 
 
 def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """The document's example, R = 0.7, 0.5, 0.9."""
+    """Compute the document's example, R = 0.7, 0.5, 0.9."""
     rewards = jnp.array([0.7, 0.5, 0.9])
     ours, paper = advantage(rewards), group_normalized(rewards, eps=0.0, ddof=0)
     shown = [", ".join(f"{value:+.2f}" for value in values) for values in (ours, paper)]
@@ -95,7 +95,7 @@ def undefined_name(code: str = OVERLONG) -> Evidence:
 
 
 def penalty_start(start: int = 20480) -> Evidence:
-    """Penalties at the token where the document lets them start, and at the paper's."""
+    """Compute the penalty at the length where it starts according to the document, and according to the paper."""
     lengths = jnp.array([16384, 16385, 20480])
     at = [float(value) for value in soft_overlong_penalty(lengths, max_length=20480, cache=4096)]
     first = 16384 if at[0] == 0 and at[1] < 0 else None
@@ -104,31 +104,31 @@ def penalty_start(start: int = 20480) -> Evidence:
 
 
 def favours_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Weight of a long response under a mean over all tokens, against a mean over responses."""
+    """Compare the weights of a long response under a mean over all tokens and under a mean over responses."""
     ours, per_response = response_weights(weights), response_weights(sequence_mean)
-    numbers = f"of a response of 3 tokens beside one of 1: {ours[1]:.2f}; with a mean a response {per_response[1]:.2f}"
+    numbers = f"of a response of 3 tokens beside one of 1: {ours[1]:.2f}; with a mean per response {per_response[1]:.2f}"
     return Evidence(f"weight {numbers}", holds=ours[1] > per_response[1])
 
 
 def unclamped(length: int) -> float:
-    """The document's lambda."""
+    """The document's lambda, without a clamp."""
     return 1 - 1 / (0.05 * length)
 
 
 def negative_lambda(lambda_: Callable[[int], float] = unclamped) -> Evidence:
-    """Lambda of short responses."""
+    """Compute lambda for short responses."""
     shown = ", ".join(f"{lambda_(length):.3f} at {length}" for length in (1, 10, 19, 20))
     clamped = float(length_adaptive_lambda(jnp.array(10.0)))
     return Evidence(f"{shown} tokens; clamped {clamped:g} at 10", holds=min(lambda_(length) for length in (1, 10, 19)) < 0)
 
 
 def plain_mean(probabilities: jax.Array) -> float:
-    """The expectation over q read as the mean of the group's q."""
+    """The expectation over q, read as the mean of the group's q."""
     return float(probabilities.mean())
 
 
 def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence:
-    """Two responses of one token, with q = 0.9 and 0.6."""
+    """Compute the denominator for two responses of one token, with q = 0.9 and 0.6."""
     q = jnp.array([0.9, 0.6])
     ours = estimate(q)
     paper = float(jnp.exp(group_expectation_log_denominator(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool)))[0, 0, 0])
@@ -137,7 +137,7 @@ def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence
 
 
 def buffer(cache: int = 4906) -> Evidence:
-    """The expected length plus the buffer, against the maximum."""
+    """Compare the expected length plus the buffer with the maximum."""
     begin = 20480 - cache
     numbers = f"16384 + {cache} = {16384 + cache}, not 20480; with it the penalty would begin at {begin}"
     return Evidence(numbers if cache != 4096 else f"16384 + {cache} = {16384 + cache}", holds=16384 + cache != 20480)
@@ -152,7 +152,7 @@ def expectation_gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
 
 
 def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = expectation_gradient) -> Evidence:
-    """pi = (1/2, 1/2), reference (1/4, 3/4): the gradient of the term against that of GRPO's, in expectation."""
+    """Compare the gradient of this KL term with the expected gradient of GRPO's, for pi = (1/2, 1/2) and reference (1/4, 3/4)."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
 
     def sampled(x: jax.Array) -> jax.Array:
@@ -160,17 +160,19 @@ def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = ex
         return (probability * k3(jax.nn.log_softmax(x), reference)).sum()
 
     ours, paper = float(gradient(logits, reference)[0]), float(jax.grad(sampled)(logits)[0])
-    numbers = f"slope in the first logit: the expectation's {ours:.4f}, sampled k3's {paper:.4f}"
+    numbers = (
+        f"derivative with respect to the first logit: that of the expectation {ours:.4f}, that of sampled k3 {paper:.4f}"
+    )
     return Evidence(numbers, holds=abs(ours - paper) > 1e-4)
 
 
 def swapped_kl(policy: jax.Array, reference: jax.Array) -> jax.Array:
-    """D_KL(P || Q) with the reference for P, as the document's legend has it."""
+    """D_KL(P || Q) with the reference as P, as in the document's legend."""
     return exact_kl(reference, policy)
 
 
 def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) -> Evidence:
-    """The legend's reading of D_KL(P || Q) against D_KL(pi_theta || pi_ref), which the document's objective has."""
+    """Compare D_KL(P || Q) as the legend reads it with D_KL(pi_theta || pi_ref) in the document's objective."""
     policy, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     ours, objective = float(divergence(policy, reference)), float(exact_kl(policy, reference))
     numbers = f"pi = 1/2, 1/2, ref = 1/4, 3/4: by the legend {ours:.4f}, in the objective {objective:.4f}"
@@ -178,7 +180,7 @@ def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) 
 
 
 def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """One correct of four."""
+    """Compare the advantages of one correct response of four."""
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
     ours, paper = float(advantage(rewards)[0]), float(group_normalized(rewards)[0])
     numbers = f"rewards 1, 0, 0, 0: {ours:.3f} for the first, with std {paper:.3f}"
@@ -186,7 +188,7 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
 
 
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
-    """A reward normalisation in the group against GPG's default."""
+    """Compare rewards that are normalised in the group with GPG's default advantage."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
     ours, paper = (
         float(advantage(rewards)[0, 0]),
@@ -197,7 +199,7 @@ def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) 
 
 
 def best_pass_rate(best: Callable[[float], float] = lambda beta: 0.5) -> Evidence:
-    """Divergence at the claimed best pass rate against that at other rates, at beta = 0.5."""
+    """Compare the divergence at the claimed best pass rate with that at other rates, for beta = 0.5."""
     beta = 0.5
     rates = jnp.linspace(0.0, 1.0, 1001)
     divergence = rl_kl_from_pass_rate(rates, beta=beta)
@@ -252,7 +254,7 @@ ERRATA = (
         document=UNDERSTANDING,
         where="Application of GRPO, example",
         claim="R = 0.7, 0.5, 0.9 have the advantages 0, -0.2, +0.2",
-        correction="Divided by the standard deviation: 0, -1.22, +1.22",
+        correction="After division by the standard deviation they are 0, -1.22, +1.22",
         source=f"{GRPO}, Section 4.1.2",
         check=three_rewards,
     ),
@@ -261,7 +263,7 @@ ERRATA = (
         document=ADVANCED,
         where="Overlong Reward Shaping, code",
         claim="penalty = -(length - soft_start) / cache_length",
-        correction="soft_start is undefined; max_length - cache_length is meant",
+        correction="soft_start is undefined; it must be max_length - cache_length",
         source=f"{DAPO}, Eq. 13",
         check=undefined_name,
     ),
@@ -297,7 +299,7 @@ ERRATA = (
         document=ADVANCED,
         where="GEPO, Key Innovation",
         claim="w = p / E_q[q], with no word on how a group of samples gives the expectation",
-        correction="sum_j q_j^2 / sum_j q_j over the group; the mean of q is another number",
+        correction="sum_j q_j^2 / sum_j q_j over the group; the mean of q is a different number",
         source="GEPO, arXiv:2508.17850, Section 3",
         check=denominator,
     ),
@@ -315,7 +317,7 @@ ERRATA = (
         document=REVIEW,
         where="GRPO, Group Computation",
         claim="A_i = R_i - mean(R)",
-        correction="Divided by std(R), as the document has it further on, in its Eq. 9",
+        correction="(R_i - mean(R)) / std(R), as in the document's own Eq. 9",
         source=f"{GRPO}, Section 4.1.2",
         check=review_advantage,
     ),
@@ -324,7 +326,7 @@ ERRATA = (
         document=REVIEW,
         where="GRPO Objective Function",
         claim="The KL term is the expectation of log pi_theta / pi_ref",
-        correction="It is k3 of the sampled token, whose expected gradient is another",
+        correction="It is k3 of the sampled token, whose expected gradient is different",
         source=f"{GRPO}, Eq. 4",
         check=kl_as_expectation,
     ),
@@ -360,7 +362,7 @@ ERRATA = (
         document=TABLE,
         where="row of GPG",
         claim="GPG keeps stability by normalising rewards in the group",
-        correction="Its default divides by 1: the group mean is taken off and nothing else",
+        correction="Its default divides by 1: it only subtracts the group mean",
         source="GPG, arXiv:2504.02546",
         check=gpg_divides,
     ),
@@ -368,7 +370,7 @@ ERRATA = (
         number="18",
         document=BAE,
         where="choice of prompts",
-        claim="Prompts of pass rate 1/2 have the largest divergence between initial and optimal policy",
+        claim="Prompts with a pass rate of 1/2 have the largest divergence between initial and optimal policy",
         correction="The maximum lies at p = beta - 1/(e^(1/beta) - 1), which is 1/2 only in the limit of a large beta",
         source="arithmetic, from KL = log(1 - p + p e^(1/beta)) - p/beta",
         check=best_pass_rate,

@@ -1,4 +1,4 @@
-"""Records of the errata, and the documents that they are about."""
+"""The records of errata, and the titles of the documents that they are about."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 from rljax.records import documented
 
-DESIGN = "The design document: the unpublished draft that this library was started from"
+DESIGN = "The design document: the unpublished draft from which this library started"
 UNDERSTANDING = "Understanding GRPO, DAPO, and VAPO"
 ADVANCED = "Advanced RL Algorithms for LLM Training"
 REVIEW = "DAPO: A Revolutionary RL Algorithm from ByteDance"
@@ -20,9 +20,9 @@ class Evidence:
     """Result of a counterexample."""
 
     numbers: str
-    """The figures, in words."""
+    """The computed numbers, in words."""
     holds: bool
-    """The figures refute the claim."""
+    """Whether the numbers refute the claim."""
 
 
 @documented
@@ -31,18 +31,18 @@ class Erratum:
     """A wrong claim of a document, and its correction."""
 
     number: str
-    """Order and label, such as `9b`; the letters are parts of one error."""
+    """Number, such as `9b`; entries that differ only in the letter are parts of one error."""
     document: str
-    """Title."""
+    """Title of the document."""
     where: str
-    """Equation, theorem, table or section."""
+    """Equation, theorem, table or section of the document."""
     claim: str
     """The claim, in short."""
     correction: str
-    """The right form."""
+    """The correct statement."""
     source: str
-    """Source of the right form: a paper, or arithmetic."""
+    """Source of the correction: a paper, or arithmetic."""
     check: Callable[[], Evidence] | None = None
-    """Computes the counterexample; None where there is nothing to compute."""
+    """Function that computes the counterexample; None if there is nothing to compute."""
     kind: Literal["computed", "documentary"] = "computed"
-    """`computed`, or `documentary` where a document is compared with the paper that it reports."""
+    """`computed`, or `documentary` if the document is compared with the paper that it describes."""

@@ -1,4 +1,7 @@
-"""Floor 6: the commands. Each module holds the records that Tyro reads and what runs them; heavy imports wait until then."""
+"""Floor 6: the commands. Each module holds the record that Tyro parses for a command, and the function that runs the command.
+
+Heavy imports are inside these functions, so that `--help` stays fast.
+"""
 
 import os
 import sys
@@ -23,21 +26,22 @@ from rljax.errors import InputError
 
 PROGRAM = """Reinforcement learning for language models in JAX.
 
-rljax train                          a small model learns arithmetic, from random weights, in minutes on a CPU
+rljax train                          teach a small model arithmetic, from random weights, in minutes on a CPU
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
-rljax preprocess INPUT OUTPUT        check a dataset, drop what is bad or repeated, measure the rest
-rljax reward-model PAIRS             a reward model from preference pairs
-rljax eval RUN                       how good is it on held-out problems: greedy, avg@k, pass@k, maj@k
-rljax sample RUN --prompt "3+4+5="   ask it something
-rljax plot RUN [RUN ...]             its curves, or several runs in one picture
-rljax export RUN FOLDER              a Hugging Face folder of its model
-rljax algorithms                     what --algorithm takes, with options
-rljax equations [WORDS ...]          every equation: formula, paper, function, test
-rljax errata                         errors of documents about these algorithms, each with its counterexample computed
+rljax preprocess INPUT OUTPUT        check a dataset, drop bad and repeated rows, measure the rest
+rljax reward-model PAIRS             train a reward model on preference pairs
+rljax eval RUN                       measure accuracy on held-out problems: greedy, avg@k, pass@k, maj@k
+rljax sample RUN --prompt "3+4+5="   continue a prompt
+rljax plot RUN [RUN ...]             draw the curves of a run, or several runs in one picture
+rljax export RUN FOLDER              write the run's model as a Hugging Face folder
+rljax algorithms                     list the algorithms and their options
+rljax equations [WORDS ...]          list every equation: formula, paper, function, test
+rljax errata                         list errors in documents about these algorithms, and compute a counterexample to each
 
-`rljax COMMAND --help` explains each."""
+`rljax COMMAND --help` explains a command."""
 
 UNREAD = 141
+"""Exit code when the reader of the pipe has gone, as after SIGPIPE (128 + 13)."""
 
 COMMANDS: MappingProxyType[str, tuple[type, Callable[[Any], int]]] = MappingProxyType(
     {
@@ -53,17 +57,17 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[[Any], int]]] = MappingProx
         "errata": (Errata, run_errata),
     }
 )
-"""Name of a command -> the record that Tyro reads, and what runs it."""
+"""Name of a command -> the record that Tyro parses, and the function that runs the command."""
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "load_experiment", "main", "starting_config"]
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """Read a command line into the record of its command, through Tyro's subcommands.
+    """Parse a command line into the record of its command, as a subcommand of Tyro.
 
     Raises:
-        InputError: settings that `train` cannot start from.
-        SystemExit: Tyro's, for `--help` and for what it cannot read.
+        InputError: `train` cannot start from these settings.
+        SystemExit: raised by Tyro for `--help` and for arguments that it cannot parse.
     """
     defaults = {"train": Train(starting_config(arguments[1:]))} if arguments[0] == "train" else {}
     commands: list[Any] = [
@@ -74,7 +78,11 @@ def parse(arguments: Sequence[str]) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, 2 for something to correct, 130 after Ctrl-C, 141 if the pipe's reader has left."""
+    """Run one command and return its exit code.
+
+    The code is 0 for success, 1 if `errata` finds a claim that is not refuted, 2 for an input to correct, 130 after Ctrl-C, and
+    141 if the reader of the pipe has gone.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words[0] in ("-h", "--help"):
         print(PROGRAM)
@@ -95,5 +103,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("rljax: interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `rljax equations | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
         return UNREAD

@@ -15,7 +15,7 @@ class Algorithms:
     """List the algorithms and their options."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
-    """Only these."""
+    """Names of the algorithms to list; by default all."""
 
 
 @documented
@@ -24,16 +24,16 @@ class Equations:
     """List every equation with its source, or print the formulas that match."""
 
     query: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Words that name, formula or source must hold; a function's or an algorithm's name prints just it."""
+    """Words to find in names, summaries, formulas and sources. The name of a function or an algorithm prints only that one."""
 
 
 @dataclass(frozen=True)
 class Errata:
-    """Recompute the counterexample to every known error of the documents about these algorithms."""
+    """Recompute the counterexample to every known error in documents about these algorithms."""
 
 
 def run_algorithms(command: Algorithms) -> int:
-    """Print each algorithm's first line, its options and the parts it can do without."""
+    """Print each algorithm's summary, its options, and the parts that `--without` can remove."""
     from rljax.algorithms import ABLATIONS, BY_NAME  # noqa: PLC0415
     from rljax.training.algorithm import option_names  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def run_algorithms(command: Algorithms) -> int:
 
 
 def run_equations(command: Equations) -> int:
-    """Print the index, or the formulas asked for."""
+    """Print the index, or the equations that match the query with their formulas."""
     from rljax.cli.book_text import show_equations  # noqa: PLC0415
 
     show_equations(" ".join(command.query), sys.stdout)
@@ -54,7 +54,7 @@ def run_equations(command: Equations) -> int:
 
 
 def run_errata(command: Errata) -> int:
-    """Print every erratum with its evidence; exit with 1 when a claim was not refuted."""
+    """Print every erratum with its evidence; return 1 if a claim was not refuted, else 0."""
     from rljax.cli.book_text import show_errata  # noqa: PLC0415
 
     return 1 if show_errata(sys.stdout) else 0

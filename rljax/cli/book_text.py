@@ -1,4 +1,4 @@
-"""The book on a screen: the index of equations, and the errata with what their counterexamples gave."""
+"""Text of the book: the index of equations, and the errata with the results of their counterexamples."""
 
 import difflib
 import io
@@ -28,7 +28,7 @@ def _equation_text(entry: Equation) -> str:
 
 
 def equations_table(entries: Sequence[Equation]) -> Table:
-    """One row an entry: what it is, where it is from, the function, and the file that proves it."""
+    """One row per entry: its summary, source, function and test file."""
     result = Table("equation", "source", "function", "test", box=None, pad_edge=False)
     for entry in entries:
         row = entry.summary, entry.source, f"{entry.module}.{entry.function}".removeprefix("rljax."), entry.test
@@ -37,12 +37,12 @@ def equations_table(entries: Sequence[Equation]) -> Table:
 
 
 def console_on(stream: TextIO | io.StringIO) -> Console:
-    """Prints to a terminal in its width, to anything else in a fixed one; colours only on a terminal."""
+    """Make a console with the width and colours of a terminal, or with a fixed width and no colours for any other stream."""
     return Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else WIDTH_IN_A_PIPE)
 
 
 def show_equations(query: str, stream: TextIO | io.StringIO) -> None:
-    """Print the index (an empty query) or, with their formulas, the equations that a query finds.
+    """Print the index if the query is empty; otherwise print the equations that match it, with their formulas.
 
     Raises:
         InputError: the query finds nothing.
@@ -52,7 +52,7 @@ def show_equations(query: str, stream: TextIO | io.StringIO) -> None:
         entries = equations()
         console.print(equations_table(entries))
         console.print(
-            Text(f"\n{len(entries)} equations. A word after the command (gae, dapo, 2504.05118) shows the formulas.")
+            Text(f"\n{len(entries)} equations. Add a word to the command (gae, dapo, 2504.05118) to see the formulas.")
         )
         return
     found = find(query)
@@ -60,7 +60,7 @@ def show_equations(query: str, stream: TextIO | io.StringIO) -> None:
         names = [name for entry in equations() for name in (entry.name, entry.function)]
         near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
         hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
-        raise InputError(f"No equation holds {query!r} in its name, formula or source{hint}")
+        raise InputError(f"No equation has {query!r} in its name, summary, formula or source{hint}")
     console.print(Text(equations_text(found)), soft_wrap=True)
 
 
@@ -90,14 +90,12 @@ def _verdict(evidence: Evidence | None) -> str:
 
 
 def show_errata(stream: TextIO | io.StringIO) -> int:
-    """Run every counterexample and print all entries; return how many did not refute their claim."""
+    """Run every counterexample and print all entries; return the number of counterexamples that do not refute their claim."""
     results = run_all()
     console = console_on(stream)
     console.print(Text(errata_text(results)), soft_wrap=True)
     computed = [evidence for _, evidence in results if evidence is not None]
     failed = sum(not evidence.holds for evidence in computed)
-    refuted = f"{len(computed) - failed} of {len(computed)} with a check refuted just now"
-    console.print(
-        Text(f"\n{len(results)} errata, {refuted}; {len(results) - len(computed)} without one name their source.")
-    )
+    refuted = f"{len(computed) - failed} of {len(computed)} counterexamples refute their claims"
+    console.print(Text(f"\n{len(results)} errata: {refuted}; {len(results) - len(computed)} entries have only a source."))
     return failed

@@ -1,4 +1,4 @@
-"""`rljax eval`: how good a model is on problems whose answers can be checked."""
+"""`rljax eval`: measure a model on problems whose answers can be checked."""
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -13,12 +13,12 @@ from rljax.records import documented
 @documented
 @dataclass(frozen=True)
 class Eval:
-    """Answer problems and say how many answers are right, with 95 % confidence intervals over problems.
+    """Measure how many problems a model answers correctly, with 95 % confidence intervals over problems.
 
-    Each problem is answered once, greedily, or --samples times at a temperature. Printed are pass@k (at least one of k answers
-    is right, without bias), avg@N (the share that is right), maj@k (the most frequent of k answers is right), and tables by
-    response length and by columns of the data. With --out every answer is saved as it comes; the same command continues an
-    evaluation that was interrupted.
+    The model answers each problem once, greedily, or --samples times at a temperature. The report has pass@k (at least one of k
+    answers is right; an unbiased estimate), avg@N (the share of answers that are right), maj@k (the most frequent of k answers
+    is right), and tables by response length and by columns of the data. With --out every answer is saved as it comes, and the
+    same command continues an evaluation that was interrupted.
     """
 
     target: tyro.conf.Positional[str]
@@ -26,41 +26,41 @@ class Eval:
     dataset: str | None = None
     """Problems to answer (file or hub id); by default the run's held-out ones."""
     reward: str | None = None
-    """What judges, in place of the run's reward."""
+    """Reward that judges the answers; by default the run's."""
     right_above: float = 0.0
     """An answer is right when its reward is above this."""
     tokenizer: str | None = None
-    """For a model folder without one: 'bytes', 'characters', a folder or a hub id."""
+    """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run."""
     limit: int | None = None
-    """Answer only the first so many problems."""
+    """Answer only this many problems, the first ones."""
     max_response_tokens: int | None = None
-    """Budget of a response; by default the run's."""
+    """Maximum number of tokens of a response; by default the run's."""
     samples: int = 1
-    """Answers to each problem."""
+    """Number of answers to each problem."""
     k: tuple[int, ...] | None = None
     """Numbers of answers for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
     greedy: bool = False
-    """Take the likeliest token each time; so it is for a single answer unless --temperature is given."""
+    """Always take the likeliest token. This is the default for a single answer without --temperature."""
     temperature: float | None = None
-    """Of the draws; by default 1 for several answers to a problem."""
+    """Sampling temperature; by default 1 if there are several answers to each problem."""
     top_k: int | None = None
     """Draw from the k likeliest tokens only."""
     top_p: float | None = None
     """Draw from the smallest set of tokens with this share of probability."""
     by: tuple[str, ...] | None = None
-    """Columns to tell problems apart by; by default subject, type, level, difficulty and operands, where they are there."""
+    """Columns to group problems by; by default those of subject, type, level, difficulty and operands that the data has."""
     batch: int = 256
-    """Most answers that are drawn at once."""
+    """Maximum number of answers that are drawn at once."""
     seed: int = 0
-    """Of the draws."""
+    """Seed of the draws."""
     out: Path | None = None
-    """Save every answer here as it comes, and a summary beside it: a file, or a folder where the name has no ending."""
+    """File in which every answer is saved as it comes, with a summary beside it. A name without a suffix is a folder."""
 
 
 def run_eval(command: Eval) -> int:
-    """Answer, save, and print the line and the tables."""
+    """Evaluate the model, save the answers, and print the headline and the tables."""
     from rich.console import Console  # noqa: PLC0415  --help need not wait for JAX
 
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`rljax sample` and `rljax export`: what to do with a trained model."""
+"""`rljax sample` and `rljax export`: sample from a trained model, and write it as a Hugging Face folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +19,21 @@ class Sample:
     prompt: tuple[str, ...]
     """One or more prompts."""
     count: int = 1
-    """Continuations of each."""
+    """Number of continuations of each prompt."""
     temperature: float = 0.0
-    """0 takes the likeliest token each time."""
+    """Sampling temperature; 0 always takes the likeliest token."""
     top_k: int | None = None
     """Draw from the k likeliest tokens only."""
     top_p: float | None = None
     """Draw from the smallest set of tokens with this share of probability."""
     max_response_tokens: int | None = None
-    """Budget of a continuation; by default the run's."""
+    """Maximum number of tokens of a continuation; by default the run's."""
     tokenizer: str | None = None
-    """For a model folder without one: 'bytes', 'characters', a folder or a hub id."""
+    """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run."""
     seed: int = 0
-    """Of the draws."""
+    """Seed of the draws."""
 
 
 @documented
@@ -44,7 +44,7 @@ class Export:
     target: tyro.conf.Positional[str]
     """Folder of a run."""
     folder: tyro.conf.Positional[Path]
-    """Where to write; must not exist yet."""
+    """Folder to write; it must not exist yet."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run."""
 

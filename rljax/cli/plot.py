@@ -1,4 +1,4 @@
-"""`rljax plot`."""
+"""`rljax plot`: draw the curves of runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from rljax.records import documented
 @documented
 @dataclass(frozen=True)
 class Plot:
-    """Draw the curves of a run again, or lay the held-out accuracy of several runs over each other."""
+    """Draw the curves of a run again, or the held-out accuracy of several runs in one picture."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs."""
     out: Path | None = None
-    """PNG to write; by default curves.png in the run's folder, or overlay.png here for several runs."""
+    """PNG file to write; by default curves.png in the run's folder, or overlay.png in this folder for several runs."""
 
 
 def title_of(config: Mapping[str, Any]) -> str:

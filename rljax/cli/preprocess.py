@@ -1,4 +1,4 @@
-"""`rljax preprocess`."""
+"""`rljax preprocess`: prepare a dataset for training."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ from rljax.data.recipe import Preprocess
 
 
 def run_preprocess(command: Preprocess) -> int:
-    """Write a dataset that is ready to train on; print what was left out."""
+    """Write a dataset that is ready for training, and print how many rows were dropped and why."""
     from rich.console import Console  # noqa: PLC0415
 
     from rljax.data.prepared_folder import preprocess, report_table  # noqa: PLC0415

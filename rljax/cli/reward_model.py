@@ -5,24 +5,27 @@ from dataclasses import dataclass
 import tyro
 
 from rljax.preference.config import RewardModelConfig
+from rljax.records import documented
 
 INTERRUPTED = 130
 
 
+@documented
 @dataclass(frozen=True)
 class RewardModel:
     """Train a reward model on preference pairs (Bradley-Terry).
 
-    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages; without a prompt column the
-    beginning that both share is the prompt. What is written is a Hugging Face sequence-classification folder: give it to
-    `rljax train` as `--reward model:FOLDER`, or as `--critic FOLDER`.
+    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages. Without a prompt column, the
+    beginning that both responses share is the prompt. The command writes a Hugging Face sequence-classification folder, which
+    `rljax train` accepts as `--reward model:FOLDER` or `--critic FOLDER`.
     """
 
     config: tyro.conf.OmitArgPrefixes[RewardModelConfig]
+    """Settings of one training of a reward model on preference pairs."""
 
 
 def run_reward_model(command: RewardModel) -> int:
-    """Train, and write the folder."""
+    """Train the reward model, and write its folder."""
     from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.reward_model import train_reward_model  # noqa: PLC0415
 

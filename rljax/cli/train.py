@@ -1,4 +1,4 @@
-"""`rljax train`."""
+"""`rljax train`: train a language model with reinforcement learning."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -20,30 +20,31 @@ INTERRUPTED = 130
 class Train:
     """Train a language model with reinforcement learning.
 
-    Without --model, --dataset or --experiment this runs experiments/arithmetic_dapo.py: a small transformer from random weights
-    learns arithmetic with written-out steps. With --model or --dataset the same loop trains your model on your data.
+    Without --model, --dataset or --experiment this runs experiments/arithmetic_dapo.py: a small transformer learns arithmetic
+    with written-out steps, from random weights. With --model or --dataset the same loop trains your model on your data.
     Every setting below can be changed; the values shown are the ones that this command would use. The settings of a generated
-    task are shown and taken only where that task is generated (`rljax train --task iteration --help`).
+    task are shown and accepted only with that task (`rljax train --task iteration --help`).
     """
 
     config: tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[TrainConfig]]
+    """Settings of the run."""
     task: str | None = None
-    """What is generated where there is no dataset: 'sums', or 'iteration' for long chains."""
+    """Task that is generated if there is no dataset: 'sums', or 'iteration' for long chains."""
     resume: Path | None = None
     """Continue the run in this folder; all settings come from its config.json."""
     experiment: str | None = None
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
     coordinator: str | None = None
-    """Run on several hosts, the same command on each: ADDRESS:PORT of the first one, or `auto` on TPU pods, under Slurm or
-    Open MPI, where JAX finds the others by itself. The run folder has to lie where all of them can reach it."""
+    """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm
+    or Open MPI, where JAX finds the hosts itself. All hosts must be able to reach the run folder."""
     hosts: int | None = None
-    """How many hosts, with an address."""
+    """Number of hosts, if the coordinator is an address."""
     host: int | None = None
-    """Which of them this is, counted from 0, with an address."""
+    """Index of this host, counted from 0, if the coordinator is an address."""
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """The word that follows `--option`, or stands in `--option=value`."""
+    """Find the value of an option, written as `--option value` or `--option=value`; None without the option."""
     for index, argument in enumerate(arguments):
         if argument == option and index + 1 < len(arguments):
             return arguments[index + 1]
@@ -53,10 +54,10 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def starting_config(arguments: Sequence[str]) -> TrainConfig:
-    """Settings that the flags of `train` are applied to: an experiment's, or the general ones for a person's own model or data.
+    """Choose the settings that the flags of `train` change: an experiment's, or the defaults for the user's own model or data.
 
     Raises:
-        InputError: an experiment, an algorithm or a task that does not exist, or both a task and a dataset.
+        InputError: an experiment, an algorithm or a task does not exist, or both a task and a dataset are set.
     """
     words = {
         option: value_of(f"--{option}", arguments) for option in ("experiment", "model", "dataset", "task", "algorithm")
@@ -66,7 +67,9 @@ def starting_config(arguments: Sequence[str]) -> TrainConfig:
     else:
         config = load_experiment(DEFAULT_EXPERIMENT if words["experiment"] is None else words["experiment"])
     if words["dataset"] is not None and words["task"] is not None:
-        raise InputError(f"--dataset {words['dataset']} and --task {words['task']} exclude each other; give one of them.")
+        raise InputError(
+            f"--dataset {words['dataset']} and --task {words['task']} exclude each other; set only one of them."
+        )
     if words["dataset"] is not None:
         config = replace(config, task=None)
     if words["task"] is not None and words["task"] != config.to_flat().get("task"):
@@ -75,7 +78,7 @@ def starting_config(arguments: Sequence[str]) -> TrainConfig:
 
 
 def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConfig:
-    """Settings for another algorithm: those of the experiment's options that it has too."""
+    """Keep those of the experiment's options that another algorithm has too."""
     if algorithm in (None, config.algorithm.name):
         return config
     from rljax.training.algorithm import option_names  # noqa: PLC0415  --help need not wait for JAX
@@ -103,7 +106,7 @@ def load_experiment(name: str) -> TrainConfig:
         )
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise InputError(f"The experiment {str(file)!r} is no Python file.")
+        raise InputError(f"The experiment {str(file)!r} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = vars(module).get("CONFIG")
@@ -113,7 +116,7 @@ def load_experiment(name: str) -> TrainConfig:
 
 
 def run_train(command: Train) -> int:
-    """Train, or go on with a run."""
+    """Train, or resume a run."""
     from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.loop import train  # noqa: PLC0415
 
@@ -141,11 +144,11 @@ def join_hosts(command: Train) -> None:
 
 
 def refuse_settings_on_resume(command: Train) -> None:
-    """Refuse settings beside --resume: a resumed run takes them from its folder, and any other would be ignored."""
+    """Refuse settings beside --resume: a resumed run takes its settings from its folder and would ignore any others."""
     default, settings = load_experiment(DEFAULT_EXPERIMENT).to_flat(), command.config.to_flat()
     changed = [name for name in settings if name not in default or settings[name] != default[name]]
     if changed or command.experiment is not None:
         raise InputError(
             f"--resume continues the run with the settings in its config.json, so {', '.join(changed) or 'experiment'} cannot be "
-            "set too; leave it out, or start a new run."
+            "set as well; leave it out, or start a new run."
         )

@@ -65,8 +65,11 @@ class _Difficulty:
     """All settings of a task except the number of operands."""
 
     digits: int
+    """Number of digits of each operand."""
     operators: str
+    """The operators that occur."""
     nesting: int
+    """Number of nested pairs of parentheses."""
 
     @property
     def smallest(self) -> int:
@@ -102,8 +105,8 @@ class _Difficulty:
     def draw(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
         """Draw `count` different problems of the split at random."""
         if self.size(operands) <= LARGEST_COUNTED:
-            listed = self.listed(split, operands)
-            return [_problem(*listed[i]) for i in rng.choice(len(listed), count, replace=False)]
+            prompts = self.listed(split, operands)
+            return [_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
         found: dict[str, Problem] = {}
         while len(found) < count:
             values = rng.integers(self.smallest, self.beyond, (count, operands)).tolist()

@@ -89,7 +89,7 @@ def _checked(text: str, column: str, noun: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise BadRowError(
-            f"the {noun} contains half a character ({error.reason} at {error.start})", "save it in UTF-8", column=column
+            f"the {noun} contains a lone surrogate ({error.reason} at {error.start})", "save it in UTF-8", column=column
         ) from error
     return text
 

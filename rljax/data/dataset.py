@@ -23,10 +23,11 @@ class Loaded(NamedTuple):
     """The problems of a dataset, and its bad rows."""
 
     problems: list[Problem]
+    """The problems, one per usable row."""
     places: list[str]
     """The place of each problem in its file."""
     faults: list[Fault]
-    """Rows that could not be used, or not unchanged."""
+    """Rows that were dropped, or kept without the part that is bad."""
     rows: int
     """The number of rows, good and bad."""
     source: str
@@ -61,8 +62,8 @@ def load_problems(
 
     Returns:
         One problem per row. Its `columns` hold every column except the prompt's and `answer`, unchanged. An answer that is a
-        number becomes text, and 27.0 becomes `27`. If tests judge (HumanEval, MBPP), the answer is empty and the columns
-        are `tests` and `setup`, or `test` and `entry_point`.
+        number becomes text, and 27.0 becomes `27`. If tests judge the responses (HumanEval, MBPP), the answer
+        is empty and the columns are `tests` and `setup`, or `test` and `entry_point`.
 
     Raises:
         InputError: the file or a package is missing, the dataset is empty, or it has bad rows; the message gives their places.

@@ -27,7 +27,7 @@ PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
 DEMONSTRATION_COLUMN = "demonstration"
 PROCESSED = "length_bin"
-"""A column that `rljax preprocess` writes. Its rows have a prompt and an answer under these names."""
+"""A column that `rljax preprocess` writes. Rows with it have their prompt and answer in the columns `prompt` and `answer`."""
 
 Row = Mapping[str, object]
 
@@ -40,10 +40,15 @@ class Format(NamedTuple):
     """The functions that read the rows of one format. Each raises `BadRowError` for a row that it cannot read."""
 
     name: str
+    """The name of the format, for messages."""
     prompt: Callable[[Row], tuple[str, Messages | None]]
+    """Reads the prompt as text, and its messages if it is a chat."""
     answer: Callable[[Row], str]
+    """Reads the reference answer; empty if tests judge the responses."""
     demonstration: Callable[[Row], str | None]
+    """Reads the worked response; None if the row has none."""
     columns: Callable[[Row], dict[str, object]]
+    """Reads all other data of the row, which rewards receive by name."""
 
 
 def recognise(row: Row) -> Format | None:
@@ -130,9 +135,9 @@ def _mbpp(first: Row) -> Format | None:
 def _tests(first: Row) -> Format | None:
     """Recognise any other task with tests: a list `tests`, or a text `test` with assertions. The answer is optional."""
     test = first.get("test")
-    listed = isinstance(first.get("tests"), (list, tuple))
-    column = "tests" if listed else "test"
-    if "prompt" not in first or not (listed or (isinstance(test, str) and "assert" in test)):
+    has_list = isinstance(first.get("tests"), (list, tuple))
+    column = "tests" if has_list else "test"
+    if "prompt" not in first or not (has_list or (isinstance(test, str) and "assert" in test)):
         return None
 
     def columns(row: Row) -> dict[str, object]:
@@ -153,8 +158,8 @@ def _aime(first: Row) -> Format | None:
     named = {name.lower(): name for name in first if isinstance(name, str)}
     prompt = next((named[name] for name in ("problem", "question") if name in named), None)
     identity, address = (str(first[named[name]]) if name in named else "" for name in ("id", "url"))
-    dated = _AIME_ID.fullmatch(identity) or "AIME" in address or {"year", "problem number"} <= set(named)
-    if prompt is None or "answer" not in named or not dated:
+    is_dated = _AIME_ID.fullmatch(identity) or "AIME" in address or {"year", "problem number"} <= set(named)
+    if prompt is None or "answer" not in named or not is_dated:
         return None
 
     def answer(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The history of pass rates of the training prompts, and the choice of the next prompts by it.
+"""The history of pass rates of the training prompts, and the choice of the next prompts from it.
 
 Everything is a pure function of NumPy arrays. A checkpoint needs only the history and the position, and these two always give
 the same choice.
@@ -16,11 +16,14 @@ from rljax.records import documented
 
 @documented
 class History(NamedTuple):
-    """Counts for N prompts: responses judged, responses that passed, tokens of the judged responses."""
+    """Counts for N prompts; older counts may be decayed."""
 
     attempts: Float32[np.ndarray, "N"]
+    """Number of judged responses to each prompt."""
     passes: Float32[np.ndarray, "N"]
+    """Number of those that passed."""
     tokens: Float32[np.ndarray, "N"]
+    """Number of tokens of the judged responses."""
 
 
 @documented
@@ -28,7 +31,9 @@ class Window(NamedTuple):
     """A range of pass rates, both ends included."""
 
     low: float
+    """The lowest pass rate."""
     high: float
+    """The highest pass rate."""
 
 
 @documented
@@ -36,6 +41,7 @@ class Choice(NamedTuple):
     """The chosen prompts, and where the next choice begins."""
 
     problems: Int[np.ndarray, "count"]
+    """Index of each chosen prompt, in the order of the stream."""
     position: int
     """The number of prompts of the stream that are used up."""
     passed_over: int
@@ -240,7 +246,7 @@ def choose(
         Choice(problems=array([2, 1, 1]), position=4, passed_over=1)
 
     Source:
-        Bae et al., arXiv:2504.03380 (online difficulty filtering); the thresholds could not be confirmed, hence no default.
+        Bae et al., arXiv:2504.03380 (online difficulty filtering). Its thresholds could not be confirmed, so there is no default.
     """
     _check_window(window, revisit)
     if patience < 1:

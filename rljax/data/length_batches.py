@@ -1,7 +1,7 @@
 """Batches by length: prompts drawn from length bins, and smaller groups for longer responses, under a budget of tokens.
 
-The size of a rollout is its number of tokens, not of responses. Both parts are pure functions: `LengthStream` of a position, like
-every order of prompts, and `group_sizes` of the expected lengths.
+The size of a rollout is its number of tokens, not of responses. Both parts are pure functions: `LengthStream` maps a position
+to a record, as every order of prompts does, and `group_sizes` maps expected lengths to group sizes.
 """
 
 from collections.abc import Sequence

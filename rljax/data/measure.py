@@ -69,7 +69,7 @@ def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> 
 
     The score is the mean of two or three ranks: the share of problems with a shorter prompt, with fewer numbers in the prompt,
     and, for a problem with a demonstration, with fewer steps. Ties count half. The score uses no model, so it does not measure
-    what is hard for one; a history of pass rates does.
+    how hard a problem is for a model; a history of pass rates does.
 
     Args:
         problems: N problems.

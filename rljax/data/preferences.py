@@ -20,7 +20,7 @@ from rljax.errors import InputError
 from rljax.records import documented
 
 OnBadPair = Literal["fatal", "drop"]
-"""Bad rows stop the reading, or are dropped. None are kept: a pair without one of its responses is useless."""
+"""Bad rows stop the reading, or are dropped. They are never kept: a pair without one of its responses is useless."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class LoadedPreferences(NamedTuple):
     """The pairs of a dataset, and its bad rows."""
 
     preferences: list[Preference]
+    """The pairs, one per usable row."""
     places: list[str]
     """The place of each pair in its file."""
     faults: list[Fault]
@@ -63,9 +64,11 @@ class PreferenceColumns(NamedTuple):
     """The names of the columns of a preference dataset."""
 
     prompt: str | None
-    """None if there is no prompt column: the shared beginning is the prompt."""
+    """Column with the prompt; None if there is none, and the beginning that both responses share is the prompt."""
     chosen: str
+    """Column with the preferred response."""
     rejected: str
+    """Column with the other response."""
 
 
 def read_preferences(

@@ -33,7 +33,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
         verify: `(prompts, completions, columns) -> (rewards, whether there is an opinion)`; it judges the answers.
 
     Returns:
-        The rows, the dropped rows and the report, as they were written.
+        The rows, the dropped rows and the report, as written.
 
     Raises:
         InputError: a dataset, tokenizer or held-out file cannot be read, no row is left, or the output folder has other files.
@@ -86,7 +86,7 @@ def progress_bar(items: Sequence, what: str) -> Iterable:
 
 
 def report_table(report: dict) -> Table:
-    """Show how many rows were dropped, and why.
+    """Make a table of how many rows were dropped, and why.
 
     Args:
         report: the report of `prepare_rows`.

@@ -25,7 +25,7 @@ Verify = Callable[
     [Sequence[str], Sequence[str], Mapping[str, Sequence]],
     tuple[Sequence[float] | Float32[np.ndarray, "N"], Sequence[bool] | Bool[np.ndarray, "N"]],
 ]
-"""`(prompts, completions, columns) -> (rewards, whether there is an opinion)`; a reward above 0 means right."""
+"""`(prompts, completions, columns) -> (rewards, whether there is an opinion)`; a completion with a reward above 0 is right."""
 
 Watch = Callable[[Sequence, str], Iterable]
 """`(items, description) -> the same items`, for a progress bar."""
@@ -43,7 +43,7 @@ REASONS = {
     "duplicate": "the prompt occurs before",
     "near-duplicate": "nearly the same prompt, the same answer",
     "leak": "contains a held-out prompt",
-    "not tokenizable": "the tokenizer cannot write it",
+    "not tokenizable": "the tokenizer cannot encode it",
     "long prompt": "the prompt is too long",
     "long response": "the demonstration is too long",
 }
@@ -55,6 +55,7 @@ class Example(NamedTuple):
     """A problem between two stages."""
 
     problem: Problem
+    """The problem as the last stage left it."""
     place: str
     """Its place in the input."""
 
@@ -64,10 +65,15 @@ class Measured(NamedTuple):
     """A problem in one wording, with its lengths in tokens."""
 
     problem: Problem
+    """The problem with the reworded prompt."""
     place: str
+    """Its place in the input."""
     wording: int
+    """Index of the wording."""
     prompt_tokens: int
+    """Number of tokens of the prompt."""
     response_tokens: int | None
+    """Number of tokens of the demonstration, its end token included; None without a demonstration."""
 
 
 @documented
@@ -75,9 +81,11 @@ class Dropped(NamedTuple):
     """A row that was dropped."""
 
     place: str
+    """Its place in the input."""
     reason: str
     """One of `REASONS`."""
     detail: str
+    """What exactly is wrong, in words."""
 
 
 @documented
@@ -85,9 +93,11 @@ class Verdict(NamedTuple):
     """The result of verifying one row."""
 
     opinion: bool
+    """Whether the verifier had an opinion."""
     reason: str | None = None
     """One of `REASONS`; None if the row passes."""
     detail: str = ""
+    """What exactly is wrong, in words; empty if the row passes."""
 
 
 @documented
@@ -97,6 +107,7 @@ class Prepared(NamedTuple):
     rows: list[dict]
     """The rows of the output, one JSON object per line."""
     dropped: list[Dropped]
+    """The rows that were dropped, stage by stage."""
     report: dict
     """Counts, lengths and bin edges, as JSON."""
 

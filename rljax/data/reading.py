@@ -1,4 +1,7 @@
-"""Rows of files and of hub datasets, each with its place. A row that cannot be read is a value too and does not stop the rest."""
+"""Rows of files and of hub datasets, each with its place.
+
+A row that cannot be read is returned as an error value, so that the other rows can still be read.
+"""
 
 import json
 from collections.abc import Iterator

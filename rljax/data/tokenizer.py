@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class ChatTokenizer(Tokenizer, Protocol):
-    """A tokenizer with a method for chat templates; whether it has a template, the method finds out."""
+    """A tokenizer with a method for chat templates. The method raises `InputError` if the tokenizer has no template."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Turn a chat into the ids of a prompt, up to the start of the assistant's turn."""

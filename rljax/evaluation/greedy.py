@@ -17,10 +17,10 @@ class Evaluation(NamedTuple):
     """Greedy answers to every prompt."""
 
     groups: Groups
-    """One response a prompt."""
+    """One response per prompt."""
 
     def metrics(self) -> dict[str, float]:
-        """Averages; rewards over the responses that the reward had an opinion on."""
+        """Averages over the responses; accuracy and reward over those on which the reward had an opinion."""
         rollout = self.groups.rollout
         valid = required(rollout.valid, "rollout.valid")
         rewards, lengths = rollout.rewards[valid], self.groups.attention.sum(-1)
@@ -34,7 +34,7 @@ class Evaluation(NamedTuple):
 
 
 def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    """Accuracy of the responses of each range of lengths, the ranges doubling from 1 to 16 tokens on; empty ones left out.
+    """Accuracy by response length: up to 16 tokens, then in ranges that double. Empty ranges are left out.
 
     Example:
         >>> accuracy_by_length(np.array([True, False, True]), np.array([3, 16, 40]))
@@ -49,8 +49,8 @@ def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Eval
 
     Args:
         worker: its sampling should be greedy (temperature 0).
-        params: of the policy.
-        batch: most prompts a call. The last call is filled up with repeats that do not count.
+        params: parameters of the policy.
+        batch: largest number of prompts per call. The last call is filled up with repeats that do not count.
     """
     count = len(worker.prompts.tokens)
     rows = min(count, batch)

@@ -24,7 +24,7 @@ from rljax.records import documented
 from rljax.text import printable, shortened
 
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
-"""Columns that problems are grouped by by default, where the data has them."""
+"""Columns by which problems are grouped by default, if the data has them."""
 SHORTEST_RANGE = 16  # tokens; the ranges double from here on, as in the training loop's evaluations
 _LABEL = 40
 
@@ -34,9 +34,11 @@ class Part(NamedTuple):
     """A group of problems or responses, and its measures."""
 
     label: str
+    """Name of the group."""
     count: int
-    """Problems, or responses."""
+    """Number of problems, or of responses."""
     measures: dict[str, Estimate]
+    """Name of a measure -> its estimate."""
 
 
 @documented
@@ -44,17 +46,18 @@ class Report(NamedTuple):
     """Measures of an evaluation, overall and of groups of problems and responses."""
 
     whole: Part
+    """All problems."""
     by_length: list[Part]
-    """Responses by their number of tokens; `accuracy` of each range."""
+    """Responses in ranges of their number of tokens, with the `accuracy` of each range."""
     by_column: dict[str, list[Part]]
-    """Problems by the value of a column."""
+    """Name of a column -> the problems grouped by its value."""
     samples: int
-    """Answers to each problem."""
+    """Number of answers to each problem."""
     dropped: int = 0
-    """Problems that were left out because their prompts are too long."""
+    """Number of problems that were left out because their prompts are too long."""
 
     def headline(self) -> str:
-        """One line for a person."""
+        """Summary in one line."""
         measures = self.whole.measures
         accuracy, length = measures[f"avg@{self.samples}"], measures["response_length"].value
         interval = "no interval" if math.isnan(accuracy.low) else f"{accuracy.low:.1%} to {accuracy.high:.1%}"
@@ -66,7 +69,7 @@ class Report(NamedTuple):
         )
 
     def to_json(self) -> dict:
-        """Everything, for a file; what is not a number is None."""
+        """The measures as a dict for JSON; NaN becomes None."""
         return {
             "samples": self.samples,
             "whole": _plain(self.whole),
@@ -75,7 +78,7 @@ class Report(NamedTuple):
         }
 
     def tables(self) -> list[Table]:
-        """Tables for rich: the whole, lengths, and one for each column."""
+        """Tables for rich: all problems, response lengths, and one for each column."""
         whole = Table("measure", title="All problems")
         for heading in ("value", "95 % interval", "problems"):
             whole.add_column(heading, justify="right")
@@ -103,13 +106,13 @@ def make_report(
 
     Args:
         sampled: N answers to each of P problems.
-        problems: these problems.
+        problems: the P problems.
         at: numbers of answers k for pass@k and, above 1, maj@k; at most N.
-        columns: what the problems are grouped by; see `chosen_columns`.
+        columns: columns that the problems are grouped by; see `chosen_columns`.
         right_above: an answer is right when its reward is above this.
 
     Returns:
-        The report. There is no maj@k where no response holds an answer to vote for.
+        The report. It has no maj@k if no response holds an answer to vote for.
     """
     judged, samples = sampled.judged, sampled.rewards.shape[1]
     right = judged & (np.where(judged, sampled.rewards, -np.inf) > right_above)
@@ -145,12 +148,12 @@ def make_report(
 
 
 def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> list[Part]:
-    """Accuracy of the judged responses of each range of lengths.
+    """Accuracy of the judged responses in each range of lengths.
 
     Args:
-        right: which are right, `[P, N]`.
-        judged: which were judged, `[P, N]`.
-        lengths: in tokens, `[P, N]`.
+        right: which responses are right, `[P, N]`.
+        judged: which responses were judged, `[P, N]`.
+        lengths: their lengths in tokens, `[P, N]`.
 
     Returns:
         A part for each range that holds a judged response: up to 16 tokens, up to 32, and so on. The interval is over
@@ -175,14 +178,14 @@ def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> 
     """Choose the columns that problems are grouped by.
 
     Args:
-        problems: of the evaluation.
-        names: of columns; None for those of `KNOWN_COLUMNS` that the data has.
+        problems: problems of the evaluation.
+        names: names of columns; None for those of `KNOWN_COLUMNS` that the data has.
 
     Returns:
         Names of columns that at least one problem has.
 
     Raises:
-        InputError: no problem has a column of some name.
+        InputError: no problem has one of the named columns.
 
     Example:
         >>> chosen_columns([Problem("1+1=", "2", columns={"level": 1, "id": 7})], None)
@@ -193,9 +196,8 @@ def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> 
         return [name for name in KNOWN_COLUMNS if name in known]
     missing = [name for name in names if name not in known]
     if missing:
-        raise InputError(
-            f"--by {missing[0]}: the problems have no such column; choose among {', '.join(known) if known else 'none at all'}."
-        )
+        choice = f"choose among {', '.join(known)}" if known else "they have no columns at all"
+        raise InputError(f"--by {missing[0]}: the problems have no such column; {choice}.")
     return list(dict.fromkeys(names))
 
 
@@ -232,7 +234,7 @@ def _cells(name: str, estimate: Estimate) -> tuple[str, str]:
 
 
 def _table(title: str, what: str, counted: str, parts: Iterable[Part], names: Sequence[str]) -> Table:
-    """A line a part: how many, and each measure with its interval."""
+    """One row per part: its count, and each measure with its interval."""
     table = Table(title=Text(title))
     table.add_column(Text(what))
     table.add_column(counted, justify="right")

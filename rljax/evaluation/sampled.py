@@ -2,12 +2,12 @@
 
 ::
 
-    NAME.jsonl             one row an answer, in the order of the work
-    NAME.settings.json     what the answers depend on; other settings are refused
-    NAME.summary.json      the report, once the evaluation is whole
+    NAME.jsonl             one row per answer, in the order of the calls
+    NAME.settings.json     settings that the answers depend on; other settings are refused
+    NAME.summary.json      the report, once the evaluation is complete
 
-The work is cut into calls of equal shape. A call's random key is the seed folded with the call's number, and the file holds whole
-calls in order, so that it does not matter for any answer whether, and where, the evaluation was interrupted.
+The work is divided into calls of equal shape. A call's random key is the seed folded with the call's index, and the file holds
+whole calls in order. So no answer depends on whether, and where, the evaluation was interrupted.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from rljax.records import documented, required
 from rljax.rollout import RolloutWorker
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
-_FINGERPRINT = 64  # numbers of each parameter: training moves them all
+_FINGERPRINT = 64  # numbers hashed of each parameter: training changes every parameter
 
 
 @documented
@@ -36,14 +36,15 @@ class Call(NamedTuple):
     """One call of the worker."""
 
     index: int
+    """Index of the call, from 0."""
     problems: tuple[int, ...]
     """Indices of the problems. Every call has equally many, so the last one may start over from the first problem."""
     first: int
-    """Number of the first answer drawn to each."""
+    """Index of the first answer drawn to each problem."""
     group: int
-    """How many answers to each are drawn, the same in every call."""
+    """Number of answers drawn to each problem, the same in every call."""
     wanted: tuple[int, int]
-    """How many of the problems, and of the answers to each, are kept."""
+    """Number of problems, and of answers to each, that are kept."""
 
     def pairs(self) -> list[tuple[int, int]]:
         """Problem and answer number of each row that this call adds to the file."""
@@ -56,13 +57,13 @@ class Sampled(NamedTuple):
     """N answers to each of P problems."""
 
     rewards: np.ndarray
-    """`[P, N]`, NaN where the reward had no opinion or failed."""
+    """Reward of each answer, `[P, N]`; NaN where the reward had no opinion or failed."""
     lengths: np.ndarray
-    """Tokens, `[P, N]`."""
+    """Number of tokens of each answer, `[P, N]`."""
     truncated: np.ndarray
-    """`[P, N]`."""
+    """Whether each answer was cut off, `[P, N]`."""
     answers: list[list[str | None]]
-    """Answer of each response, in the form in which answers vote; None where there is none."""
+    """What each response votes for in maj@k; None where it holds no answer."""
 
     @property
     def judged(self) -> np.ndarray:
@@ -72,18 +73,21 @@ class Sampled(NamedTuple):
 
 @documented
 class SampleFiles(NamedTuple):
-    """Where an evaluation is saved."""
+    """Files of a saved evaluation."""
 
     samples: Path
+    """Answers, one row for each."""
     settings: Path
+    """Settings that the answers depend on."""
     summary: Path
+    """Report of the complete evaluation."""
 
 
 def sample_files(out: Path) -> SampleFiles:
     """Name the files of an evaluation.
 
     Args:
-        out: the file of samples, with any ending, or a folder, without one; neither need exist.
+        out: the file of samples, with any suffix, or a folder, without a suffix; neither has to exist.
 
     Returns:
         The three files.
@@ -99,15 +103,15 @@ def sample_files(out: Path) -> SampleFiles:
 
 
 def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
-    """Cut the work into calls.
+    """Divide the work into calls.
 
     Args:
         problems: number of problems.
         samples: answers to each.
-        batch: most answers a call.
+        batch: largest number of answers per call.
 
     Returns:
-        Calls that ask every problem `samples` times, all of one shape.
+        Calls of equal shape that together draw `samples` answers to every problem.
 
     Example:
         >>> [call.problems for call in plan(3, 2, batch=4)], plan(3, 2, batch=4)[1].pairs()
@@ -142,28 +146,28 @@ def answer_all(
 
     Args:
         worker: draws and judges.
-        params: of the policy.
+        params: parameters of the policy.
         samples: answers to each problem.
-        seed: of the draws.
-        batch: most answers a call.
-        vote: reads the answer out of a response, None where there is none.
-        settings: what the answers depend on beside `samples`, `seed` and `batch`, for `out` to be checked against.
+        seed: seed of the draws.
+        batch: largest number of answers per call.
+        vote: reads the answer out of a response; None if there is none.
+        settings: what the answers depend on besides `samples`, `seed` and `batch`; those of `out` have to be equal.
         out: where the answers are saved, see `sample_files`; None keeps them in memory.
-        watch: passes the calls on and shows how far they are.
+        watch: iterates over the calls and shows the progress.
 
     Returns:
         Everything that was drawn, now and before.
 
     Raises:
-        InputError: `out` holds the answers of other settings, or something else; or the reward cannot judge.
+        InputError: `out` holds answers made with other settings, or something else; or the reward cannot judge.
     """
     calls = plan(len(worker.prompts.tokens), samples, batch=batch)
     rows: list[dict] = []
     if out is not None:
         shape = {"rows_a_call": len(calls[0].problems) * calls[0].group}
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
-    done = whole_calls(calls, len(rows))
-    for call in watch(calls[done:]):
+    complete = whole_calls(calls, len(rows))
+    for call in watch(calls[complete:]):
         fresh = _answer(worker, params, call, seed, vote)
         if out is not None:
             with sample_files(out).samples.open("ab") as file:
@@ -198,7 +202,7 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
 
 
 def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
-    """Lay rows of the file out as arrays.
+    """Arrange the rows of the file in arrays.
 
     Args:
         rows: one for each answer to each problem, in any order.
@@ -225,7 +229,7 @@ def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
 
 
 def whole_calls(calls: Sequence[Call], rows: int) -> int:
-    """Count the calls that so many rows hold in full.
+    """Count the calls that are complete after a number of rows.
 
     Example:
         >>> [whole_calls(plan(3, 2, batch=4), rows) for rows in (0, 3, 4, 5, 6)]
@@ -236,10 +240,10 @@ def whole_calls(calls: Sequence[Call], rows: int) -> int:
 
 
 def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[dict]:
-    """Read the saved answers, cut them to whole calls, and make the files where there are none.
+    """Read the saved answers and cut them to whole calls; create the files if there are none.
 
     Args:
-        files: of the evaluation.
+        files: files of the evaluation.
         settings: what the answers depend on.
         calls: the work, done or not.
 
@@ -259,8 +263,8 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
         _refuse_other_settings(files, settings)
         wanted = (pair for call in calls for pair in call.pairs())
         rows = list(_read_rows(files.samples, wanted))
-        done = whole_calls(calls, len(rows))
-        rows = rows[: sum(len(call.pairs()) for call in calls[:done])]
+        complete = whole_calls(calls, len(rows))
+        rows = rows[: sum(len(call.pairs()) for call in calls[:complete])]
         if _lines(rows) != files.samples.read_bytes():
             atomic_write(files.samples, _lines(rows))
     except OSError as error:
@@ -280,11 +284,11 @@ def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
     names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
     if names:
         changed = ", ".join(
-            f"{name} {_short(before.get(name))} there and {_short(settings.get(name))} now" for name in names
+            f"{name} was {_short(before.get(name))} and is now {_short(settings.get(name))}" for name in names
         )
         raise InputError(
             f"{str(files.samples)!r} exists already and holds answers made with other settings ({changed}); choose another "
-            f"--out, or give the settings of {files.settings.name} to go on with it."
+            f"--out, or use the settings in {files.settings.name} to continue it."
         )
 
 
@@ -306,7 +310,7 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
         expected = next(wanted, None)
         if not fits or place != expected:
             raise InputError(
-                f"{path} line {number} is not the answer that stands there in an evaluation with these settings "
+                f"{path} line {number} is not the answer expected there in an evaluation with these settings "
                 f"({line.decode(errors='replace')[:80]!r}); remove this line and all that follow it, or choose another --out."
             )
         yield row
@@ -321,16 +325,16 @@ def _document(content: dict) -> bytes:
 
 
 def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
-    """Collect what the answers of a worker depend on, so that only the same evaluation continues a file.
+    """Collect the settings that the answers of a worker depend on, so that only the same evaluation continues a file.
 
     Args:
-        worker: how answers are drawn, and to what.
-        params: of the policy.
-        mesh: where the answers are computed.
+        worker: draws the answers.
+        params: parameters of the policy.
+        mesh: devices that compute the answers.
 
     Returns:
-        Settings that JSON can hold: a hash of the problems and their tokens, one of the first numbers of every parameter, and
-        where and with what the answers are computed.
+        Settings that JSON can hold: a hash of the problems and their tokens, one of the first numbers of every parameter,
+        the devices, and the versions of rljax and JAX.
     """
     problems = hashlib.sha256()
     for problem, tokens in zip(worker.prompts.problems, worker.prompts.tokens, strict=True):

@@ -1,6 +1,6 @@
 """Measures of several answers to each problem: pass@k, avg@n and maj@k, with intervals over problems.
 
-Every measure gives one number a problem, NaN where too few answers were judged; `over_problems` averages them. The problems
+Every measure gives one number per problem, NaN where too few answers were judged; `over_problems` averages them. The problems
 are the sample: an interval says how much the average would change with other problems of the same kind. The answers to one problem
 are correlated, so they count as one observation.
 """
@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float, Shaped
 from rljax.records import documented
 
 MOST_SAMPLES = 1_000
-"""Answers to one problem; the number of ways to choose from more does not fit a float."""
+"""Largest number of answers to one problem; binomial coefficients of many more do not fit a float."""
 RESAMPLES = 2_000
+"""Resamples of a bootstrap."""
 _AT_ONCE = 200  # resamples in one piece of memory
 
 
@@ -27,13 +28,16 @@ class Estimate(NamedTuple):
     """An average over problems, with its 95 % interval."""
 
     value: float
+    """The average; NaN without problems."""
     low: float
+    """Lower end of the interval; NaN if there is none."""
     high: float
+    """Upper end of the interval; NaN if there is none."""
     problems: int
-    """How many problems it is taken over."""
+    """Number of problems in the average."""
 
     def text(self) -> str:
-        """Write a share for a person, in per cent.
+        """Write a share in per cent, with its interval.
 
         Example:
             >>> Estimate(0.5, 0.25, 0.75, 8).text(), Estimate(0.5, math.nan, math.nan, 1).text()
@@ -63,7 +67,7 @@ def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tupl
 
 
 def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int) -> Float[np.ndarray, "P"]:
-    """Probability that at least one of k answers is right, without bias from n >= k of them.
+    """Probability that at least one of k answers is right: the unbiased estimate from n >= k answers.
 
     The plug-in 1 − (1 − c/n)ᵏ would be too low: it draws with replacement.
 
@@ -73,14 +77,14 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 
     Args:
         right: whether an answer is right, `[P, N]`.
-        judged: which answers were judged; n of a problem counts these, c those among them that are right.
-        k: answers that one may give.
+        judged: which answers were judged; n counts these for each problem, and c those of them that are right.
+        k: number of attempts.
 
     Returns:
-        One probability a problem, `[P]`; NaN where n < k.
+        One probability per problem, `[P]`; NaN where n < k.
 
     Raises:
-        ValueError: k not from 1 to N, or shapes that differ.
+        ValueError: k is not from 1 to N, or the shapes differ.
 
     Example:
         >>> right = np.array([[True, False, False, False], [False] * 4])
@@ -100,7 +104,7 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 
 
 def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"]) -> Float[np.ndarray, "P"]:
-    """Mean over all n judged answers to each problem; of 0 and 1, this is pass@1.
+    """Mean over all n judged answers to each problem; for values of 0 and 1 this is pass@1.
 
     It is also the expected mean of any k of them, so avg@k from n >= k answers is this number for every k.
 
@@ -110,13 +114,13 @@ def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P 
 
     Args:
         values: right or wrong, or rewards, `[P, N]`.
-        judged: which answers were judged; the values of the others are not looked at.
+        judged: which answers were judged; the values of the others are ignored.
 
     Returns:
-        One mean a problem, `[P]`; NaN where none was judged.
+        One mean per problem, `[P]`; NaN where none was judged.
 
     Raises:
-        ValueError: shapes that differ.
+        ValueError: the shapes differ.
 
     Example:
         >>> average_at_n(np.array([[1.0, 0.0], [1.0, np.nan]]), np.array([[True, True], [True, False]]))
@@ -139,24 +143,24 @@ def majority_at_k(
 ) -> Float[np.ndarray, "P"]:
     """Probability that the most frequent of k answers is right: the exact expectation over all sets of k of the n answers.
 
-    Answers that tie for the most votes win with equal probability. One that is None has no vote; where nobody votes, nothing
-    is right. Should equal answers be judged differently, the winner counts with the share of its voters that are right.
+    Answers that tie for the most votes win with equal probability. An answer that is None has no vote; without any vote the
+    result is wrong. If equal answers were judged differently, the winner counts as the share of its votes that are right.
 
     ::
 
         maj@k = 1/C(n, k) · Σ_{S, |S| = k} mean_{a ∈ argmax_a v_S(a)} share_right(a),    v_S(a) = |{i ∈ S : aᵢ = a}|
 
     Args:
-        answers: what each of N responses to each of P problems answers, equal objects for equal answers; None for no answer.
+        answers: answer of each of N responses to each of P problems; equal answers are equal objects, None is no answer.
         right: whether an answer is right, `[P, N]`.
-        judged: which answers were judged; the others take no part.
-        k: how many vote.
+        judged: which answers were judged; the others are ignored.
+        k: number of answers that vote.
 
     Returns:
-        One probability a problem, `[P]`; NaN where fewer than k answers were judged.
+        One probability per problem, `[P]`; NaN where fewer than k answers were judged.
 
     Raises:
-        ValueError: k not from 1 to N, or shapes that differ.
+        ValueError: k is not from 1 to N, or the shapes differ.
 
     Example:
         >>> right = np.array([[True, True, False, False]])
@@ -178,14 +182,14 @@ def majority_at_k(
 
 
 def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average of shares over problems, NaN left out, with a 95 % interval.
+    """Average of shares over problems, without NaN, with a 95 % interval.
 
     Args:
-        values: one a problem, from 0 to 1, `[P]`.
-        seed: of the bootstrap, where there is one; see `ratio_over_problems`.
+        values: one share per problem, from 0 to 1, `[P]`.
+        seed: seed of the bootstrap, if there is one; see `ratio_over_problems`.
 
     Returns:
-        Average, interval, and the number of problems that it is taken over.
+        Average, interval, and the number of problems in the average.
 
     Example:
         >>> over_problems(np.array([1.0, 1.0, 1.0, 0.0, np.nan])).text()
@@ -198,21 +202,21 @@ def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
 def ratio_over_problems(
     totals: Shaped[np.ndarray, "P"], counts: Shaped[np.ndarray, "P"], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate:
-    """Share of the answers, of which problems have different numbers, with a 95 % interval over problems.
+    """Share of the answers, of which problems may have different numbers, with a 95 % interval over problems.
 
-    Where each problem is all right or all wrong and all weigh the same, or all are right, or all wrong, the number of right
-    problems is a count, and the interval is Wilson's. Elsewhere it is that of the bootstrap: whole problems are drawn with
-    replacement, and the interval holds the middle 95 % of the averages.
+    Suppose that the answers to each problem are all right or all wrong. If all problems have the same number of answers, or if
+    all have the same outcome, the number of right problems is binomial, and the interval is Wilson's. In all other cases it is
+    a bootstrap interval: whole problems are drawn with replacement, and it holds the middle 95 % of the averages.
 
     ::
 
         θ = Σ_p totals_p / Σ_p counts_p
 
     Args:
-        totals: how many of a problem's answers count, `[P]`.
-        counts: how many answers these are, `[P]`; a problem with 0 takes no part.
-        seed: of the bootstrap; the same one gives the same interval.
-        resamples: of the bootstrap.
+        totals: sum over the answers to each problem, such as the number of right ones, `[P]`.
+        counts: number of answers to each problem, `[P]`; a problem without answers is ignored.
+        seed: seed of the bootstrap; the same seed gives the same interval.
+        resamples: number of resamples of the bootstrap.
 
     Returns:
         Average, interval, and the number of problems with answers. NaN without answers; no interval for a single problem
@@ -233,14 +237,14 @@ def ratio_over_problems(
 
 
 def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average over problems of what is no share, such as rewards and lengths; NaN left out, with the bootstrap's interval.
+    """Average over problems of numbers that are not shares, such as rewards, without NaN, with a bootstrap interval.
 
     Args:
-        values: one a problem, `[P]`.
-        seed: of the bootstrap.
+        values: one number per problem, `[P]`.
+        seed: seed of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems that it is taken over; no interval for a single problem.
+        Average, interval, and the number of problems in the average; no interval for a single problem.
 
     Example:
         >>> mean_over_problems(np.array([1.0, 1.0, np.nan]))
@@ -269,12 +273,10 @@ def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int
 
 def _check(values: np.ndarray, judged: np.ndarray, *, k: int = 1) -> None:
     if values.ndim != 2 or values.shape != judged.shape:
-        raise ValueError(
-            f"the answers and where they were judged must both be [P, N], got {values.shape} and {judged.shape}"
-        )
+        raise ValueError(f"the answers and `judged` must both be [P, N], got {values.shape} and {judged.shape}")
     most = min(values.shape[1], MOST_SAMPLES)
     if not 1 <= k <= most:
-        raise ValueError(f"k must be from 1 to {most} for {values.shape[1]} answers a problem, got {k}")
+        raise ValueError(f"k must be from 1 to {most} for {values.shape[1]} answers per problem, got {k}")
 
 
 def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.ndarray, k: int) -> float:
@@ -283,26 +285,26 @@ def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.
     if len(rows) < k:
         return math.nan
     votes = Counter(answer for answer, _ in rows)
-    silent = votes.pop(None, 0)
-    agreed = Counter(answer for answer, good in rows if good)
-    camps = sorted((count, agreed[answer] / count) for answer, count in votes.items())
-    return _expected_majority(tuple(camps), silent, k)
+    abstentions = votes.pop(None, 0)
+    right_votes = Counter(answer for answer, good in rows if good)
+    groups = sorted((count, right_votes[answer] / count) for answer, count in votes.items())
+    return _expected_majority(tuple(groups), abstentions, k)
 
 
-@lru_cache(maxsize=100_000)  # with few samples most problems split alike
-def _expected_majority(camps: tuple[tuple[int, float], ...], silent: int, k: int) -> float:
-    """maj@k from the sizes of the camps that answer alike, and their share of right answers.
+@lru_cache(maxsize=100_000)  # with few samples many problems have the same groups
+def _expected_majority(groups: tuple[tuple[int, float], ...], abstentions: int, k: int) -> float:
+    """maj@k from the sizes of the groups of equal answers, and the share of right ones in each.
 
-    For each number of votes t that may win, `ways[w, s]` counts the ways to pick w answers such that s camps have t of them and
-    no camp more; `worth[w, s]` adds the shares right of these s camps up over the same ways.
+    For each number of votes t that may win, `ways[w, s]` counts the ways to pick w answers such that s groups have t of them and
+    no group has more; `worth[w, s]` is the sum of these s groups' shares over the same ways.
     """
-    n = silent + sum(size for size, _ in camps)
+    n = abstentions + sum(size for size, _ in groups)
     expected = 0.0
-    for t in range(1, min(k, max((size for size, _ in camps), default=0)) + 1):
+    for t in range(1, min(k, max((size for size, _ in groups), default=0)) + 1):
         ways = np.zeros((k + 1, k // t + 1))
-        ways[: min(silent, k) + 1, 0] = [math.comb(silent, w) for w in range(min(silent, k) + 1)]
+        ways[: min(abstentions, k) + 1, 0] = [math.comb(abstentions, w) for w in range(min(abstentions, k) + 1)]
         worth = np.zeros_like(ways)
-        for size, share in camps:
+        for size, share in groups:
             more_ways, more_worth = np.zeros_like(ways), np.zeros_like(ways)
             for picked in range(min(size, t - 1) + 1):
                 more_ways[picked:] += math.comb(size, picked) * ways[: k + 1 - picked]

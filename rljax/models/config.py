@@ -1,51 +1,68 @@
-"""The shape of a decoder, as numbers."""
+"""Configuration of the decoder."""
 
 from dataclasses import dataclass
 
 from rljax.errors import InputError
+from rljax.records import documented
 
 
+@documented
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3's stretch of the rotary frequencies to a longer context.
+    """Llama 3's scaling of the rotary frequencies to a longer context.
 
-    Wavelengths beyond `original_length / low_frequency` are divided by `factor`, those below
-    `original_length / high_frequency` stay, and between the two the change is linear.
+    Frequencies whose wavelength is beyond `original_length / low_frequency` are divided by `factor`, those whose wavelength is
+    below `original_length / high_frequency` stay, and between the two the scale is interpolated linearly in the frequency.
     """
 
     factor: float
+    """Divisor of the low frequencies."""
     low_frequency: float
+    """Number of wavelengths in the original context below which a frequency counts as low."""
     high_frequency: float
+    """Number of wavelengths in the original context above which a frequency stays as it is."""
     original_length: int
+    """Length of the original context, in tokens."""
 
 
+@documented
 @dataclass(frozen=True)
 class TransformerConfig:
     """A pre-norm decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
 
     vocab_size: int
+    """Number of token ids."""
     width: int
+    """Width of the residual stream."""
     layers: int
+    """Number of layers."""
     heads: int
+    """Number of query heads; a multiple of `kv_heads`."""
     kv_heads: int
+    """Number of key and value heads."""
     head_dim: int
+    """Features of a head, an even number."""
     hidden: int
     """Width of the SwiGLU."""
     norm_eps: float = 1e-5
+    """Number that RMSNorm adds to the mean square."""
     rope_theta: float = 10_000.0
+    """Base of the rotary frequencies."""
     rope_scaling: RopeScaling | None = None
+    """Scaling of the rotary frequencies; None for no scaling."""
     tied_head: bool = True
-    """The output head is the embedding, transposed."""
+    """Whether the output head is the transposed embedding."""
     qkv_bias: bool = False
+    """Whether the query, key and value projections have a bias (Qwen 2)."""
     qk_norm: bool = False
-    """RMSNorm of every query and key head (Qwen 3)."""
+    """Whether every query and key head is normalised with RMSNorm (Qwen 3)."""
     compute_dtype: str = "float32"
     """Precision of matrix products; parameters stay float32, softmax and norms compute in float32."""
     remat: bool = False
     """Recompute each layer in the backward pass: memory of one layer instead of all."""
 
     def __post_init__(self):
-        """Refuse shapes that no decoder has."""
+        """Refuse shapes that are not those of a decoder."""
         for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "hidden"):
             if getattr(self, name) < 1:
                 raise InputError(f"The model's {name} is {getattr(self, name)}; it must be at least 1.")

@@ -1,4 +1,4 @@
-"""Hugging Face folders in and out: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
+"""Reading and writing of Hugging Face folders: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +17,7 @@ from rljax.errors import InputError
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.language_model import abstract_params
 from rljax.models.policy import HostParams, Params
+from rljax.records import documented
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -26,20 +27,25 @@ Data = TypeVar("Data", bound=Array | np.ndarray)
 Path_ = tuple[str | int, ...]
 
 
+@documented
 class Entry(NamedTuple):
-    """One tensor: its name there, its place here, and how the one becomes the other."""
+    """One tensor of a checkpoint, and where and how it is stored in the parameters."""
 
     name: str
+    """Name of the tensor in the safetensors file."""
     path: Path_
+    """Keys of the array in the pytree of parameters."""
     read: Callable[[Array], Array]
+    """Turns the tensor into the array."""
     write: Callable[[np.ndarray], np.ndarray]
+    """Turns the array into the tensor."""
 
 
 def locate(name_or_folder: str) -> Path:
     """Find a model folder on disk, or download a hub id with `huggingface_hub`.
 
     Raises:
-        InputError: neither a folder with config.json nor a hub id that could be downloaded.
+        InputError: the name is neither a folder nor a hub id that can be downloaded.
     """
     folder = Path(name_or_folder).expanduser()
     if folder.is_dir():
@@ -65,12 +71,12 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
     """Read config.json.
 
     Args:
-        folder: of the model.
+        folder: the model's folder.
         compute_dtype: precision of matrix products.
         remat: recompute layers in the backward pass.
 
     Raises:
-        InputError: no config.json, an unknown family, or a feature of it that this transformer lacks.
+        InputError: config.json is missing, the family is unknown, or it needs a feature that this transformer lacks.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -78,9 +84,9 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
     raw = json.loads(file.read_text(encoding="utf-8"))
     family = raw.get("model_type")
     if family not in FAMILIES:
-        raise InputError(f"{file} is of the family {family!r}, which is not known here; known are {', '.join(FAMILIES)}.")
+        raise InputError(f"{file} is of the family {family!r}, which is not supported; choose among {', '.join(FAMILIES)}.")
     if raw.get("hidden_act", "silu") != "silu":
-        raise InputError(f"{file} asks for the activation {raw['hidden_act']!r}; only 'silu' is known here.")
+        raise InputError(f"{file} asks for the activation {raw['hidden_act']!r}; only 'silu' is supported.")
     if raw.get("sliding_window") is not None and raw.get("use_sliding_window", family == "mistral"):
         raise InputError(f"{file} asks for sliding-window attention, which is not supported; set sliding_window to null.")
     heads = raw["num_attention_heads"]
@@ -112,7 +118,7 @@ def _read_rope(raw: dict, file: Path) -> tuple[float, RopeScaling | None]:
     if kind == "default":
         return theta, None
     if kind != "llama3":
-        raise InputError(f"{file} asks for rotary scaling of type {kind!r}; known are 'default' and 'llama3'.")
+        raise InputError(f"{file} asks for rotary scaling of type {kind!r}; only 'default' and 'llama3' are supported.")
     scaling = RopeScaling(
         factor=rope["factor"],
         low_frequency=rope["low_freq_factor"],
@@ -131,7 +137,7 @@ def _transposed(x: Data) -> Data:
 
 
 def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
-    """Linear weight `[N H, D]` there, `[D, N, H]` here."""
+    """Conversions of a linear weight: `[N H, D]` in the file, `[D, N, H]` in the parameters."""
     return (
         lambda x: x.reshape(heads, -1, width).transpose(2, 0, 1),
         lambda x: x.transpose(1, 2, 0).reshape(-1, width),
@@ -177,7 +183,7 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Which file holds each tensor."""
+    """Map the name of each tensor to its file."""
     index = folder / INDEX
     if index.is_file():
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -209,7 +215,7 @@ def load_params(folder: Path, config: TransformerConfig) -> Params:
     """Read the weights of a folder into float32 parameters, tensor by tensor.
 
     Raises:
-        InputError: no weights, a missing tensor, or one of another shape than config.json says.
+        InputError: the weights or one tensor are missing, or a tensor's shape differs from config.json.
     """
     files = _files(folder)
     expected = abstract_params(config)
@@ -222,7 +228,7 @@ def load_params(folder: Path, config: TransformerConfig) -> Params:
         want = _get(expected, entry.path).shape
         if tensor.size != int(np.prod(want)):
             raise InputError(
-                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, config.json implies {want} here."
+                f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {want} in rljax."
             )
         _put(params, entry.path, entry.read(tensor))
     return params

@@ -1,4 +1,4 @@
-"""Pure functions of a parameter pytree, over the split transformer.
+"""The transformer as pure functions of a parameter pytree.
 
 `Model` is static (hashable: it may be closed over or passed as a static argument); parameters are a nested dict of arrays.
 """
@@ -22,10 +22,10 @@ from rljax.records import documented
 
 @documented
 class Model(NamedTuple):
-    """A decoder without its numbers."""
+    """A decoder without its parameters."""
 
     config: TransformerConfig
-    """Its shape."""
+    """Configuration of the decoder."""
 
     def module(self, params: Params) -> Transformer:
         """Put the parameters back into the Flax module."""
@@ -48,7 +48,7 @@ def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def count_parameters(params: PyTree[Array | np.ndarray | jax.ShapeDtypeStruct]) -> int:
-    """Number of trained numbers."""
+    """Total number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -79,7 +79,7 @@ def logits(
     positions: Int[Array, "R S"],
     segments: Int[Array, "R S"],
 ) -> Float[Array, "R S V"]:
-    """Log-odds of the next token at every slot."""
+    """Logits of the next token at every slot."""
     return model.module(params).logits(hidden_states(model, params, tokens, positions, segments))
 
 
@@ -98,12 +98,12 @@ def score_tokens(
         model: the decoder.
         params: its parameters.
         packed: the rows.
-        temperature: positive; the one that was sampled with.
+        temperature: positive; the sampling temperature.
         chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
         parts: devices that share the rows.
 
     Returns:
-        `Scores` over `[B, T]`; where the batch has no token they have no meaning and must be masked.
+        `Scores` over `[B, T]`; where the batch has no token, they are meaningless and must be masked.
     """
     module = model.module(params)
     hidden = before_scored(hidden_states(model, params, packed.tokens, packed.positions, packed.segments), packed)
@@ -125,16 +125,16 @@ class DecodeState(NamedTuple):
     lengths: Int[Array, "B"]
     """Tokens of each row so far."""
     slot: Int[Array, ""]
-    """Where the next token is written."""
+    """Slot of the next token."""
 
 
 def begin_decode(
     model: Model, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read prompts, whose tokens stand at the right end of their rows, and make room for `budget` more tokens.
+    """Read prompts, whose tokens are at the right end of their rows, and make room for `budget` more tokens.
 
     Returns:
-        Log-odds of the first new token, and the state of the decode.
+        Logits of the first new token, and the state of the decode.
     """
     module = model.module(params)
     hidden, cache = module(tokens, positions_of(attention), visible_slots(attention.astype(jnp.int32)))
@@ -146,7 +146,7 @@ def begin_decode(
 def advance_decode(
     model: Model, params: Params, token: Int[Array, "B"], state: DecodeState
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read one more token of each row; return the log-odds of the next one."""
+    """Read one more token of each row; return the logits of the next one."""
     module = model.module(params)
     slot = state.slot % state.attention.shape[1]
     seen = jnp.ones((token.shape[0], 1), bool)

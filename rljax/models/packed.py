@@ -1,4 +1,4 @@
-"""Rows of tokens for a model alone, and how the numbers of their tokens become those of a batch.
+"""Packed rows of tokens, which only the model sees, and the mapping of their per-token numbers to the batch.
 
 Axes: R rows, S slots of a row, K scored tokens of a row; B responses, T tokens of a response. Nothing above `score` sees rows:
 algorithms see `[B, T]`.
@@ -18,22 +18,22 @@ class Packed(NamedTuple):
     """Sequences laid out in rows; several sequences may share a row."""
 
     tokens: Int[Array | np.ndarray, "*M R S"]
-    """Token ids; without meaning where `segments` is 0."""
+    """Token ids; meaningless where `segments` is 0."""
     positions: Int[Array | np.ndarray, "*M R S"]
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
-    """Which sequence of its row a token belongs to, from 1; 0 is padding. A token sees the earlier ones of its sequence."""
+    """Sequence that each token belongs to, counted from 1 in its row; 0 is padding. A token sees its own sequence up to itself."""
     scored: Int[Array | np.ndarray, "*M R K"]
-    """Slots of the tokens that are scored, at least 1: the model's numbers about a token stand one slot before it."""
+    """Slots of the scored tokens, at least 1: the model predicts a token at the slot before it."""
     place: Int[Array | np.ndarray, "*M B T"]
-    """Where each token of the batch lies among the scored ones, counted through the rows: row x K + column."""
+    """Index of each token of the batch among the scored tokens, flattened over the rows: row x K + column."""
     policy_logp: Float[Array | np.ndarray, "*M R S"] | None = None
     """Log-probability of each token under the policy that sampled it, nats, 0 elsewhere; for critics that read it."""
 
 
 @documented
 class Scores(NamedTuple):
-    """What a policy assigns to the tokens of a batch."""
+    """Log-probabilities and entropies of the tokens of a batch under a policy."""
 
     logp: Float[Array, "B T"]
     """Log-probability of the token, nats."""
@@ -42,7 +42,7 @@ class Scores(NamedTuple):
 
 
 def visible_slots(segments: Int[Array, "R S"]) -> Bool[Array, "R S S"]:
-    """Which slots each token sees: those of its own sequence up to itself. Padding sees itself, so that its softmax is defined."""
+    """Attention mask: a token sees its own sequence up to itself. Padding sees itself, so that its softmax is defined."""
     slots = jnp.arange(segments.shape[-1])
     earlier = slots[None, :, None] >= slots[None, None, :]
     itself = slots[None, :, None] == slots[None, None, :]
@@ -51,7 +51,7 @@ def visible_slots(segments: Int[Array, "R S"]) -> Bool[Array, "R S S"]:
 
 
 def before_scored(states: Float[Array, "R S *D"], packed: Packed) -> Float[Array, "R K *D"]:
-    """Pick what stands one slot before each scored token: all that a model may know when it predicts the token."""
+    """Pick the states one slot before the scored tokens, where the model predicts these tokens."""
     index = packed.scored - 1
     return jnp.take_along_axis(states, index.reshape(*index.shape, *[1] * (states.ndim - 2)), axis=1)
 
@@ -62,5 +62,5 @@ def scored_tokens(packed: Packed) -> Int[Array, "R K"]:
 
 
 def batched(numbers: Float[Array, "R K *N"], packed: Packed) -> Float[Array, "B T *N"]:
-    """Put numbers about the scored tokens where the batch has these tokens."""
+    """Move the numbers of the scored tokens to the places that these tokens have in the batch."""
     return numbers.reshape(-1, *numbers.shape[2:])[packed.place]

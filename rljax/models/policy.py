@@ -1,12 +1,12 @@
 """The policy as the trainer sees it: a record of functions, so that any model can be trained.
 
-The built-in transformer is one value of this record (`rljax.models.transformer_policy`). A model of your own needs `init` and
-`score` to be trained on responses of an engine of your own, and a `decoder` for the built-in engine to sample from it.
-`policy_of_logits` makes `score` of a function that gives logits, and fills in the rest; begin there.
+The built-in transformer is one such record (`rljax.models.transformer_policy`). Your own model needs `init` and `score` for
+training on responses from your own engine, and a `decoder` if the built-in engine is to sample from it. `policy_of_logits`
+builds `score` from a function that returns logits, and fills in the rest; start there.
 
-What every part may rely on: parameters are any pytree of floating-point arrays, and come back as the same pytree. `score` and the
-decoder are called under `jax.jit`, so they compute with `jax.numpy` and branch on shapes alone. Make the record once: functions
-made anew are compiled anew. The trainer traces all of it before a run folder is written, and refuses what does not fit.
+Parameters are any pytree of floating-point arrays, and every function gets them as that pytree. `score` and the decoder are
+called under `jax.jit`, so they compute with `jax.numpy` and branch only on shapes. Make the record once: new functions are
+compiled again. The trainer traces all functions before it writes a run folder, and refuses those that do not fit.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ from rljax.records import documented
 
 Params = PyTree[Array]
 HostParams = PyTree[np.ndarray]
-"""Parameters that were fetched to this host, to be written."""
+"""Parameters on this host, as they are saved."""
 
 
 @documented
 @dataclass(frozen=True)
 class Bound:
-    """A function with its first argument. Equal ones are equal keys of a compilation cache, which `functools.partial` is not."""
+    """A function with its first argument bound. Equal ones are equal keys of a compilation cache, unlike `functools.partial`."""
 
     function: Callable[..., Any]
     """Called with the argument first."""
     argument: Any
-    """Hashable."""
+    """First argument, hashable."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call the function."""
@@ -46,7 +46,7 @@ class Bound:
 
 @runtime_checkable
 class Begin(Protocol):
-    """Read prompts before the first token is drawn. The tokens of a prompt stand at the right end of its row."""
+    """Read prompts before the first token is drawn. The tokens of a prompt are at the right end of its row."""
 
     def __call__(
         self, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
@@ -54,10 +54,10 @@ class Begin(Protocol):
         """Read prompts of different lengths.
 
         Args:
-            params: of the policy.
-            tokens: ids, of no meaning where `attention` is False.
+            params: parameters of the policy.
+            tokens: token ids, meaningless where `attention` is False.
             attention: which slots hold a token: the last ones of each row, at least one.
-            budget: most tokens that will be drawn; `advance` is called fewer times than that.
+            budget: largest number of tokens that will be drawn; `advance` is called fewer times than that.
 
         Returns:
             Logits of the first token, before any temperature, and a state: any pytree of arrays whose shapes stay the same, such as
@@ -71,10 +71,10 @@ class Advance(Protocol):
     """Read the token that was drawn."""
 
     def __call__(self, params: Params, token: Int[Array, "B"], state: PyTree) -> tuple[Float[Array, "B V"], PyTree]:
-        """Read one token of each row; rows that have ended are read on, and not looked at.
+        """Read one token of each row. Rows that have ended are still read, but their logits are ignored.
 
         Returns:
-            Logits of the next token, before any temperature, and the new state, of the old one's shapes and dtypes.
+            Logits of the next token, before any temperature, and the new state, with the shapes and dtypes of the old one.
         """
         ...
 
@@ -129,11 +129,11 @@ class ValueFunction(NamedTuple):
     """A critic's model, as a record of functions."""
 
     size: int
-    """Numbers that it gives for each token: N."""
+    """N, how many numbers it gives for each token."""
     init: Callable[[PRNGKeyArray, Params | None], Params]
     """(key, the policy's parameters or None for a fresh start) -> parameters, with the entry `head` for the last layer."""
     outputs: Callable[[Params, Packed], Float[Array, "B T N"]]
-    """(params, packed) -> numbers before each token, from which a value head reads the value."""
+    """(params, packed) -> the numbers before each token, from which a value head computes the value."""
     save: Callable[[HostParams, Path], None]
     """(params on the host, folder) -> a model folder."""
 
@@ -145,26 +145,27 @@ class Policy(NamedTuple):
     vocab_size: int
     """V, number of token ids that it has logits for; at least as many as the tokenizer has."""
     init: Callable[[PRNGKeyArray], Params]
-    """Random key -> first parameters, a pytree of floating-point arrays; one that loads a checkpoint takes no notice of the key.
-    It is also called to resume a run or to open it again, for the shapes: the same key has to give the same ones."""
+    """Random key -> initial parameters, a pytree of floating-point arrays; a function that loads a checkpoint ignores the key.
+    It is also called for the shapes when a run is resumed or opened again: the same key has to give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
-    softmax(logits / temperature); differentiable in the parameters. It has to agree with the decoder: what one draws, the other
-    scores."""
+    softmax(logits / temperature); differentiable in the parameters. The decoder has to give the same
+    distributions."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
-    """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp") that its axes are spread over. The path
-    holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments lie where their parameter lies."""
+    """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp") that its axes are sharded over. The path
+    holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments are sharded like their parameter."""
     save: Callable[[HostParams, Path], None]
-    """(params on the host, a folder that does not exist yet) -> None; makes the folder, and writes what the model can be loaded
-    from. For `rljax.training.opening.export`; checkpoints do not need it."""
+    """(params on the host, a folder that does not exist yet) -> None; makes the folder and writes the files that the model
+    can be loaded from. `rljax.training.opening.export` calls it; checkpoints do not need it."""
     decoder: Decoder | None = None
-    """For the built-in engine; None: responses come from an engine of your own."""
+    """For the built-in engine; None if responses come from your own engine."""
     value_function: Callable[[int, bool], ValueFunction] | None = None
-    """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: no algorithm with a critic."""
+    """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
+    critic cannot be used."""
 
 
 def on_every_device(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
-    """Copy every parameter to every device: a `Policy.partition` for small models.
+    """Replicate every parameter on every device: a `Policy.partition` for small models.
 
     Example:
         >>> tuple(on_every_device(("embedding",), (11, 16)))
@@ -192,9 +193,9 @@ def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature:
         log π(a_t) = log softmax(z_{t-1} / τ)[a_t]        H_t = -Σ_v π_v log π_v
 
     Args:
-        logits: of the next token, at every slot of the rows, `[R, S, V]`.
+        logits: logits of the next token, at every slot of the rows, `[R, S, V]`.
         packed: the rows.
-        temperature: τ, positive; the one that was sampled with.
+        temperature: τ, positive; the sampling temperature.
 
     Returns:
         `Scores` over `[B, T]`, float32.
@@ -215,11 +216,11 @@ def policy_of_logits(
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] = on_every_device,
     save: Callable[[HostParams, Path], None] = not_saved,
 ) -> Policy:
-    """Make a policy of a model that gives the logits of every slot.
+    """Make a policy from a model that returns the logits of every slot.
 
     A row of `packed` holds one or several sequences, prompt and response together, and padding at either end. Slot s belongs to
-    sequence `packed.segments[r, s]` of its row, counted from 1 (0 is padding), and is its token number `packed.positions[r, s]`,
-    counted from 0. The logits at a slot are those of the token after it, and may depend on its sequence up to the slot itself.
+    sequence `packed.segments[r, s]` of its row, counted from 1 (0 is padding), at position `packed.positions[r, s]`, counted
+    from 0. The logits at a slot are those of the token after it, and may depend on its sequence up to the slot itself.
 
     Args:
         vocab_size: V, number of token ids.
@@ -227,9 +228,9 @@ def policy_of_logits(
         logits: (params, packed) -> logits of the next token at every slot, `[R, S, V]`, before any temperature. It has to keep the
             sequences of a row apart and to leave padding out; `rljax.models.packed.visible_slots` is the attention mask for that,
             and a recurrent model begins anew where the position is 0.
-        decoder: for the built-in engine; None where responses come from an engine of your own.
-        partition: where parameters lie on a mesh; by default a copy on every device.
-        save: how a model folder is written; by default not at all.
+        decoder: for the built-in engine; None if responses come from your own engine.
+        partition: how parameters are sharded over a mesh; by default they are replicated on every device.
+        save: writes a model folder; by default it refuses.
 
     Returns:
         The policy, without a critic of its own.

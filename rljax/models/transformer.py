@@ -31,19 +31,19 @@ Cache = tuple[LayerCache, ...]
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
-    """Radians a position, for each pair of a head's features."""
+    """Radians per position, for each pair of a head's features."""
     exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
     frequencies = config.rope_theta**-exponents
     scaling = config.rope_scaling
     if scaling is None:
         return frequencies
     turns = scaling.original_length * frequencies / (2 * jnp.pi)
-    kept = jnp.clip((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency), 0.0, 1.0)
-    return frequencies * (kept + (1 - kept) / scaling.factor)
+    unscaled_share = jnp.clip((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency), 0.0, 1.0)
+    return frequencies * (unscaled_share + (1 - unscaled_share) / scaling.factor)
 
 
 def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies: Float[Array, "half"]) -> Array:
-    """Turn the pair (i, i + H/2) of every head by its position's angle."""
+    """Rotate the pair (i, i + H/2) of every head by the angle of its position."""
     angle = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None, :]
     cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
     first, second = jnp.split(x, 2, axis=-1)
@@ -105,7 +105,7 @@ class Attention(nnx.Module):
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
-        """Attend from T new tokens to S slots; `cache` is written from `slot` on, or is the new keys when there is none."""
+        """Attend from T new tokens to S slots; `cache` is written from `slot` on. If it is None, a new one is returned."""
         rows, length, _ = x.shape
         query, key, value = self._project(x)
         frequencies = rope_frequencies(self.config)
@@ -134,7 +134,7 @@ class SwiGLU(nnx.Module):
         self.down = nnx.Param(normal(hidden**-0.5 / (2 * config.layers) ** 0.5)(rngs.params(), (hidden, width)))
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """Feed each token forward."""
+        """Apply the feed-forward layer to each token."""
         gate = jnp.einsum("BTD,DF->BTF", x, self.gate[...].astype(x.dtype))
         up = jnp.einsum("BTD,DF->BTF", x, self.up[...].astype(x.dtype))
         return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate) * up, self.down[...].astype(x.dtype))
@@ -164,7 +164,7 @@ class Layer(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """Token ids in, last hidden states out; the head is applied apart, where and as often as it is needed."""
+    """Maps token ids to last hidden states; the output head is applied separately, only where it is needed."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
@@ -195,7 +195,7 @@ class Transformer(nnx.Module):
         return self.norm(x), tuple(caches)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Unscaled log-odds of every token, float32."""
+        """Logits of every token before any temperature, float32."""
         weight = self.head_weight.astype(hidden.dtype)
         return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=jnp.float32)
 

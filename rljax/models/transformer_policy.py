@@ -22,7 +22,7 @@ from rljax.models.value_model import ValueModel, init_value_params, save_value_m
 
 
 def largest_axis(path: tuple[str, ...], shape: tuple[int, ...], *, shards: int) -> PartitionSpec:
-    """Spread a parameter's largest axis that `shards` divides over "fsdp"; copy what has none.
+    """Shard a parameter over "fsdp" along its largest axis that `shards` divides; replicate it if there is no such axis.
 
     Example:
         >>> tuple(largest_axis(("embedding",), (11, 16), shards=4)), tuple(largest_axis(("scale",), (3,), shards=2))
@@ -46,11 +46,11 @@ def transformer_policy(
     parts: int = 1,
     chunk: int | None = None,
 ) -> Policy:
-    """Make a policy of the built-in transformer.
+    """Make a policy from the built-in transformer.
 
     Args:
-        config: its shape.
-        folder: Hugging Face folder of its first parameters; None draws random ones.
+        config: shape of the transformer.
+        folder: Hugging Face folder of the initial parameters; None draws random ones.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
         shards: devices that share the parameters.
@@ -81,13 +81,13 @@ def transformer_policy(
 def value_function(
     model: ValueModel, *, bos: int | None, eos: int, init: Callable[[PRNGKeyArray, Params | None], Params] | None = None
 ) -> ValueFunction:
-    """Make a critic of the built-in transformer with a value head.
+    """Make a critic from the built-in transformer with a value head.
 
     Args:
-        model: its shape.
+        model: shape of the critic.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        init: where its first parameters come from; None draws a head, and copies the policy's trunk where there is one.
+        init: returns the initial parameters; None draws a head, and copies the policy's trunk if there is a policy.
     """
 
     def save(params: HostParams, folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""A transformer that values: the decoder's hidden states under a linear head of a few numbers a token.
+"""The value model: a linear head on the decoder's hidden states that gives a few numbers per token.
 
 On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. So reward models
-from elsewhere are read as they are, and a critic that was trained here can start any later run. A critic that reads
-log-probabilities has `surprisal.weight` beside, for which other libraries have no place.
+of other libraries can be read unchanged, and a critic trained here can initialise any later run. A critic that reads
+log-probabilities also has a tensor `surprisal.weight`, which other libraries do not know.
 """
 
 import json
@@ -28,7 +28,7 @@ SURPRISAL = "surprisal.weight"
 
 @documented
 class ValueModel(NamedTuple):
-    """A decoder with a value head, without its numbers.
+    """A decoder with a value head, without its parameters.
 
     Its parameters are `{"trunk": ..., "head": [N, D]}`, and `"surprisal": [D]` where it reads log-probabilities.
     """
@@ -36,21 +36,21 @@ class ValueModel(NamedTuple):
     trunk: Model
     """The decoder."""
     size: int
-    """Numbers that the head gives for each token."""
+    """How many numbers the head gives for each token."""
     surprisal: bool = False
-    """Whether it reads, beside each response token, how likely the policy found it."""
+    """Whether it also reads the policy's log-probability of each response token."""
 
 
 def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueModel:
-    """Describe a critic with the policy's shape, less its output head."""
+    """Describe a critic with the policy's shape, without its output head."""
     return ValueModel(Model(replace(policy.config, tied_head=True)), size, surprisal)
 
 
 def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | None = None) -> Params:
     """Draw a head, and a trunk too if there is no policy to copy it from.
 
-    The head is drawn with standard deviation 1/(D + 1), so that first values are about a tenth of the reward's unit, what
-    log-probabilities are multiplied with like an embedding, with 0.02.
+    The head is drawn with standard deviation 1/(D + 1), so that initial values are about a tenth of the reward's unit. The
+    vector that multiplies log-probabilities is drawn like an embedding, with standard deviation 0.02.
     """
     config = model.trunk.config
     for_trunk, for_head = jax.random.split(key)
@@ -65,9 +65,9 @@ def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | Non
 
 
 def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Array, "B T N"]:
-    """Output of the head before each token of a batch, that is one slot before it.
+    """Output of the head one slot before each token of a batch.
 
-    Where the model reads log-probabilities, response token a_t enters as ::
+    If the model reads log-probabilities, its input for response token a_t is ::
 
         E[a_t] + w log π(a_t | s_t)
 
@@ -80,10 +80,10 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
         packed: the rows; with `policy_logp` for models that read it.
 
     Returns:
-        `[B, T, N]`, float32; where the batch has no token it has no meaning and must be masked.
+        `[B, T, N]`, float32; where the batch has no token, it is meaningless and must be masked.
 
     Raises:
-        ValueError: the model reads log-probabilities and there are none.
+        ValueError: the model reads log-probabilities and `packed` has none.
     """
     offset = None
     if model.surprisal:
@@ -120,9 +120,9 @@ def load_value_model(
     """Read a critic or a reward model.
 
     Args:
-        folder: with config.json and weights, among them `score.weight`.
-        vocab_size: the policy's, which the model has to share; None: any.
-        size: numbers that the algorithm's value head reads; None: any.
+        folder: folder with config.json and weights, among them `score.weight`.
+        vocab_size: the policy's vocabulary size, which has to be the model's too; None: any.
+        size: how many numbers the algorithm's value head reads; None: any.
         surprisal: whether the model has to read log-probabilities; None: either.
         compute_dtype: precision of matrix products.
         remat: recompute layers in the backward pass.
@@ -131,13 +131,13 @@ def load_value_model(
         The model and its parameters.
 
     Raises:
-        InputError: the folder is not of such a model, or its vocabulary, its head or what it reads differ from what is needed.
+        InputError: the folder holds no such model, or its vocabulary, its head or its input is not the required one.
     """
     config = replace(read_config(folder, compute_dtype=compute_dtype, remat=remat), tied_head=True)
     head = load_tensor(folder, HEAD)
     if head is None:
         raise InputError(
-            f"The model in {str(folder)!r} has no {HEAD!r}, so it is no critic and no reward model; give a folder that a run "
+            f"The model in {str(folder)!r} has no {HEAD!r}, so it is neither a critic nor a reward model; give a folder that a run "
             "with a critic saved, or a sequence-classification model."
         )
     direction = load_tensor(folder, SURPRISAL)
@@ -150,21 +150,21 @@ def load_value_model(
 def _check_fits(
     folder: Path, model: ValueModel, *, vocab_size: int | None, size: int | None, surprisal: bool | None
 ) -> None:
-    """Refuse a model that cannot stand in for the critic that is needed."""
+    """Refuse a model that does not fit the required critic."""
     found = model.trunk.config.vocab_size
     if vocab_size not in (None, found):
         raise InputError(
-            f"The critic in {str(folder)!r} has a vocabulary of {found} tokens and the policy one of {vocab_size}; both must read "
+            f"The critic in {str(folder)!r} has a vocabulary of {found} tokens, but the policy's has {vocab_size}; both must read "
             "the same tokens. Give a critic or reward model made for the policy's tokenizer."
         )
     if size not in (None, model.size):
         raise InputError(
-            f"The critic in {str(folder)!r} gives {model.size} numbers a token and the algorithm's value head reads {size}; "
+            f"The critic in {str(folder)!r} gives {model.size} numbers per token, but the algorithm's value head reads {size}; "
             "choose the head that it was trained with, or another critic."
         )
     if surprisal not in (None, model.surprisal):
         needed, found = ("does", "does not read") if surprisal else ("does not", "reads")
         raise InputError(
-            f"The critic in {str(folder)!r} {found} log-probabilities and the one asked for {needed}; set "
+            f"The critic in {str(folder)!r} {found} log-probabilities, but the configured critic {needed}; set "
             "--critic-surprisal as it was when that critic was trained, or choose another critic."
         )

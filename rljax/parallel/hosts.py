@@ -1,8 +1,8 @@
-"""Several processes as one run: how they agree, and how they share results.
+"""One run on several processes: how they agree, and how they share results.
 
 Every process runs the same program and holds the same host arrays; only arrays on the mesh are spread over them. Work that may
 fail in one process alone (opening files, judging its part of the responses) is done `together`: all continue or none does. A
-single process is the first of one: there is no other code path.
+single process takes the same code path.
 """
 
 import zlib
@@ -20,12 +20,12 @@ Returned = TypeVar("Returned")
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes and shows."""
+    """Whether this is the first process, which writes the files and the output."""
     return jax.process_index() == 0
 
 
 def fetch(tree: PyTree) -> PyTree[np.ndarray]:
-    """Copy arrays to this host whole, also those that are spread over several; all processes must ask together."""
+    """Copy whole arrays to this host, also those that are sharded over several hosts; all processes must call it together."""
 
     def whole(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         is_here = not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
@@ -38,7 +38,7 @@ def together(work: Callable[[], Returned]) -> Returned:
     """Run `work` in every process; if it fails in one, all of them stop.
 
     Raises:
-        InputError: it failed elsewhere.
+        InputError: `work` failed in another process.
         Exception: raised by `work` in this process.
     """
     returned: list[Returned] = []
@@ -72,7 +72,7 @@ def agree(what: str, content: str) -> None:
     """
     sums = process_allgather(np.uint32(zlib.crc32(content.encode())))
     if len(np.unique(sums)) > 1:
-        raise InputError(f"The hosts do not have the same {what}; start all of them alike.")
+        raise InputError(f"The hosts do not have the same {what}; start all of them with the same arguments and files.")
 
 
 def any_host(flag: bool) -> bool:
@@ -86,12 +86,12 @@ def of_first(tree: PyTree) -> PyTree[np.ndarray]:
 
 
 def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree[np.ndarray]:
-    """Work on rows, every process on its own part of them.
+    """Divide rows among the processes, and gather the results for all rows.
 
     Args:
         count: rows, at least 1.
-        work: takes the indices of some rows, gives arrays with one entry for each. All processes get equally many rows, so where
-            the rows cannot be shared equally a few are worked on twice.
+        work: takes the indices of some rows, returns arrays with one entry for each. All processes get the same number of rows, so
+            a few rows are worked on twice if they cannot be shared equally.
 
     Returns:
         The arrays of all rows, `[count, ...]`, the same in every process.
@@ -102,5 +102,5 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
     """
     hosts = jax.process_count()
     parts = np.resize(np.arange(count), (hosts, -(-count // hosts)))
-    done = together(lambda: work(parts[jax.process_index()]))
-    return jax.tree.map(lambda array: process_allgather(array).reshape(-1, *array.shape[1:])[:count], done)
+    results = together(lambda: work(parts[jax.process_index()]))
+    return jax.tree.map(lambda array: process_allgather(array).reshape(-1, *array.shape[1:])[:count], results)

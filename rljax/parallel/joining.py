@@ -1,4 +1,4 @@
-"""How the processes of a run find each other, before anything is computed."""
+"""Joins the processes of a run, before anything is computed."""
 
 import signal
 import socket
@@ -10,7 +10,7 @@ import jax
 from rljax.errors import InputError
 
 AUTO = "auto"
-"""The coordinator's address where JAX finds the other processes by itself."""
+"""Coordinator with which JAX finds the other processes by itself."""
 PATIENCE = 300.0
 """Seconds that a process waits for the first one to listen."""
 
@@ -18,46 +18,48 @@ PATIENCE = 300.0
 def join(coordinator: str, *, hosts: int | None = None, host: int | None = None, patience: float = PATIENCE) -> None:
     """Join the other processes of a run.
 
-    The first process waits for the others as long as JAX does (five minutes), and is then ended by it.
+    The first process waits for the others for five minutes, JAX's timeout; then JAX ends it.
 
     Args:
         coordinator: `ADDRESS:PORT` of the first process, the same for all; or "auto" on a TPU pod, under Slurm or Open MPI, or on
             Kubernetes with `jax[k8s]`.
-        hosts: processes of the run, with an address.
-        host: which of them this is, from 0 on, with an address.
+        hosts: number of processes in the run; required with an address.
+        host: index of this process, from 0; required with an address.
         patience: seconds to wait for the first process.
 
     Raises:
-        InputError: an address without `hosts` and `host`, "auto" with them, a `host` that is none of them; the first process cannot
-            be reached, or its port is taken; or JAX was used before.
+        InputError: an address without `hosts` and `host`, "auto" with them, or a `host` that is not below `hosts`; the first
+            process cannot be reached, or its port is taken; or JAX was used before.
     """
-    given = coordinator, hosts, host
+    arguments = coordinator, hosts, host
     if coordinator == AUTO:
         if (hosts, host) != (None, None):
-            raise InputError(f"With coordinator 'auto' hosts and host are found too, got hosts={hosts} and host={host}.")
-        given = None, None, None
+            raise InputError(
+                f"With coordinator 'auto', hosts and host must be left out; got hosts={hosts} and host={host}."
+            )
+        arguments = None, None, None
     else:
         name, _, port = coordinator.rpartition(":")
         if hosts is None or host is None or not 0 <= host < hosts or not name or not port.isdecimal():
             raise InputError(
-                f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT, how "
-                "many hosts there are, and which of them this is, counted from 0; or the coordinator 'auto' alone."
+                f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT, the "
+                "number of hosts, and the index of this host, counted from 0; or the coordinator 'auto' alone."
             )
         listen_or_find(name, int(port), is_first=host == 0, patience=patience)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        jax.distributed.initialize(*given)
+        jax.distributed.initialize(*arguments)
     except (RuntimeError, ValueError) as error:
         raise InputError(f"The hosts of coordinator={coordinator!r} could not be joined: {error}") from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # JAX takes it over, and then nothing ends the process
+        signal.signal(signal.SIGTERM, before)  # JAX replaces the handler, and then SIGTERM no longer ends the process
 
 
 def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> None:
-    """Refuse here what JAX would answer by ending the process: a port that is taken, a first process that does not listen.
+    """Refuse cases in which JAX would end the process: a port that is taken, or a first process that does not listen.
 
     Raises:
-        InputError: either of these.
+        InputError: one of these cases.
     """
     if is_first:
         try:

@@ -1,7 +1,7 @@
-"""Where arrays live: an explicit mesh of devices, and the rule that places parameters and rows on it.
+"""The device mesh, and the rules that place parameters and rows on it.
 
-The mesh has two axes. Rows of a batch are spread over both; parameters and optimiser moments are spread over `fsdp` and
-repeated over `data`. One device is the 1 x 1 mesh: there is no other code path. The devices may belong to several processes.
+The mesh has two axes. Rows of a batch are sharded over both; parameters and optimiser moments are sharded over `fsdp` and
+replicated over `data`. One device is a 1 x 1 mesh and takes the same code path. The devices may belong to several processes.
 """
 
 import math
@@ -24,15 +24,15 @@ def make_mesh(
     fsdp: int,
     devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
 ) -> Mesh:
-    """Lay devices out as `data x fsdp`: copies of the parameters, and the devices that share one.
+    """Arrange devices as a `data x fsdp` mesh: copies of the parameters x devices that share one copy.
 
     Args:
-        replicas: copies of the parameters; None takes all devices there are.
+        replicas: copies of the parameters; None uses all devices.
         fsdp: devices that share one copy.
-        devices: which ones; all of this process group by default.
+        devices: the devices to use; by default those of all processes.
 
     Raises:
-        InputError: the mesh asks for more devices than there are, does not divide them, or leaves a process without any.
+        InputError: the mesh needs more devices than there are, does not divide them, or leaves a process without any.
     """
     available = jax.devices() if devices is None else devices
     if fsdp < 1 or (replicas is not None and replicas < 1):
@@ -40,22 +40,22 @@ def make_mesh(
     if replicas is None:
         if len(available) % fsdp:
             raise InputError(
-                f"fsdp={fsdp} does not divide the {len(available)} devices here; choose a divisor, or set replicas too."
+                f"fsdp={fsdp} does not divide the {len(available)} devices; choose a divisor, or set replicas too."
             )
         replicas = len(available) // fsdp
     if replicas * fsdp > len(available):
         raise InputError(
-            f"The mesh replicas={replicas} x fsdp={fsdp} needs {replicas * fsdp} devices and {len(available)} are here; "
+            f"The mesh replicas={replicas} x fsdp={fsdp} needs {replicas * fsdp} devices, but there are {len(available)}; "
             f"choose axes whose product is at most {len(available)}."
         )
-    taken = available[: replicas * fsdp]
-    idle = {device.process_index for device in available} - {device.process_index for device in taken}
+    mesh_devices = available[: replicas * fsdp]
+    idle = {device.process_index for device in available} - {device.process_index for device in mesh_devices}
     if idle:
         raise InputError(
             f"The mesh replicas={replicas} x fsdp={fsdp} has no device of host {min(idle)}; choose axes whose product is "
             f"{len(available)}, or run on fewer hosts."
         )
-    grid = np.asarray(taken).reshape(replicas, fsdp)
+    grid = np.asarray(mesh_devices).reshape(replicas, fsdp)
     return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
@@ -67,7 +67,7 @@ def check_rows(mesh: Mesh, **rows: int) -> None:
 
 
 Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
-"""(path of a parameter, its shape) -> mesh axes that its axes are spread over."""
+"""(path of a parameter, its shape) -> mesh axes that its axes are sharded over."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:
@@ -81,25 +81,25 @@ def path_names(path: KeyPath) -> tuple[str, ...]:
 
 
 def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
-    """Sharding of every leaf: floating-point arrays have their largest axis spread over `fsdp` where it divides."""
+    """Sharding of every leaf: floating-point arrays are sharded over `fsdp` along the largest axis that it divides."""
     return jax.tree.map(lambda leaf: NamedSharding(mesh, _spread(mesh, leaf)), tree)
 
 
 def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition) -> PyTree[NamedSharding]:
-    """Sharding of every leaf of a training state, where a policy says how its parameters are spread.
+    """Sharding of every leaf of a training state, for a policy that partitions its own parameters.
 
-    A leaf that belongs to a parameter, such as an optimiser's moment, lies where the parameter lies: the end of its path is the
-    parameter's, and so is its shape. Everything else is spread as `shardings` does it.
+    A leaf that belongs to a parameter, such as an optimiser's moment, is sharded like the parameter: its path ends in the
+    parameter's path, and it has the parameter's shape. All other leaves are sharded as in `shardings`.
 
     Args:
         mesh: the devices.
         tree: arrays or their shapes.
         params: the policy's parameters or their shapes.
-        partition: where a parameter lies.
+        partition: how a parameter is sharded.
 
     Raises:
-        InputError: `partition` gives no PartitionSpec, or one that names an axis twice, an axis that the mesh does not have, or
-            one that does not divide the parameter's.
+        InputError: `partition` returns something other than a PartitionSpec, or one that names an axis twice, an axis that the
+            mesh does not have, or one that does not divide the parameter's.
     """
     specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
     for path, leaf in tree_leaves_with_path(params):
@@ -116,7 +116,7 @@ def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partit
 
 
 def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: object) -> PartitionSpec:
-    """A user's partition, refused where the mesh cannot follow it."""
+    """Return a policy's partition, and refuse one that the mesh cannot follow."""
     if not isinstance(spec, PartitionSpec):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} needs a jax.sharding.PartitionSpec; "
@@ -124,28 +124,28 @@ def _checked(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: o
         )
     shown = f"PartitionSpec{tuple(spec)}"  # its own repr differs between versions of JAX
     for size, axes in zip(shape, spec, strict=False):
-        wanted = () if axes is None else (axes,) if isinstance(axes, str) else axes
-        unknown = [axis for axis in wanted if axis not in mesh.shape]
-        if unknown or size % math.prod(mesh.shape[axis] for axis in wanted):
+        mesh_axes = () if axes is None else (axes,) if isinstance(axes, str) else axes
+        unknown = [axis for axis in mesh_axes if axis not in mesh.shape]
+        if unknown or size % math.prod(mesh.shape[axis] for axis in mesh_axes):
             raise InputError(
-                f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be spread over axes of the mesh "
+                f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be sharded over axes of the mesh "
                 f"({', '.join(f'{name}={count}' for name, count in mesh.shape.items())}) that divide it; got {shown}."
             )
-    named = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
-    if len(set(named)) < len(named):
+    all_axes = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
+    if len(set(all_axes)) < len(all_axes):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be spread over an axis of "
-            f"the mesh once; got {shown}."
+            f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be sharded over each axis "
+            f"of the mesh only once; got {shown}."
         )
     if len(spec) > len(shape):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes; its partition names {len(spec)}: {shown}."
+            f"policy.partition: the parameter {'/'.join(names)} has {len(shape)} axes, but its partition has {len(spec)}: {shown}."
         )
     return spec
 
 
 def _spread(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
-    """Spread the largest axis that `fsdp` divides; copy what has none, and whole numbers: counters, random keys."""
+    """Shard the largest axis that `fsdp` divides; replicate arrays without one, and integers (counters and random keys)."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]
     spec: list[str | None] = [None] * len(leaf.shape)
@@ -160,12 +160,12 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def row_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Rows spread over every device; `leading` axes before them are not split."""
+    """Sharding of rows over all devices; the `leading` axes before them are not sharded."""
     return NamedSharding(mesh, PartitionSpec(*([None] * leading), (DATA, FSDP)))
 
 
 def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[Array]:
-    """Place arrays on their mesh; every process gives the same ones, and each moves only what its own devices hold."""
+    """Place arrays on their mesh. Every process passes the same arrays, and moves only the parts that its devices hold."""
 
     def placed(array: np.ndarray | Array, place: NamedSharding) -> Array:
         is_spread = isinstance(array, jax.Array) and not array.is_fully_addressable
@@ -180,5 +180,5 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
 
 
 def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
-    """Place host arrays on the mesh, their rows spread over every device."""
+    """Place host arrays on the mesh, with their rows sharded over all devices."""
     return put(tree, row_sharding(mesh, leading))

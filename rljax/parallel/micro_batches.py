@@ -1,4 +1,4 @@
-"""Micro-batches: rows cut up so that the activations of a few are held at once, and their gradients added up."""
+"""Micro-batches: the gradient is summed over a few rows at a time, so that only their activations are in memory."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,7 +28,7 @@ def micro_batches(tree: Tree, count: int, rows: int) -> list[Tree]:
 
 
 def filled_first(tree: Tree, mask: Bool[np.ndarray, "B T"], count: int) -> Tree:
-    """Move rows without a trained token to the end of their mini-batch: micro-batches of them alone need not be computed."""
+    """Move rows without a trained token to the end of their mini-batch: micro-batches of such rows alone need not be computed."""
     empty = ~mask.any(-1).reshape(count, -1)
     order = empty.argsort(axis=-1, stable=True) + np.arange(count)[:, None] * empty.shape[1]
     return jax.tree.map(lambda array: np.asarray(array)[order.reshape(-1)], tree)
@@ -50,9 +50,9 @@ def accumulate(
 
     Args:
         objective: (params, micro-batch) -> (loss, metrics); both add up over micro-batches.
-        params: what the gradient is of.
+        params: parameters that are differentiated.
         parts: micro-batches, stacked.
-        counts: whether anything in a micro-batch weighs something; those that do not are not computed.
+        counts: whether anything in a micro-batch has a weight; the other micro-batches are not computed.
 
     Returns:
         The gradient and the metrics.

@@ -1,4 +1,4 @@
-"""Settings of the training of a reward model, all in one record."""
+"""Settings for training a reward model, in one record."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -12,12 +12,12 @@ from rljax.records import documented
 @documented
 @dataclass(frozen=True)
 class RewardModelConfig:
-    """Settings of one training of a reward model on preference pairs."""
+    """Settings for training a reward model on preference pairs."""
 
     dataset: tyro.conf.Positional[str]
     """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (or none), chosen and rejected."""
 
-    # --- what is trained
+    # --- model
     model: str | None = None
     """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
     tokenizer: str | None = None
@@ -25,11 +25,11 @@ class RewardModelConfig:
     layers: int = 3
     """Number of layers of the small transformer."""
     width: int = 96
-    """Width of its residual stream."""
+    """Width of the small transformer's residual stream."""
     heads: int = 4
-    """Its query heads."""
+    """Number of its query heads."""
     kv_heads: int = 2
-    """Its key and value heads."""
+    """Number of its key and value heads."""
     hidden: int = 256
     """Width of its feed-forward layer."""
 
@@ -37,7 +37,7 @@ class RewardModelConfig:
     heldout_dataset: str | None = None
     """File or hub id of the held-out pairs; by default a part of the dataset."""
     heldout_pairs: int = 256
-    """How many pairs are held out, at most a tenth of the prompts."""
+    """Number of held-out pairs, at most a tenth of the prompts."""
     prompt_column: str | None = None
     """Column with the prompt; by default prompt, question, problem or text, else the beginning that both sides share."""
     chosen_column: str = "chosen"
@@ -55,15 +55,15 @@ class RewardModelConfig:
     epochs: int = 1
     """Passes over the pairs; a reward model soon overfits them."""
     steps: int | None = None
-    """Updates, in place of epochs."""
+    """Number of updates, in place of epochs."""
     batch: int = 64
-    """Pairs an update."""
+    """Pairs per update."""
     microbatch_pairs: int | None = None
-    """Pairs whose activations are held at once; by default as many as make at most 16,384 tokens."""
+    """Pairs whose activations are in memory at once; by default as many as hold at most 16,384 tokens."""
     learning_rate: float = 1e-5
-    """Peak learning rate; it falls to a tenth of it on a cosine."""
+    """Peak learning rate; a cosine schedule lowers it to a tenth."""
     learning_rate_warmup: int = 10
-    """Updates over which it rises linearly."""
+    """Updates over which the learning rate rises linearly."""
     adam_b1: float = 0.9
     """Decay of the first moment."""
     adam_b2: float = 0.95
@@ -71,7 +71,7 @@ class RewardModelConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Largest norm of the gradient; larger gradients are scaled down to it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products. Parameters stay float32."""
     remat: bool = False
@@ -83,20 +83,20 @@ class RewardModelConfig:
     fsdp: int = 1
     """Devices that share the parameters of one copy."""
 
-    # --- what is kept and seen
+    # --- output and display
     output: str | None = None
     """Folder to write, which must not hold a model yet; by default runs/NAME-DATE-TIME."""
     name: str = "reward-model"
     """Name of the run, for its folder."""
     seed: int = 0
-    """Of everything: parameters, order, held-out pairs."""
+    """Random seed of parameters, order and held-out pairs."""
     eval_every: int = 50
     """Updates between held-out evaluations; 0 evaluates only before and after."""
     quiet: bool = False
-    """Few plain lines instead of the live display."""
+    """Print a few plain lines instead of the live display."""
 
     def __post_init__(self):
-        """Refuse values that cannot work, with the setting and what to give instead."""
+        """Refuse invalid values; the message names the setting and what to give instead."""
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -115,7 +115,7 @@ class RewardModelConfig:
             )
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise InputError(
-                f"width={self.width} over heads={self.heads} must give an even whole number of features a head."
+                f"width={self.width} over heads={self.heads} must give an even whole number of features per head."
             )
 
     def to_json(self) -> dict:

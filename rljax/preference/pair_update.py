@@ -1,4 +1,4 @@
-"""Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation of held-out pairs."""
+"""Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation on held-out pairs."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -31,19 +31,25 @@ class Pairs(NamedTuple, Generic[Data]):
     """Pairs as arrays, the preferred response first: NumPy's on the host, JAX's in an update."""
 
     tokens: Int[Data, "N 2 S"]
+    """Token ids of prompt and response, right-padded."""
     attention: Bool[Data, "N 2 S"]
+    """Which slots hold a token."""
     margin: Float[Data, "N"]
+    """By how much the preferred response is better, in the unit of the score."""
 
 
 @documented
 class EncodedPairs(NamedTuple):
-    """Pairs that fit, as token lists."""
+    """Pairs within the token limit, as token lists."""
 
     chosen: list[list[int]]
+    """Token ids of the prompt and the preferred response of each pair."""
     rejected: list[list[int]]
+    """Token ids of the prompt and the other response of each pair."""
     margin: np.ndarray
+    """By how much the preferred response is better, in the unit of the score, `[N]`."""
     dropped: int
-    """Pairs with a side that is too long."""
+    """Number of pairs left out because a side is too long."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """All of them in arrays as long as the longest side."""
@@ -55,10 +61,12 @@ class EncodedPairs(NamedTuple):
 
 @documented
 class RewardState(NamedTuple):
-    """State of the training, which an update replaces."""
+    """State of the training; each update returns a new one."""
 
     params: Params
+    """Parameters of the reward model."""
     opt_state: optax.OptState
+    """State of the optimiser."""
 
 
 def encode_pairs(
@@ -67,7 +75,7 @@ def encode_pairs(
     """Turn pairs into tokens, leaving out those with a side that is too long.
 
     Raises:
-        InputError: no pair fits, or text that the tokenizer cannot write.
+        InputError: no pair fits, or the tokenizer cannot encode a text.
 
     Example:
         >>> from rljax.data.tokenizer import CharacterTokenizer
@@ -86,7 +94,8 @@ def encode_pairs(
         raise InputError(
             "there are no pairs; give at least one to train on and one that is held out."
             if shortest is None
-            else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest needs {shortest}; raise it."
+            else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest pair needs {shortest}; raise "
+            "max_tokens."
         )
     chosen, rejected, margins = zip(*fitting, strict=True)
     return EncodedPairs(list(chosen), list(rejected), np.asarray(margins, np.float32), len(rows) - len(fitting))
@@ -98,14 +107,14 @@ def make_pair_step(
     """Compile one optimiser update towards the preferred responses.
 
     Args:
-        model: its head gives one number a token.
-        optimizer: what turns a gradient into an update.
+        model: a decoder whose head gives one number per token.
+        optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
         mesh: its devices hold the state.
 
     Returns:
         `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed. Metrics,
-        all of the pairs before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
+        all computed before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
     """
 
     def step(state: RewardState, pairs: Pairs[Array]) -> tuple[RewardState, Metrics]:
@@ -134,15 +143,15 @@ def make_pair_step(
 
 
 def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params, pairs: EncodedPairs) -> dict[str, float]:
-    """Score pairs that the model was not trained on.
+    """Evaluate the model on pairs that it was not trained on.
 
     Args:
-        score: as `make_score` compiles it.
-        params: of the reward model.
+        score: a function that `make_score` compiled.
+        params: parameters of the reward model.
         pairs: the held-out pairs.
 
     Returns:
-        loss; accuracy, the share whose preferred response has the higher score (a tie is none); lead, the mean difference;
+        loss; accuracy, the share whose preferred response has the higher score (a tie does not count); lead, the mean difference;
         score, the mean, and score_deviation over all responses.
     """
     scores = score(params, pairs.chosen + pairs.rejected)

@@ -1,4 +1,4 @@
-"""Inference with a learned reward model: the score of a sequence, the model's folder, and the reward function made of it.
+"""Inference with a learned reward model: the score of a sequence, the model's folder, and the reward function made from it.
 
 The score of a response is the output of the model's head at the last token of prompt and response, the end token included.
 """
@@ -41,10 +41,10 @@ SHORTEST = 16
 
 @documented
 class Note(NamedTuple):
-    """How the texts were written that the model in a folder was trained on."""
+    """How the texts were encoded on which the model in a folder was trained."""
 
     tokenizer: str
-    """As after `--tokenizer`; "." for the tokenizer files in the folder itself."""
+    """Value of `--tokenizer`; "." for the tokenizer files in the folder itself."""
     vocabulary: int
     """Number of its tokens."""
     chat: bool
@@ -56,9 +56,13 @@ class RewardModel(NamedTuple):
     """A reward model with its parameters and its tokenizer."""
 
     model: ValueModel
+    """Decoder whose head gives one number per token."""
     params: Params
+    """Parameters of the model."""
     tokenizer: Tokenizer
+    """Encodes prompts and responses."""
     chat: bool
+    """Whether prompts go through the tokenizer's chat template."""
 
 
 def score_sequences(
@@ -67,19 +71,19 @@ def score_sequences(
     """Score whole sequences by the head's output at their last token.
 
     Args:
-        model: a decoder whose head gives one number a token.
+        model: a decoder whose head gives one number per token.
         params: its parameters.
-        tokens: prompts and responses, the end token included, `[B, S]`; padding may stand anywhere.
+        tokens: prompts and responses, the end token included, `[B, S]`; padding may be anywhere.
         attention: which slots hold a token, `[B, S]`.
 
     Returns:
-        `[B]`, float32; of a row without a token the score has no meaning.
+        `[B]`, float32; the score of a row without a token is meaningless.
 
     Raises:
         ValueError: the model reads log-probabilities, which a reward model does not get.
     """
     if model.surprisal:
-        raise ValueError("model must read text alone, and this one is a critic that reads log-probabilities")
+        raise ValueError("model must read text alone, but this one is a critic that reads log-probabilities")
     hidden = hidden_states(model.trunk, params["trunk"], tokens, positions_of(attention), attention.astype(jnp.int32))
     last = attention.shape[-1] - 1 - jnp.argmax(attention[:, ::-1], axis=-1)
     at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
@@ -94,12 +98,12 @@ def sequence_tokens(
     Args:
         prompt: text of the prompt.
         response: text of the response.
-        tokenizer: for both.
+        tokenizer: tokenizer of both texts.
         chat: write the prompt through the tokenizer's chat template.
         messages: the prompt as a chat, if it was one.
 
     Raises:
-        InputError: text that the tokenizer cannot write, or `chat` with a tokenizer that has no template.
+        InputError: the tokenizer cannot encode the text, or `chat` is set and the tokenizer has no template.
 
     Example:
         >>> from rljax.data.tokenizer import CharacterTokenizer
@@ -126,7 +130,7 @@ def make_score(
     """Compile a function that scores token lists of any number and length, with one program for each padded length.
 
     Args:
-        model: a decoder whose head gives one number a token.
+        model: a decoder whose head gives one number per token.
         mesh: its devices share the rows.
         rows: sequences scored at a time, rounded up to a multiple of the devices; a smaller part is filled up with empty rows.
 
@@ -152,14 +156,14 @@ def make_score(
 
 
 def save_reward_model(folder: Path, trained: RewardModel) -> None:
-    """Write a sequence-classification model, and beside it a note on its tokenizer and on how prompts are written.
+    """Write a sequence-classification model, and a note on its tokenizer and on the format of its prompts.
 
     Args:
-        folder: of the model; files of an earlier one are overwritten.
-        trained: the model with its parameters. Tokenizer files are written too where it has any.
+        folder: folder of the model; the files of an earlier model are overwritten.
+        trained: the model with its parameters. The files of its tokenizer are written too, if there are any.
 
     Raises:
-        InputError: a tokenizer that the note cannot name.
+        InputError: the note cannot name the tokenizer.
     """
     tokenizer = trained.tokenizer
     note = Note(_name_of(tokenizer), tokenizer.vocab_size, trained.chat)
@@ -178,7 +182,7 @@ def _name_of(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return "."
     raise InputError(
-        f"a {type(tokenizer).__name__} cannot be named in a reward model's folder; take 'characters', 'bytes' or a model's."
+        f"a {type(tokenizer).__name__} cannot be named in a reward model's folder; use 'characters', 'bytes' or a model's."
     )
 
 
@@ -203,7 +207,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that a model's folder names or holds.
 
     Raises:
-        InputError: neither, or the files cannot be read.
+        InputError: the folder does neither, or its files cannot be read.
     """
     note = read_note(folder)
     return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
@@ -227,18 +231,18 @@ def load_reward_model(
         remat: recompute layers in the backward pass.
 
     Raises:
-        InputError: no reward model, a head that gives several numbers, or a tokenizer that it was not made for.
+        InputError: the folder holds no reward model, the head gives several numbers, or the tokenizer does not fit the model.
     """
     folder = locate(str(name_or_folder))
     model, params = load_value_model(folder)
     if model.size != 1:
         raise InputError(
-            f"The model in {str(folder)!r} gives {model.size} numbers a token and a reward model gives 1; it is a classifier "
+            f"The model in {str(folder)!r} gives {model.size} numbers per token, but a reward model gives 1; it is a classifier "
             "or a critic with another head. Choose another folder."
         )
     if model.surprisal:
         raise InputError(
-            f"The model in {str(folder)!r} is a critic that reads the policy's log-probabilities and a reward model reads text "
+            f"The model in {str(folder)!r} is a critic that reads the policy's log-probabilities, but a reward model reads text "
             "alone. Choose another folder."
         )
     model = ValueModel(Model(replace(model.trunk.config, compute_dtype=dtype, remat=remat)), 1)
@@ -252,17 +256,17 @@ def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note
     """Refuse a tokenizer whose vocabulary is not the model's.
 
     Raises:
-        InputError: both sides are named.
+        InputError: the vocabularies differ; the message names both sizes.
     """
     size, known = tokenizer.vocab_size, model.trunk.config.vocab_size
     if note is not None and size != note.vocabulary:
         raise InputError(
-            f"The reward model in {str(folder)!r} was trained on a vocabulary of {note.vocabulary} tokens and the tokenizer has "
-            f"{size}; leave the tokenizer out, the folder names its own ({note.tokenizer!r})."
+            f"The reward model in {str(folder)!r} was trained on a vocabulary of {note.vocabulary} tokens, but the tokenizer has "
+            f"{size}; leave the tokenizer out: the folder names its own ({note.tokenizer!r})."
         )
     if size > known:
         raise InputError(
-            f"The reward model in {str(folder)!r} has a vocabulary of {known} tokens and the tokenizer {size}; give the "
+            f"The reward model in {str(folder)!r} has a vocabulary of {known} tokens, but the tokenizer has {size}; give the "
             "tokenizer that belongs to the model."
         )
 
@@ -277,22 +281,22 @@ def reward_of_model(
     rows: int = 32,
     dtype: str = "float32",
 ) -> Callable[..., list[float | Failed]]:
-    """Make a reward function of a learned reward model.
+    """Make a reward function from a learned reward model.
 
     It reads text, so the policy may have another tokenizer. The end token is added to every completion, even to a truncated one.
     The zero of the scores is arbitrary: only algorithms that compare responses to one prompt are indifferent to it.
 
     Args:
-        name_or_folder: of the reward model, or a hub id.
+        name_or_folder: folder of the reward model, or a hub id.
         mesh: its devices hold the model and share the rows.
         tokenizer: in place of the folder's own.
         chat: for a folder without a note, whether prompts go through the chat template.
-        chats: the messages of those prompts that are chats of several, by the prompt as text.
+        chats: prompt as text -> its messages, for prompts that are chats of several messages.
         rows: responses scored at a time.
         dtype: precision of matrix products.
 
     Returns:
-        `f(prompts, completions) -> scores`; a completion that the tokenizer cannot write has failed.
+        `f(prompts, completions) -> scores`; `Failed` for a completion that the tokenizer cannot encode.
 
     Raises:
         InputError: as `load_reward_model`.

@@ -1,6 +1,6 @@
-r"""Majority voting: which responses give the same answer and so vote together.
+r"""Majority voting: the answer that each response votes for.
 
-The reference plays no part: two answers are the same if they are written the same up to spacing, sizes of brackets and trailing
+The reference is not used: two answers are the same if they are written the same up to spacing, sizes of brackets and trailing
 zeros. `\frac{1}{2}` and `0.5` are two answers here, even for a reward that accepts both.
 """
 
@@ -106,11 +106,11 @@ VOTES = MappingProxyType(
         "code_fraction": _no_vote,
     }
 )
-"""How the responses that a reward judges vote, by the name of the reward. All others vote by `vote`."""
+"""Name of a reward -> the function that reads the vote of a response that it judges. All other rewards use `vote`."""
 
 
 def vote_for(reward: str) -> Callable[[str], str | None]:
-    """Find how the responses that a reward judges vote.
+    """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
         reward: the name of the reward, as `rljax.rewards.resolve` takes it.

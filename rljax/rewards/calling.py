@@ -13,12 +13,14 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int8
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.rewards.failure import Failed, Failures
 from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
 
 
+@documented
 class Answer(NamedTuple):
     """The answer of one reward for N completions."""
 
@@ -29,10 +31,11 @@ class Answer(NamedTuple):
     failed: Int8[np.ndarray, "N"]
     """The kind of failure: 0 for none, else the position in `Failures`, counted from 1."""
     failures: Failures
+    """The number of failures of each kind."""
     reason: str
     """The reason of the first failure, in one line; empty if there is none."""
     whole: bool
-    """Whether the call as a whole failed, and with it every completion."""
+    """Whether the whole call failed, and therefore every completion."""
     cause: BaseException | None
     """The exception that the call raised, if it raised one."""
 
@@ -188,13 +191,13 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     if isinstance(returned, BaseException):
         return _all_failed(count, Failures(raised=count), f"raised {one_line(returned)}; fix the function.", returned)
     shown = reprlib.repr(returned)
-    listed = _unwrapped(returned)
-    if not isinstance(listed, (list, tuple)):
+    entries = _unwrapped(returned)
+    if not isinstance(entries, (list, tuple)):
         raise InputError(f"the reward {function} returned {shown}; it must return a list with one number per completion.")
-    if len(listed) != count:
-        reason = f"returned {len(listed)} values for {count} completions; it must return one for each."
+    if len(entries) != count:
+        reason = f"returned {len(entries)} values for {count} completions; it must return one for each."
         return _all_failed(count, Failures(wrong_count=count), reason, None)
-    values = [_unwrapped(value) for value in listed]
+    values = [_unwrapped(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
             raise InputError(

@@ -39,7 +39,7 @@ def code(
         entry_point: for each prompt the name of the function under test; required with `test`.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: how many programs run at a time; None runs one per core.
-        progress: called with the number of programs judged and of all that have tests; or None.
+        progress: called with the number of programs judged and the number of all programs with tests; or None.
 
     Returns:
         1.0 or 0.0 for each completion; None without tests, or where the tests cannot run on this machine (the log says why).
@@ -166,12 +166,12 @@ def _program(
     entry_point: str | None,
 ) -> Program | None:
     """Combine a row's program and tests; None if it has no tests."""
-    listed = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
+    assertions = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
     texts = {
         "setup": setup,
         "test": test,
         "entry_point": entry_point,
-        **{f"tests[{i}]": text for i, text in enumerate(listed)},
+        **{f"tests[{i}]": text for i, text in enumerate(assertions)},
     }
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.startswith("tests")):
@@ -179,11 +179,11 @@ def _program(
                 f"row {position}: the column {name} holds {type(text).__name__}, but must hold text; fix the data."
             )
     check, entry = "" if test is None else test, "" if entry_point is None else entry_point
-    if not (listed or check):
+    if not (assertions or check):
         return None
     if check and not entry:
         raise InputError(f"row {position} has a test but no entry_point; add the name of the function under test.")
-    program = Program(extracted_code(completion), listed, "" if setup is None else setup, check, entry)
+    program = Program(extracted_code(completion), assertions, "" if setup is None else setup, check, entry)
     if not (isinstance(prompt, str) and entry and _begins(prompt, entry)):
         return program
     # Where the completion defines the function again, the prompt still brings its imports and helpers.

@@ -1,4 +1,4 @@
-"""Rewards made of other rewards: each part is judged, weighted and logged under its own name."""
+"""Rewards made of other rewards. Each part is computed, weighted and logged under its own name."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rljax.records import documented
+
 
 @dataclass(frozen=True)
 class Failed:
@@ -17,13 +19,16 @@ class Failed:
     reason: str
 
 
+@documented
 class Failures(NamedTuple):
     """How many completions one reward failed to judge."""
 
     raised: int = 0
+    """Completions on which the function raised or its process died."""
     timed_out: int = 0
+    """Completions on which the function exceeded its time limit."""
     wrong_count: int = 0
-    """All completions of a call in which the reward did not return one value for each."""
+    """Completions of a call in which the function did not return one value for each completion."""
 
     @property
     def total(self) -> int:

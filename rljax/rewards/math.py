@@ -27,7 +27,7 @@ _AIME = re.compile(r"[0-9]{1,3}")
 
 
 def simplified(answer: str) -> str:
-    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, a text command around it all.
+    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around the whole.
 
     Args:
         answer: in its normalised form (see `rljax.rewards.extract.normalized`).
@@ -151,7 +151,7 @@ def math(
         prompts: unused; every reward receives them.
         completions: the responses.
         answer: the references: a worked solution or only its answer, as text or a number; None or blank if there is none.
-        progress: called with the number of comparisons done and of all that need algebra; or None.
+        progress: called with the number of comparisons done and the number of all that need algebra; or None.
         columns: unused.
 
     Returns:

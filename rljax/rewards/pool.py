@@ -25,7 +25,7 @@ from rljax.rewards.failure import Failed
 from rljax.text import one_line
 
 _START_SECONDS = 120.0
-# A worker is killed from outside this long after the time limit, in case the function stops the timer of its process.
+# A worker is killed from outside this many seconds after the time limit, in case the function stops the timer of its process.
 _GRACE_SECONDS = 1.0
 # A worker is replaced after this many items: computer algebra leaks a few kilobytes with each.
 _LIFETIME = 20_000
@@ -36,11 +36,15 @@ _IDLE = -2
 @dataclass
 class _Worker:
     process: subprocess.Popen
+    """The process that judges."""
     connection: Connection
+    """This process's end of the connection to it."""
     item: int
     """Position of the item that the worker is judging, or one of the states above."""
     deadline: float
+    """Monotonic time at which the worker is killed unless it has answered."""
     served: int = 0
+    """Number of items that the worker has judged."""
 
 
 class Pool:
@@ -96,7 +100,7 @@ class Pool:
 
         Args:
             items: keyword arguments of the function, one mapping per call; they must be picklable.
-            progress: called after each item with the number of items done and of all items; or None.
+            progress: called after each item with the number of items done and the number of all items; or None.
 
         Returns:
             For each item, in order, what the function returned, or `Failed` if it raised, exceeded the time limit or crashed
@@ -129,7 +133,7 @@ class Pool:
         return outcomes
 
     def _employ(self, items: list[dict], waiting: deque[int]) -> None:
-        """Give every idle worker an item, and start as many workers as there are items for."""
+        """Give every idle worker an item, and start more workers if items are left and the limit allows it."""
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting:
                 try:

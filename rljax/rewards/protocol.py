@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int8
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
 from rljax.rewards.failure import Failures
 
@@ -24,20 +25,20 @@ MAX_FAILURE_SHARE = 0.1
 """Default share of a batch that may fail before the run stops."""
 
 
+@documented
 class Scores(NamedTuple):
-    """The rewards of N completions: the weighted sum, and each part separately.
-
-    `total` is the weighted sum of the parts that have an opinion. `valid` is True where at least one part has an opinion and
-    none failed; elsewhere the total is 0. `parts` holds the unweighted rewards by name, with NaN for no opinion and for a
-    failure. `failures` counts the failures by the same names.
-    """
+    """The rewards of N completions: the weighted sum, and each part separately."""
 
     total: Float32[np.ndarray, "N"]
+    """The weighted sum of the parts that have an opinion; 0 where `valid` is False."""
     valid: Bool[np.ndarray, "N"]
+    """Whether at least one part has an opinion and none failed."""
     parts: dict[str, Float32[np.ndarray, "N"]]
+    """The unweighted rewards of each part by name; NaN for no opinion and for a failure."""
     failures: dict[str, Failures]
+    """The number of failures of each part by name."""
     failed: Int8[np.ndarray, "N"]
-    """The kind of the first part's failure: 0 for none, else the position in `Failures`, counted from 1."""
+    """The kind of failure of the first part that failed: 0 for none, else the position in `Failures`, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def judge(
         columns: extra data by name, N entries each, including `answer` where there is one.
         max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
-        progress: rewards that support it call it with the number of completions judged and of all; or None.
+        progress: rewards that support it call it with the number of completions judged and the number of all; or None.
 
     Returns:
         The total and every part. A reward that is not a `Weighted` has one part, under the function's name.

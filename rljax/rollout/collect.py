@@ -1,4 +1,4 @@
-"""Dynamic sampling: sample, drop what carries no signal, refill, carry the surplus over."""
+"""Dynamic sampling: sample groups, drop those without a training signal, refill, and carry the surplus over."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,18 +11,18 @@ from rljax.rollout.groups import Groups, concatenate, take
 
 @documented
 class Collected(NamedTuple):
-    """One rollout's worth of groups, and what it took to get them."""
+    """The groups of one rollout, and how they were collected."""
 
     groups: Groups
     """The groups to train on: the wanted number, or fewer when the tries ran out."""
     surplus: Groups | None
-    """Kept groups of this rollout beyond the wanted number, for the next one."""
+    """Kept groups of this rollout beyond the wanted number, for the next rollout."""
     sampled: Groups
-    """Everything that was sampled now, kept or not: what averages are taken over."""
+    """All groups sampled in this call, kept or not; averages are taken over these."""
     tries: int
-    """How often it was sampled."""
+    """Number of times that groups were sampled."""
     filtered_ratio: float
-    """Share of the groups sampled now that were dropped."""
+    """Share of the groups sampled in this call that were dropped."""
     complete: bool
     """Whether the wanted number was reached."""
 
@@ -37,15 +37,15 @@ def collect(
 ) -> Collected:
     """Sample until `wanted` groups are kept.
 
-    Fresh groups come first and carried ones fill up, so what is trained on is as new as can be. A carried group that is not
-    needed is dropped: nothing is ever older than one rollout.
+    Fresh groups come first and carried groups fill the rest, so the training data is as recent as possible. A carried group
+    that is not needed is dropped, so no group is ever older than one rollout.
 
     Args:
         sample: draws a fresh set of groups at every call.
-        keep: says which groups carry a signal, `[P]`; None keeps all.
+        keep: returns which groups carry a training signal, `[P]`; None keeps all.
         wanted: number of groups to return.
-        carried: the surplus of the rollout before.
-        max_tries: at most so many calls of `sample`.
+        carried: the surplus of the previous rollout.
+        max_tries: largest number of calls of `sample`.
 
     Returns:
         `Collected`; with `complete` False when the tries ran out first.
@@ -54,9 +54,9 @@ def collect(
     kept: list[Groups] = []
     sampled: list[Groups] = []
     while len(sampled) < max_tries:
-        drawn = sample()
-        sampled.append(drawn)
-        kept.append(drawn if keep is None else take(drawn, np.asarray(keep(drawn))))
+        groups = sample()
+        sampled.append(groups)
+        kept.append(groups if keep is None else take(groups, np.asarray(keep(groups))))
         if sum(part.count for part in kept) + spare >= wanted:
             break
     fresh = concatenate(kept)

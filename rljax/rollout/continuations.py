@@ -19,26 +19,26 @@ from rljax.rollout.worker import RolloutWorker
 
 @documented
 class State(NamedTuple):
-    """A response up to some token: what a critic values before that token."""
+    """A response up to some token: the state that a critic evaluates before that token."""
 
     group: int
-    """Number of the group in the rollout."""
+    """Index of the group in the rollout."""
     response: int
-    """Number of the response in the group."""
+    """Index of the response in the group."""
     token: int
     """The first token that is not part of the state."""
 
 
 def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
-    """Draw tokens of a rollout at random, all response tokens alike, none twice; the states before them.
+    """Draw the states before random tokens of a rollout: uniform over its response tokens, without replacement.
 
     Args:
         groups: a rollout.
-        count: how many, at most the number of its response tokens.
-        seed: of the draw.
+        count: number of states, at most the number of response tokens.
+        seed: seed of the draw.
 
     Raises:
-        ValueError: more states than tokens.
+        ValueError: there are fewer tokens than states.
     """
     places = np.argwhere(groups.rollout.mask)
     if count > len(places):
@@ -57,14 +57,14 @@ def continued_rewards(
     key: PRNGKeyArray,
     rows: int = 256,
 ) -> Float[np.ndarray, "S C"]:
-    """Finish each state again and again, and judge the whole responses; the mean of a row is the state's Monte-Carlo value.
+    """Sample continuations of each state and judge the whole responses; the mean of a row is the state's Monte-Carlo value.
 
     Args:
-        worker: as the rollout was sampled; the budget of a response holds for state and continuation together.
-        params: of the policy.
-        groups: the rollout that the states are of.
-        states: where to go on from.
-        continuations: C, how often each is finished.
+        worker: the one that sampled the rollout; its token budget covers state and continuation together.
+        params: parameters of the policy.
+        groups: the rollout that the states come from.
+        states: the states to continue.
+        continuations: C, number of continuations of each state.
         key: random key.
         rows: responses sampled at a time.
 
@@ -87,9 +87,9 @@ def continued_rewards(
     texts: list[str] = []
     for begin in range(0, len(requests), rows):
         part = requests[begin : begin + rows]
-        drawn = worker.engine.generate(params, part)
-        check_responses(part, drawn)
-        for request, response in zip(part, drawn, strict=True):
+        responses = worker.engine.generate(params, part)
+        check_responses(part, responses)
+        for request, response in zip(part, responses, strict=True):
             prefix = prefixes[request.group]
             texts.append(tokenizer.decode(prefix + response.tokens[: budget - len(prefix)].tolist()))
     problems = [worker.prompts.problems[prompt_ids[state]] for state in order]

@@ -28,7 +28,7 @@ class DecodingEngine:
 
     Args:
         decoder: how the model reads prompts and tokens.
-        mesh: its devices share the rows.
+        mesh: devices that share the rows.
         prompt_length: slots that every prompt is padded to, in tokens; a call with a longer one is padded to a power of two.
         slots: most rows that are decoded at once. The key/value cache holds as many rows of prompt and response.
     """
@@ -148,7 +148,7 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
     """Refuse a decoder that cannot be sampled from, without computing anything.
 
     Raises:
-        InputError: `begin` or `advance` cannot be traced, gives logits of another shape, or a state that changes its shapes.
+        InputError: `begin` or `advance` cannot be traced, returns logits of another shape, or a state whose shapes change.
     """
     prompts, attention = (jax.ShapeDtypeStruct((rows, prompt_length), kind) for kind in (np.int32, np.bool_))
     token = jax.ShapeDtypeStruct((rows,), np.int32)
@@ -175,9 +175,9 @@ def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
     """Shapes of the logits and the state that a decoder's function returns."""
     try:
         logits, state = jax.eval_shape(function, *arguments)
-    except Exception as error:  # a decoder is a person's program, and may raise anything
+    except Exception as error:  # a decoder is user code and may raise anything
         raise InputError(
-            f"policy.decoder.{name}: a function is needed that JAX can trace and that returns logits and a state; got "
+            f"policy.decoder.{name}: the decoder needs a function that JAX can trace and that returns logits and a state; got "
             f"{one_line(error):.200}"
         ) from error
     return logits, state
@@ -186,12 +186,12 @@ def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
 def _check_logits(name: str, logits: jax.ShapeDtypeStruct, expected: tuple[int, int]) -> None:
     if logits.shape != expected:
         raise InputError(
-            f"policy.decoder.{name}: logits of the shape [B, V] = {list(expected)} are needed; got {list(logits.shape)}."
+            f"policy.decoder.{name}: the logits must have the shape [B, V] = {list(expected)}; got {list(logits.shape)}."
         )
 
 
 def compiled_rows(rows: int, devices: int) -> int:
-    """Round a number of rows up to one that the devices share and a program is compiled for: eight for each doubling.
+    """Round a number of rows up to a batch size that the devices can share: eight sizes for each doubling.
 
     Example:
         >>> [compiled_rows(rows, 1) for rows in (7, 64, 100, 384)], compiled_rows(6, 4)

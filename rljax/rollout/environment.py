@@ -1,6 +1,7 @@
 """Environments of several turns: the policy acts, the environment answers, and the policy sees the answer in its own context.
 
-A reward is the environment of one turn. An observation is part of the response: later tokens see it, and it is not trained on.
+A reward function is an environment of one turn. An observation is part of the response: later tokens see it, but it is not
+trained on.
 Token ids are never decoded and encoded again, so what is scored is exactly what was drawn.
 """
 
@@ -25,29 +26,29 @@ from rljax.text import one_line
 
 @documented
 class Step(NamedTuple):
-    """What an environment answers to a turn of the policy."""
+    """An environment's answer to one turn of the policy."""
 
     state: Any
-    """Of the episode after the turn."""
+    """State of the episode after the turn."""
     observation: str = ""
-    """Text that the policy sees before its next turn; not read when the episode is done. One that leaves no room for another
-    token ends the episode (`Response.finish` is "length")."""
+    """Text that the policy sees before its next turn; not read when the episode is done. An observation that leaves no
+    room for another token ends the episode (`Response.finish` is "length")."""
     reward: float | None = None
-    """Of this turn; None: no opinion. The reward of a response is the sum over its turns."""
+    """Reward of this turn; None for no opinion. The reward of a response is the sum over its turns."""
     done: bool = True
     """Whether the episode has ended."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """What the policy acts in. On several hosts every process plays all episodes, so it has to be deterministic.
+    """Answers the turns of the policy. On several hosts every process plays all episodes, so it has to be deterministic.
 
-    Many episodes are under way at once, and turns of different ones come in between: keep what belongs to an episode in its
-    state. An exception counts as a failure of that episode alone, like one of a reward.
+    Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. An exception
+    counts as a failure of that episode alone, like an exception of a reward function.
     """
 
     max_turns: int
-    """Most turns of an episode, at least 1; an episode that reaches it is cut off."""
+    """Largest number of turns of an episode, at least 1; an episode that reaches it is cut off."""
 
     def reset(self, problem: Problem) -> Any:
         """Begin an episode; return its state. The policy sees the problem's prompt."""
@@ -63,16 +64,24 @@ class Environment(Protocol):
         ...
 
 
+@documented
 class _Episode(NamedTuple):
     """An episode so far."""
 
     request: Request
+    """Request of the first turn."""
     state: Any
+    """The environment's state of the episode."""
     turns: tuple[Response, ...] = ()
+    """Turns of the policy, and the observations between them."""
     starts: tuple[int, ...] = ()
+    """Position of the first token of each turn of the policy."""
     reward: float | None = None
+    """Sum of the turns' rewards; None while there is none."""
     failure: Failed | None = None
+    """Failure of the environment, if there was one."""
     done: bool = False
+    """Whether the episode has ended."""
 
     @property
     def length(self) -> int:
@@ -81,35 +90,35 @@ class _Episode(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Tokens that its budget leaves."""
+        """Tokens left in its budget."""
         return self.request.sampling.max_tokens - self.length
 
 
 def check_environment(environment: Environment) -> None:
-    """Refuse what is no environment, or one whose episodes need not end.
+    """Refuse an object that is not an environment, or whose episodes may never end.
 
     Raises:
-        InputError: `reset` or `step` is missing, or `max_turns`, or that is no whole number of at least 1.
+        InputError: `reset`, `step` or `max_turns` is missing, or `max_turns` is not a whole number of at least 1.
     """
     missing = [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]
     if missing:
         raise InputError(
-            f"environment.{missing[0]}: an environment with the methods reset(problem) and step(state, completion) is needed; "
+            f"environment.{missing[0]}: an environment must have the methods reset(problem) and step(state, completion); "
             f"got {called_name(environment)} without {' and '.join(missing)}."
         )
     turns = getattr(environment, "max_turns", None)
     if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
         raise InputError(
-            f"environment.max_turns: {called_name(environment)} must say after how many turns an episode ends at the latest, as a "
-            f"whole number of at least 1; got {turns!r}."
+            f"environment.max_turns: {called_name(environment)} must set the largest number of turns of an episode, a whole number "
+            f"of at least 1; got {turns!r}."
         )
 
 
 def check_step(environment: Environment, step: object) -> None:
-    """Refuse what is no answer to a turn.
+    """Refuse an invalid answer of an environment.
 
     Raises:
-        InputError: no `Step`, a reward that is no number, or an observation that is no text.
+        InputError: the answer is not a `Step`, its reward is not a number, or its observation is not a string.
     """
     name = called_name(environment)
     if not isinstance(step, Step):
@@ -119,7 +128,7 @@ def check_step(environment: Environment, step: object) -> None:
             f"environment.step: the reward of a turn in {name} must be a number, or None for no opinion; got {step.reward!r:.80}."
         )
     if not isinstance(step.observation, str):
-        raise InputError(f"environment.step: the observation in {name} must be a text; got {step.observation!r:.80}.")
+        raise InputError(f"environment.step: the observation in {name} must be a string; got {step.observation!r:.80}.")
 
 
 def play(
@@ -137,14 +146,14 @@ def play(
     Args:
         engine: draws the policy's turns.
         environment: answers them.
-        params: of the policy.
+        params: parameters of the policy.
         requests: the first turns; their token budget is that of the whole episode, observations included.
-        problems: one a request.
+        problems: one for each request.
         tokenizer: decodes turns and encodes observations.
         max_failure_share: largest share of the episodes in which the environment may raise.
 
     Returns:
-        The responses, whole episodes, and how they were judged.
+        The responses, one for each episode, and their verdicts.
 
     Raises:
         InputError: the engine or the environment breaks its contract, or the environment raised too often.
@@ -156,9 +165,9 @@ def play(
         if not open_places:
             break
         turns = _next_turns([episodes[place] for place in open_places], turn)
-        drawn = engine.generate(params, turns)
-        check_responses(turns, drawn)
-        for place, response in zip(open_places, drawn, strict=True):
+        responses = engine.generate(params, turns)
+        check_responses(turns, responses)
+        for place, response in zip(open_places, responses, strict=True):
             last = turn + 1 == environment.max_turns
             episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
     agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))
@@ -172,17 +181,17 @@ def play(
 
 
 def _begun(environment: Environment, request: Request, problem: Problem) -> _Episode:
-    """An episode before its first turn; one that the environment cannot begin has failed, and ends after it."""
+    """Begin an episode. If the environment cannot begin it, the episode has failed and ends after its first turn."""
     try:
         return _Episode(request, environment.reset(problem))
-    except InputError:  # it says itself what the person has to change
+    except InputError:  # its message already tells the user what to change
         raise
-    except Exception as error:  # an environment is a person's program, and may raise anything
+    except Exception as error:  # an environment is user code and may raise anything
         return _Episode(request, None, failure=Failed("raised", one_line(error)))
 
 
 def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
-    """Requests of the next turns. All have one budget, rounded up to a power of two, so that few programs are compiled."""
+    """Requests of the next turns. All have the same budget, rounded up to a power of two, so that few programs are compiled."""
     most = max(episode.room for episode in episodes)
     requests = []
     for episode in episodes:
@@ -205,9 +214,9 @@ def _advanced(
         return episode._replace(done=True)
     try:
         step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
-    except InputError:  # it says itself what the person has to change
+    except InputError:  # its message already tells the user what to change
         raise
-    except Exception as error:  # an environment is a person's program, and may raise anything
+    except Exception as error:  # an environment is user code and may raise anything
         return episode._replace(failure=Failed("raised", one_line(error)), done=True)
     check_step(environment, step)
     rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]
@@ -222,7 +231,7 @@ def _advanced(
 
 
 def _cut(response: Response, room: int) -> Response:
-    """A turn within the tokens that are left."""
+    """Cut a turn to the tokens that are left in the budget."""
     if len(response.tokens) <= room:
         return response
     names = ("tokens", "mask", "behaviour_logp", "policy_logp")
@@ -230,7 +239,7 @@ def _cut(response: Response, room: int) -> Response:
 
 
 def _observed(turn: Response, observation: Sequence[int]) -> Response:
-    """An observation's tokens: seen, not drawn."""
+    """Tokens of an observation: the policy sees them, but did not draw them."""
     nothing = np.zeros(len(observation), np.float32)
     return turn._replace(
         tokens=np.asarray(observation, np.int32),

@@ -1,4 +1,4 @@
-"""Sampled and judged groups, as host arrays: what dynamic sampling keeps, drops and carries over.
+"""Sampled and judged groups as host arrays. Dynamic sampling keeps, drops and carries them over.
 
 Axes: P groups, G responses of a group, L prompt slots (left-padded), T response slots (right-padded).
 """
@@ -17,12 +17,12 @@ from rljax.rollout.request import Response
 
 @documented
 class Groups(NamedTuple):
-    """P groups of G responses: what algorithms read of them, and beside it the tokens and what is known of the judging."""
+    """P groups of G responses: the rollout that algorithms read, the tokens, and the outcome of judging."""
 
     rollout: Rollout[np.ndarray]
     """All that algorithms read."""
     prompt_ids: Int[np.ndarray, "P"]
-    """Index of each prompt among the training prompts; -1 for a group that only fills up."""
+    """Index of each prompt among the training prompts; -1 for a padding group."""
     prompt_tokens: Int32[np.ndarray, "P L"]
     """Token ids of the prompts."""
     prompt_attention: Bool[np.ndarray, "P L"]
@@ -30,13 +30,13 @@ class Groups(NamedTuple):
     tokens: Int32[np.ndarray, "P G T"]
     """Token ids of the responses, drawn and observed."""
     attention: Bool[np.ndarray, "P G T"]
-    """Which response slots hold a token, to be seen by later ones. `rollout.mask` says which of them are trained on."""
+    """Which response slots hold a token, which later tokens see. `rollout.mask` says which of them are trained on."""
     version: Int32[np.ndarray, "P G"]
     """RL steps that the sampling policy had made."""
     failed: Int8[np.ndarray, "P G"]
-    """How the reward failed to judge the response: 0 did not, else the place in `rewards.failure.Failures`, from 1."""
+    """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     parts: dict[str, Float32[np.ndarray, "P G"]] | None = None
-    """Each part of the reward, unweighted, NaN where it has no opinion; for a reward that has several."""
+    """Each part of a reward that has several, unweighted; NaN where the part has no opinion."""
 
     @property
     def count(self) -> int:
@@ -45,7 +45,7 @@ class Groups(NamedTuple):
 
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
-        """Where there is a response; a group may have fewer than G."""
+        """Whether each place holds a response; a group may have fewer than G."""
         return np.asarray(self.attention.any(-1))
 
 
@@ -60,7 +60,7 @@ def take(groups: Groups, index: np.ndarray | slice) -> Groups:
 
 
 def pad(groups: Groups, count: int) -> Groups:
-    """Append groups without tokens, which weigh nothing, up to `count`."""
+    """Append groups without tokens, whose weight is zero, up to `count` groups."""
     missing = count - groups.count
 
     def extend(array: np.ndarray) -> np.ndarray:
@@ -95,18 +95,18 @@ def padded_responses(responses: Sequence[Response], length: int) -> dict[str, Sh
 def grouped(
     rows: Shaped[np.ndarray, "N *X"], member: Bool[np.ndarray, "P G"], empty: float = 0
 ) -> Shaped[np.ndarray, "P G *X"]:
-    """Put rows where a group has a response; other places hold `empty`."""
+    """Put the rows where the groups have responses; the other places hold `empty`."""
     places = np.full((*member.shape, *rows.shape[1:]), empty, rows.dtype)
     places[member] = rows
     return places
 
 
 def to_dict(groups: Groups) -> dict[str, Any]:
-    """Nested dict of the arrays that there are, for a checkpoint."""
+    """Nested dict of the arrays that are not None, for a checkpoint."""
     present = {name: array for name, array in groups._asdict().items() if array is not None}
     return present | {"rollout": {name: array for name, array in groups.rollout._asdict().items() if array is not None}}
 
 
 def from_dict(arrays: Mapping[str, Any]) -> Groups:
-    """Read what `to_dict` gave."""
+    """Make the groups from the dict that `to_dict` returned."""
     return Groups(**{**arrays, "rollout": Rollout(**arrays["rollout"])})

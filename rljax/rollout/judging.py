@@ -1,4 +1,4 @@
-"""From responses to rewards: decode, ask the reward, and put the rewards of reasoning steps on their tokens."""
+"""Judging of responses: decode them, call the reward, and put the rewards of reasoning steps on their tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,16 +18,16 @@ from rljax.rollout.request import Response
 
 @documented
 class Verdicts(NamedTuple):
-    """How N responses were judged."""
+    """Outcome of judging N responses."""
 
     rewards: Float32[np.ndarray, "N"]
-    """0 where there is none."""
+    """Reward of each response; 0 where there is none."""
     valid: Bool[np.ndarray, "N"]
     """Whether the reward had an opinion."""
     failed: Int8[np.ndarray, "N"]
-    """How it failed: 0 did not, else the place in `rewards.failure.Failures`, from 1."""
+    """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     parts: dict[str, Float32[np.ndarray, "N"]] | None = None
-    """Each part of a reward that has several, NaN where it has no opinion."""
+    """Each part of a reward that has several; NaN where the part has no opinion."""
     step_rewards: Float32[np.ndarray, "N T"] | None = None
     """Reward of the reasoning step that ends at a token; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None
@@ -36,7 +36,7 @@ class Verdicts(NamedTuple):
 
 @documented
 class Judge(NamedTuple):
-    """What judges responses to problems."""
+    """Judges responses to problems."""
 
     tokenizer: Tokenizer
     """Turns responses into completions."""
@@ -45,28 +45,28 @@ class Judge(NamedTuple):
     step_reward: Callable | None = None
     """Called in the same way, for the steps of each completion; None: steps are not judged."""
     max_failure_share: float = protocol.MAX_FAILURE_SHARE
-    """Largest share of a call's completions that the reward may fail to judge; of several hosts, of each one's part."""
+    """Largest share of a call's completions that the reward may fail to judge; on several hosts, of each host's part."""
     progress: Progress | None = None
-    """Called with the completions judged and all of them (on this host), by rewards that report their progress."""
+    """Called with the number of completions judged and their total (on this host), by rewards that report progress."""
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
-        """Judge a response to each problem; of several hosts each judges its part.
+        """Judge a response to each problem; on several hosts, each judges its part.
 
         Args:
-            problems: one a response.
+            problems: one for each response.
             responses: N of them.
             length: T, slots of the arrays over tokens.
 
         Raises:
-            InputError: the reward failed on too many responses, or returned what is no finite number (nor None).
+            InputError: the reward failed on too many responses, or returned something other than a finite number or None.
         """
 
-        def judged(rows: Int[np.ndarray, "R"]) -> Verdicts:
+        def judge_rows(rows: Int[np.ndarray, "R"]) -> Verdicts:
             return self._judge([problems[row] for row in rows], [responses[row] for row in rows], length)
 
         if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
-            return of_first(together(lambda: judged(np.arange(len(problems)))))
-        return divide(len(problems), judged)
+            return of_first(together(lambda: judge_rows(np.arange(len(problems)))))
+        return divide(len(problems), judge_rows)
 
     def completion(self, response: Response) -> str:
         """Text of the tokens that the policy drew."""

@@ -1,4 +1,4 @@
-"""From groups to rows for the model. Today every response has a row of its own; nothing above `score` knows."""
+"""Packing of groups into rows for the model. At present every response has its own row; callers of `score` do not depend on it."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from rljax.rollout.groups import Groups
 
 @documented
 class Sequences(NamedTuple):
-    """Prompts and responses, one row a response; any axes may stand before the rows."""
+    """Prompts and responses, one row per response; any axes may come before the rows."""
 
     prompt_tokens: Int32[np.ndarray, "*M B L"]
     """Token ids of the prompts, left-padded."""
@@ -24,11 +24,11 @@ class Sequences(NamedTuple):
     attention: Bool[np.ndarray, "*M B T"]
     """Which response slots hold a token."""
     policy_logp: Float32[np.ndarray, "*M B T"] | None = None
-    """Of each response token under the policy that sampled it, nats; for critics that read it."""
+    """Log-probability of each response token under the policy that sampled it, nats; for critics that read it."""
 
 
 def sequences_of(groups: Groups) -> Sequences:
-    """Rows of groups, the responses of a group side by side."""
+    """Rows of groups; the responses of a group are adjacent."""
     size, length = groups.tokens.shape[1:]
     return Sequences(
         groups.prompt_tokens.repeat(size, axis=0),
@@ -40,7 +40,7 @@ def sequences_of(groups: Groups) -> Sequences:
 
 
 def demonstrated(demonstrations: Demonstrations) -> Sequences:
-    """Rows of worked responses."""
+    """Rows of demonstrations."""
     return Sequences(
         demonstrations.prompt_tokens,
         demonstrations.prompt_attention,
@@ -50,10 +50,10 @@ def demonstrated(demonstrations: Demonstrations) -> Sequences:
 
 
 def pack(sequences: Sequences) -> Packed:
-    """Lay each prompt and its response side by side in a row of their own.
+    """Put each prompt and its response in a row of their own.
 
     Args:
-        sequences: rows `[..., B, L]` and `[..., B, T]`; the axes before B are micro-batches, packed each for itself.
+        sequences: rows `[..., B, L]` and `[..., B, T]`; the axes before B are micro-batches, each packed separately.
 
     Returns:
         Rows of L + T slots, all T response slots scored.
@@ -63,8 +63,8 @@ def pack(sequences: Sequences) -> Packed:
     start = sequences.prompt_tokens.shape[-1]
     logp = None
     if sequences.policy_logp is not None:
-        read = np.where(sequences.attention, sequences.policy_logp, np.float32(0))
-        logp = np.concatenate([np.zeros(sequences.prompt_tokens.shape, np.float32), read], axis=-1)
+        response_logp = np.where(sequences.attention, sequences.policy_logp, np.float32(0))
+        logp = np.concatenate([np.zeros(sequences.prompt_tokens.shape, np.float32), response_logp], axis=-1)
     return Packed(
         tokens=np.concatenate([sequences.prompt_tokens, sequences.tokens], axis=-1),
         positions=np.maximum(np.cumsum(attention, axis=-1, dtype=np.int32) - 1, 0),

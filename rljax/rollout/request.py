@@ -1,4 +1,4 @@
-"""What an engine is asked for and what it returns: token ids both ways, nothing padded."""
+"""Requests to an engine and its responses, as token ids without padding."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -37,28 +37,28 @@ class Request(NamedTuple):
     tokens: tuple[int, ...]
     """Ids of the prompt, or of the prompt and the turns so far."""
     prompt_id: int
-    """Index of the prompt among those that may be asked."""
+    """Index of the prompt in the set of prompts."""
     group: int
-    """Number of its group in this call; requests of one group have the same prompt."""
+    """Index of its group in this call; requests of one group have the same prompt."""
     sampling: Sampling
     """How its tokens are drawn."""
     seed: int
-    """Of its draws alone, below 2^64: the same request gives the same response, whatever else is drawn beside it. (The built-in
-    engine keeps to that bit for bit, as far as the model's own arithmetic does not depend on the number of rows.)"""
+    """Seed of its draws, below 2^64. The same request gives the same response, whatever other requests are drawn with it. (The
+    built-in engine guarantees this bit for bit, as far as the model's own arithmetic does not depend on the number of rows.)"""
 
 
 @documented
 class Response(NamedTuple):
-    """What follows a prompt: N tokens, drawn by the policy or observed."""
+    """The response to a prompt: N tokens, drawn by the policy or observed."""
 
     prompt_id: int
-    """The request's."""
+    """Index of the request's prompt."""
     group: int
-    """The request's."""
+    """Index of the request's group."""
     tokens: Int32[np.ndarray, "N"]
     """Token ids; a response that ended has EOS as its last one."""
     mask: Bool[np.ndarray, "N"]
-    """Tokens that the policy drew, which are trained on; False for observations, which are only seen."""
+    """Tokens that the policy drew, which are trained on; False for observations, which are only context."""
     behaviour_logp: Float32[np.ndarray, "N"]
     """Log-probability under exactly the distribution drawn from (temperature, top-k, top-p applied), nats; 0 outside the mask."""
     policy_logp: Float32[np.ndarray, "N"]
@@ -66,9 +66,9 @@ class Response(NamedTuple):
     finish: Finish
     """Why it ended: EOS ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | None = None
-    """RL steps that the weights it was drawn with had made; None: those that the engine was called with."""
+    """RL steps made by the weights that it was drawn with; None for the weights that the engine was called with."""
     turns: tuple[int, ...] = (0,)
-    """Places of the first token of each turn of the policy."""
+    """Position of the first token of each turn of the policy."""
 
     @property
     def truncated(self) -> bool:
@@ -80,15 +80,15 @@ class Response(NamedTuple):
 class Engine(Protocol):
     """Draws responses, in training and in evaluation. It takes token ids and returns token ids, never text.
 
-    `check_responses` reads what it returns. On several hosts every process calls it alike.
+    `check_responses` validates the responses. On several hosts every process makes the same call.
     """
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw a response to each request.
 
         Args:
-            params: of the policy.
-            requests: what to draw; on several hosts the same in every process.
+            params: parameters of the policy.
+            requests: the responses to draw; on several hosts the same in every process.
 
         Returns:
             The responses, in the order of the requests; on several hosts the same in every process.
@@ -100,13 +100,14 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
     """Refuse responses that do not answer their requests.
 
     Raises:
-        InputError: another number of responses, another prompt, more tokens than the budget, arrays of different lengths or of
-            another type, or log-probabilities that cannot be any; names the engine's fault with what was expected and what came.
+        InputError: the number of responses is wrong; or a response has another prompt, more tokens than the budget, arrays of
+            different lengths or of another type, or impossible log-probabilities. The message names what was expected and what
+            was returned.
     """
     if not isinstance(responses, Sequence):
-        raise InputError(f"engine.generate: a list of rljax.rollout.Response is needed; got {responses!r:.80}.")
+        raise InputError(f"engine.generate: the result must be a list of rljax.rollout.Response; got {responses!r:.80}.")
     if len(responses) != len(requests):
-        raise InputError(f"engine.generate: {len(requests)} requests must give as many responses; got {len(responses)}.")
+        raise InputError(f"engine.generate: {len(requests)} requests need one response each; got {len(responses)}.")
     for place, (request, response) in enumerate(zip(requests, responses, strict=True)):
         fault = _fault(request, response)
         if fault is not None:
@@ -121,23 +122,23 @@ _KINDS = MappingProxyType(
         "policy_logp": (np.floating, "floating-point numbers"),
     }
 )
-"""Array of a response -> NumPy's kind of its numbers, and the same in words."""
+"""Array of a response -> its NumPy dtype class, and that class in words."""
 
 
 def check_engine(engine: Engine) -> None:
-    """Refuse what is no engine.
+    """Refuse an object that is not an engine.
 
     Raises:
-        InputError: it has no `generate`.
+        InputError: the object has no method `generate`.
     """
     if not callable(getattr(engine, "generate", None)):
         raise InputError(
-            f"engine.generate: an engine with the method generate(params, requests) is needed; got {engine!r:.80} without it."
+            f"engine.generate: an engine must have the method generate(params, requests); got {engine!r:.80} without it."
         )
 
 
 def _fault(request: Request, response: Response) -> str | None:
-    """What is wrong with a response, None if nothing is."""
+    """Describe what is wrong with a response; None if nothing is."""
     if not isinstance(response, Response):
         return f"must be an rljax.rollout.Response; got {response!r:.80}"
     expected, found = (request.prompt_id, request.group), (response.prompt_id, response.group)
@@ -149,7 +150,7 @@ def _fault(request: Request, response: Response) -> str | None:
 
 
 def _array_fault(response: Response, budget: int) -> str | None:
-    """What is wrong with the arrays of a response, None if nothing is."""
+    """Describe what is wrong with the arrays of a response; None if nothing is."""
     arrays = {name: response._asdict()[name] for name in _KINDS}
     for name, (kind, words) in _KINDS.items():
         if not (isinstance(arrays[name], np.ndarray) and np.issubdtype(arrays[name].dtype, kind)):

@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Move each row's tokens to the right end, in order, wherever its padding stood."""
+    """Move each row's tokens to the right end, in order, wherever its padding was."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
@@ -78,7 +78,7 @@ def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tup
 def draw(
     logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Draw one token a row, each with its own key; return it, its log-probability as drawn, and before truncation."""
+    """Draw one token per row, each with its own key; return it and its log-probability after and before truncation."""
     logits = logits.astype(jnp.float32)
     if sampling.temperature == 0:
         token = logits.argmax(-1).astype(jnp.int32)
@@ -86,13 +86,13 @@ def draw(
         return token, certain, certain
     scaled = logits / sampling.temperature
     policy = jax.nn.log_softmax(scaled, axis=-1)
-    kept = scaled
+    truncated = scaled
     if sampling.top_k is not None:
-        kept = keep_top_k(kept, sampling.top_k)
+        truncated = keep_top_k(truncated, sampling.top_k)
     if sampling.top_p is not None:
-        kept = keep_top_p(kept, sampling.top_p)
-    behaviour = jax.nn.log_softmax(kept, axis=-1)
-    token = jax.vmap(jax.random.categorical)(keys, kept).astype(jnp.int32)
+        truncated = keep_top_p(truncated, sampling.top_p)
+    behaviour = jax.nn.log_softmax(truncated, axis=-1)
+    token = jax.vmap(jax.random.categorical)(keys, truncated).astype(jnp.int32)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
@@ -170,7 +170,9 @@ def fill_rows(
     is_new = source >= 0
     state = decoder.insert(rows.state, prompts.state, source)
     begun = rows._replace(
-        draws=Draws(jnp.where(is_new[:, None], draws.seeds, rows.draws.seeds), jnp.where(is_new, draws.limit, rows.draws.limit)),
+        draws=Draws(
+            jnp.where(is_new[:, None], draws.seeds, rows.draws.seeds), jnp.where(is_new, draws.limit, rows.draws.limit)
+        ),
         samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )
     return _with_token(begun, state, prompts.logits[jnp.maximum(source, 0)], is_new, sampling)

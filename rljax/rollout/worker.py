@@ -1,4 +1,4 @@
-"""The rollout worker: asks prompts, has the engine answer, has the answers judged, and lays everything out in groups."""
+"""The rollout worker: sends prompts to the engine, has the responses judged, and arranges everything in groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ class RolloutWorker:
 
     Args:
         engine: draws responses.
-        prompts: what may be asked.
+        prompts: the prompts to sample from.
         prompt_length: L, slots of a prompt, in tokens.
         sampling: how tokens are drawn.
         judge: rewards the responses.
-        environment: in place of the judge's reward, for responses of several turns.
+        environment: judges in place of the reward, for responses of several turns.
     """
 
     engine: Engine
@@ -70,17 +70,17 @@ class RolloutWorker:
         """Sample `group_size` responses to each of the prompts, or fewer to some, and judge them.
 
         Args:
-            params: of the policy that samples.
+            params: parameters of the policy that samples.
             prompt_ids: indices into `prompts`.
-            group_size: G, responses a prompt.
+            group_size: G, responses per prompt.
             key: random key of this call.
             sizes: responses to each of the prompts, from 1 to G; None: G to each. A place that a group leaves empty has no
                 token and is not valid.
             version: RL steps that these parameters have made.
 
         Raises:
-            InputError: the reward failed on too many responses, or returned what is no finite number (nor None); or a person's
-                engine or environment breaks its contract.
+            InputError: the reward failed on too many responses, or returned something other than a finite number or None; or
+                the engine or the environment breaks its contract.
         """
         member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
         places = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()
@@ -102,16 +102,16 @@ class RolloutWorker:
         return responses, self.judge(problems, responses, self.sampling.max_tokens)
 
     def first(self, count: int) -> "RolloutWorker":
-        """Keep only the first prompts."""
+        """Return a worker with only the first prompts."""
         prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
         return replace(self, prompts=prompts)
 
     def drawn_with(self, **changes: float | int | None) -> "RolloutWorker":
-        """Draw in another manner; see `Sampling`."""
+        """Return a worker with other sampling settings; see `Sampling`."""
         return replace(self, sampling=self.sampling._replace(**changes))
 
     def watched(self, progress: Progress) -> "RolloutWorker":
-        """Report to `progress` how far the judging of responses is."""
+        """Return a worker that reports the progress of judging to `progress`."""
         return replace(self, judge=self.judge._replace(progress=progress))
 
     def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:

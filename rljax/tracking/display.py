@@ -21,6 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from rljax.records import documented
 from rljax.text import printable, shortened
 from rljax.tracking.display_text import METRICS, Progress, finite_mean, sparkline
 
@@ -31,7 +32,7 @@ SAMPLE_CHARACTERS = 200
 
 @runtime_checkable
 class Display(Protocol):
-    """Shows the progress of a training loop to a person."""
+    """Shows the progress of a training loop."""
 
     def __enter__(self) -> "Display":
         """Take the terminal."""
@@ -55,7 +56,7 @@ class Display(Protocol):
         """Show the numbers of one finished step of the phase."""
 
     def judging(self, done: int, total: int) -> None:
-        """Show how many of the responses that were sampled are judged."""
+        """Show how many of the sampled responses have been judged."""
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show decoded responses: mappings with `prompt`, `completion`, `answer` and `reward`."""
@@ -95,7 +96,7 @@ class PlainDisplay:
     Args:
         stream: where to write.
         quiet: leave out header, messages and samples, and write a step's line only every tenth of a phase.
-        clock: seconds, for the times shown.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = monotonic):
@@ -105,11 +106,11 @@ class PlainDisplay:
         self._progress: Progress | None = None
 
     def __enter__(self) -> "PlainDisplay":
-        """Nothing to take."""
+        """Return the display; there is no terminal to take."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def header(self, lines: Sequence[str]) -> None:
         """Write the lines, unless quiet."""
@@ -135,10 +136,10 @@ class PlainDisplay:
         self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
 
     def judging(self, done: int, total: int) -> None:
-        """Write nothing: a line a step is enough."""
+        """Write nothing: one line per step is enough."""
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a line a response, unless quiet."""
+        """Write one line per response, unless quiet."""
         if self._quiet:
             return
         for row in rows[:SHOWN_SAMPLES]:
@@ -162,7 +163,7 @@ class PlainDisplay:
         encoding = self._stream.encoding
         for line in lines:
             text = printable(line)
-            # A stream that cannot write a character gets its escape: a sample must not stop a run.
+            # A stream that cannot write a character gets the character's escape: a sample must not stop a run.
             safe = text if encoding is None else text.encode(encoding, errors="backslashreplace").decode(encoding)
             self._stream.write(f"{safe}\n")
         self._stream.flush()
@@ -173,25 +174,25 @@ class RichDisplay:
 
     Args:
         console: the terminal.
-        clock: seconds, for the times shown.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = monotonic):
         self._console = console
         self._clock = clock
         self._progress: Progress | None = None
-        # Every key has its list from the start and lists only grow: the refreshing thread may read while a step is added.
+        # Every key has a list from the start, and lists only grow: the display thread may read them while a step is added.
         self._history: dict[str, list[float]] = {}
         self._judged: tuple[int, int] | None = None
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
 
     def __enter__(self) -> "RichDisplay":
-        """Nothing to take yet: the live region opens with the first phase."""
+        """Return the display; the live region opens with the first phase."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close the live region; the last table stays and the cursor is back."""
+        """Close the live region; the last table stays and the cursor is restored."""
         self._live.stop()
 
     def header(self, lines: Sequence[str]) -> None:
@@ -200,7 +201,7 @@ class RichDisplay:
         self._console.print(Panel(body, box=box.ROUNDED, border_style="cyan", title="rljax", title_align="left"))
 
     def phase(self, name: str, total_steps: int) -> None:
-        """Close the phase before with a line, and begin an empty table."""
+        """End the previous phase with a line, and begin an empty table."""
         self._conclude()
         self._history = {metric.key: [] for metric in METRICS}
         self._progress = Progress(name, total_steps, self._clock())
@@ -312,10 +313,12 @@ class RichDisplay:
         return table
 
 
+@documented
 class _History(NamedTuple):
     """A sparkline as wide as its column."""
 
     values: tuple[float, ...]
+    """Numbers to draw, oldest first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(sparkline(self.values, options.max_width), style="cyan", no_wrap=True)

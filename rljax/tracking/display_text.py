@@ -13,20 +13,25 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @documented
 class Metric(NamedTuple):
-    """Label, unit and format of one number; `scale` turns it into `unit`."""
+    """How one number of a run is displayed."""
 
     key: str
+    """Name of the number in the metrics."""
     label: str
+    """Name on the display."""
     unit: str
+    """Unit on the display; empty if there is none."""
     form: str
+    """Format specification, as for `format`."""
     scale: float = 1.0
+    """Factor that converts the number to the unit."""
 
     def written(self, value: float) -> str:
-        """The number in its unit, without the unit."""
+        """Format the number in its unit, without the unit."""
         return format(float(value) * self.scale, self.form)
 
     def with_unit(self, value: float) -> str:
-        """The number and its unit."""
+        """Format the number with its unit."""
         return f"{self.written(value)} {self.unit}".rstrip()
 
 
@@ -57,9 +62,11 @@ class Progress:
     Args:
         name: the phase.
         total: the step at which it ends.
-        started: when it began, in seconds of any clock; all other times are of the same.
-        step: the last finished step, `at` when.
-        first_step: the first step that was finished here, `first_at` when; None before it.
+        started: time at which it began, in seconds of any clock; all other times are of the same clock.
+        step: the last finished step.
+        at: time at which `step` was finished.
+        first_step: the first step that this process finished; None before that.
+        first_at: time at which `first_step` was finished.
     """
 
     name: str
@@ -72,7 +79,7 @@ class Progress:
 
     @property
     def title(self) -> str:
-        """Name of the phase for a person."""
+        """Name of the phase on the display."""
         return PHASE_NAMES.get(self.name, self.name)
 
     def advanced(self, step: int, now: float) -> "Progress":
@@ -86,7 +93,7 @@ class Progress:
         return clock_time(now - self.started)
 
     def remaining(self, now: float) -> str | None:
-        """Time left, from the steps after the first: that one compiles, and a resumed run begins late. None: unknown."""
+        """Time left, estimated from this process's steps after the first one, which compiles; None if it is unknown."""
         if self.first_step is None or self.step <= self.first_step:
             return None
         seconds_per_step = (self.at - self.first_at) / (self.step - self.first_step)
@@ -94,7 +101,7 @@ class Progress:
 
 
 def clock_time(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds.
+    """Format seconds as hours, minutes and seconds.
 
     Args:
         seconds: not negative.
@@ -121,10 +128,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
     Args:
         values: numbers, oldest first.
-        width: at most so many characters; more values than that are averaged in even runs.
+        width: largest number of characters; if there are more values, neighbours are averaged.
 
     Returns:
-        One character a value or run; "×" where none of it is finite. Equal values stand at the lowest bar.
+        One character per value or average; "×" if it is not finite. Equal values are drawn as the lowest bar.
 
     Example:
         >>> sparkline([0.0, 1.0, 2.0, float("nan"), 7.0], 10)
@@ -137,7 +144,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not finite:
         return "×" * len(means)
     low, span = min(finite), max(finite) - min(finite)
-    # Averages of equal values differ in their last bits; that is no history to draw.
+    # Averages of equal values differ in their last bits; that is not a change to draw.
     is_flat = span <= 1e-9 * max(abs(mean) for mean in finite)
     heights = [0.0 if is_flat else (mean - low) / span for mean in means]
     return "".join(

@@ -1,6 +1,6 @@
-"""Pictures of a run: its curves, and the held-out accuracy of several runs.
+"""Plots: the curves of one run, and the held-out accuracy of several runs.
 
-Drawn on figures of their own, never through pyplot: nothing global is touched and no window is opened.
+They are drawn without pyplot, so no global state changes and no window opens.
 """
 
 import math
@@ -54,23 +54,26 @@ class Curve(NamedTuple):
     """Numbers over steps; NaN where a number was not finite."""
 
     steps: np.ndarray
+    """Steps in rising order, `[N]`."""
     values: np.ndarray
+    """The number at each step, `[N]`."""
 
 
 def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -> None:
     """Draw one run.
 
-    At the top the held-out accuracy (`eval` rows) over the sampled training accuracy of RL; the warm start is shaded and drawn
-    to the left of RL step 0 in its own steps. Below, one panel for each number that the run has: raw faint, smoothed on top.
-    The panels show RL, or the warm start as long as RL has not begun; those of value pretraining, if any, come first.
+    The top panel shows the held-out accuracy (`eval` rows) and the sampled training accuracy of RL; the warm start is shaded and
+    drawn to the left of RL step 0 in its own steps. Below is one panel for each number of the run: the raw curve is faint, the
+    smoothed curve on top of it. The panels show RL, or the warm start if RL has not begun; panels of value pretraining come
+    first.
 
     Args:
         metrics_path: a `metrics.jsonl`.
-        out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
-        title: of the picture.
+        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        title: title of the plot.
 
     Raises:
-        InputError: the metrics file is missing, empty or malformed (names the file and line), or the picture's suffix is unknown.
+        InputError: the metrics file is missing, empty or malformed (the message names file and line), or the suffix is unknown.
     """
     rows = read_metrics(metrics_path)
     last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
@@ -91,15 +94,16 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
 
 
 def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str) -> None:
-    """Draw the held-out accuracy of several runs in one picture.
+    """Draw the held-out accuracy of several runs in one plot.
 
     Args:
         runs: label of each run to its `metrics.jsonl`; at least one.
-        out_path: the picture, `.png`, `.pdf` or `.svg`; folders are made.
-        title: of the picture.
+        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        title: title of the plot.
 
     Raises:
-        InputError: no run; or a metrics file is missing, empty, malformed (names the file and line), or holds no evaluation.
+        InputError: `runs` is empty; or a metrics file is missing, empty, malformed (the message names the file
+            and line), or holds no evaluation.
     """
     if not runs:
         raise InputError("there is no run to draw; name at least one run folder.")
@@ -120,14 +124,14 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
 
 
 def curve_of(rows: Sequence[Row], key: str) -> Curve:
-    """One number of the rows that have it.
+    """Curve of one number, over the rows that have it.
 
     Args:
         rows: rows of one phase.
         key: the number's name.
 
     Returns:
-        Steps in rising order; of a step that was written twice, the later row; null as NaN.
+        The steps in rising order. If a step was written twice, the later row counts; null becomes NaN.
     """
     by_step = {row["step"]: row[key] for row in rows if key in row}
     steps = sorted(by_step)
@@ -167,8 +171,8 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> Curve
 
     Args:
         rows: all rows of a run in file order: an `eval` row belongs to the training row before it.
-        warm_scale: axis units of a warm-start step, which are laid out to the left of 0; None leaves evaluations of the warm
-            start out, save its last, which is RL step 0.
+        warm_scale: width of a warm-start step on the axis, where these steps lie to the left of 0; None leaves out the
+            evaluations of the warm start except the last one, which is RL step 0.
 
     Returns:
         Steps in rising order, RL steps from 0 on.
@@ -194,7 +198,7 @@ def _figure(width: float, height: float, title: str) -> Figure:
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
-    # A title is text: two dollar signs in it are no formula.
+    # A title is plain text: dollar signs in it do not start a formula.
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     return figure
 
@@ -202,7 +206,7 @@ def _figure(width: float, height: float, title: str) -> Figure:
 def _save(figure: Figure, out_path: Path | str) -> None:
     out_path = Path(out_path)
     if out_path.suffix not in SUFFIXES:
-        raise InputError(f"the picture {out_path} must end in {', '.join(SUFFIXES)}; choose another name.")
+        raise InputError(f"the plot {out_path} must end in {', '.join(SUFFIXES)}; choose another name.")
     out_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_path)
 
@@ -235,7 +239,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     trained = [row for row in rows if row["phase"] == "rl"]
     rl_steps = max((row["step"] for row in trained), default=0)
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
-    # A warm start takes at most a quarter of the width: the picture is about RL.
+    # A warm start takes at most a quarter of the width: the plot is about RL.
     room = WARM_SHARE / (1 - WARM_SHARE) * rl_steps
     warm_scale = min(1.0, room / warm_steps) if warm_steps and rl_steps else 1.0
     training, held_out = curve_of(trained, "accuracy"), held_out_accuracy(rows, warm_scale=warm_scale)
@@ -259,7 +263,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _draw_held_out(axes: Axes, held_out: Curve, colour: str) -> list[Line2D]:
-    # Not clipped: the first and the last point stand on the picture's edges.
+    # Not clipped: the first and the last point lie on the plot's edges.
     return axes.plot(
         *held_out, color=colour, linewidth=2.2, marker="o", markersize=5, markeredgecolor="white", clip_on=False, zorder=3
     )
@@ -275,7 +279,7 @@ def _name_last(axes: Axes, held_out: Curve) -> None:
 
 
 def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: int) -> None:
-    """Set the warm start apart. Its steps are another unit than RL's, so they get numbers only where they stand alone."""
+    """Shade the warm start. Its steps have another unit than RL steps, so they are numbered only in a run without RL."""
     left = -warm_steps * warm_scale
     axes.axvspan(left, 0, color=WARM, linewidth=0)
     name = f"warm start\n{warm_steps:,} supervised steps"

@@ -3,11 +3,11 @@
 ::
 
     runs/NAME/
-      config.json      the settings, and which arguments were passed to `train` beside them
+      config.json      the settings, and which arguments were passed to `train` besides them
       critic/          the pretrained critic as a model folder, where the algorithm has one
-      metrics.jsonl    one row a step: {"phase", "step", ...numbers}
-      samples.jsonl    one row a decoded response: {"step", "prompt", "completion", "answer", "reward"}
-      curves.png       the picture of metrics.jsonl
+      metrics.jsonl    one row per step: {"phase", "step", ...numbers}
+      samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
+      curves.png       the plot of metrics.jsonl
       tensorboard/     the same numbers as TensorBoard events
       checkpoints/     the training states
 
@@ -60,15 +60,15 @@ class RunFolder:
 
         Raises:
             InputError: the folder already holds a run, or cannot be made.
-            ValueError: a configuration value that JSON cannot hold.
+            ValueError: JSON cannot hold a configuration value.
         """
         path = Path(path)
         plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
         run = cls(path, plain)
-        held = [part.name for part in (run.config_file, run.metrics, run.checkpoints) if part.exists()]
-        if held:
+        existing = [part.name for part in (run.config_file, run.metrics, run.checkpoints) if part.exists()]
+        if existing:
             raise InputError(
-                f"{path} already holds a run ({', '.join(held)}); choose another folder with --run, "
+                f"{path} already holds a run ({', '.join(existing)}); choose another folder with --run, "
                 f"or continue that run with --resume {path}."
             )
         try:
@@ -141,13 +141,13 @@ class RunFolder:
         A last line that was cut short when the run was killed is dropped too. Either file is replaced whole or left as it was.
 
         Args:
-            warm_step: warm-start steps done at the checkpoint; later `warm_start` rows go, with the `eval` rows after them.
-            rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows and samples go.
-            value_step: steps of value pretraining done at the checkpoint; later `value` rows go.
+            warm_step: warm-start steps done at the checkpoint; later `warm_start` rows and the `eval` rows after them are dropped.
+            rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows and samples are dropped.
+            value_step: steps of value pretraining done at the checkpoint; later `value` rows are dropped.
 
         Raises:
-            ValueError: a negative step.
-            InputError: a row that cannot be read, named by file and line.
+            ValueError: a step is negative.
+            InputError: a row cannot be read; the message names the file and the line.
         """
         last = {"warm_start": warm_step, "value": value_step, "rl": rl_step}
         if min(last.values()) < 0:
@@ -177,7 +177,7 @@ def default_run_path(experiment_name: str, now: datetime) -> Path:
         `runs/NAME-YYYYmmdd-HHMMSS`.
 
     Raises:
-        InputError: a name that is not one folder name.
+        InputError: the name is not one folder name.
 
     Example:
         >>> default_run_path("addition", datetime(2025, 3, 14, 9, 26, 53)).as_posix()
@@ -189,7 +189,7 @@ def default_run_path(experiment_name: str, now: datetime) -> Path:
 
 
 def read_metrics(path: Path | str) -> list[Row]:
-    """All rows of a `metrics.jsonl`, checked.
+    """Read and check all rows of a `metrics.jsonl`.
 
     Args:
         path: the file.
@@ -271,7 +271,7 @@ def _parse(line: bytes, path: Path, number: int, check: Callable[[Row], str | No
 
 
 def _check_step(row: Row) -> str | None:
-    # By type and not by isinstance: JSON's true would pass for the integer 1.
+    # `type` and not `isinstance`: JSON's true would pass as the integer 1.
     is_step = "step" in row and type(row["step"]) is int and row["step"] >= 0
     return None if is_step else 'must have a whole number "step" of at least 0'
 

@@ -1,4 +1,4 @@
-"""Trackers, which keep the numbers of a run: JSON lines always, TensorBoard and Weights & Biases beside them.
+"""Trackers record the numbers of a run: as JSON lines, in TensorBoard, and in Weights & Biases.
 
 Numbers are passed unscaled. `rljax.tracking.run_folder` says what `step` counts.
 """
@@ -21,23 +21,23 @@ SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Keeps the numbers and samples of a training loop."""
+    """Records the numbers and samples of a training loop."""
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the numbers of one step.
+        """Record the numbers of one step.
 
         Args:
             phase: "warm_start", "value", "rl" or "eval".
-            step: step of that phase, from the start of the run; of "eval" the RL step.
+            step: step of that phase, from the start of the run; for "eval", the RL step.
             metrics: numbers by name; they need not be finite.
         """
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keep a few decoded responses.
+        """Record a few decoded responses.
 
         Args:
             step: the RL step that drew them.
-            rows: one mapping a response with `prompt`, `completion`, `answer` (text) and `reward` (a number).
+            rows: one mapping per response, with `prompt`, `completion`, `answer` (text) and `reward` (a number).
         """
 
     def close(self) -> None:
@@ -53,15 +53,15 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
         metrics: must not use the names "phase" and "step".
 
     Raises:
-        ValueError: any of these does not hold.
+        ValueError: an argument breaks its condition.
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
     if step < 0:
         raise ValueError(f"step must not be negative, got {step}")
-    taken = {"phase", "step"} & metrics.keys()
-    if taken:
-        raise ValueError(f"metrics must not use the names {sorted(taken)}: the row has its own")
+    reserved = {"phase", "step"} & metrics.keys()
+    if reserved:
+        raise ValueError(f"metrics must not use the names {sorted(reserved)}: each row has its own")
 
 
 class JsonlTracker:
@@ -85,7 +85,7 @@ class JsonlTracker:
         _write_row(self._metrics, {"phase": phase, "step": int(step), **numbers})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append one row a response to `samples.jsonl`."""
+        """Append one row per response to `samples.jsonl`."""
         for row in rows:
             shown = {name: row[name] for name in SAMPLE_FIELDS}
             _write_row(self._samples, {"step": int(step), **shown, "reward": _finite_or_none(row["reward"])})
@@ -111,7 +111,7 @@ class TensorBoardTracker:
         self._writer = SummaryWriter(str(run.tensorboard), filename_suffix=f".{earlier}", flush_secs=10)
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one scalar a metric."""
+        """Write one scalar per metric."""
         check_row(phase, step, metrics)
         for name, value in metrics.items():
             self._writer.add_scalar(f"{phase}/{name}", float(value), global_step=int(step))

@@ -1,4 +1,4 @@
-"""The algorithm of a run: looked up, given its options, and checked against the sizes of the run."""
+"""Build the algorithm of a run from its settings, and check that it fits the sizes of the run."""
 
 import inspect
 from dataclasses import replace
@@ -17,10 +17,10 @@ from rljax.training.critic import check_critic, make_head
 
 
 def option_names(algorithm: str) -> dict[str, int | float]:
-    """Options of an algorithm, with the values they have when not set.
+    """Options of an algorithm and their default values.
 
     Raises:
-        InputError: an unknown name.
+        InputError: the name is unknown.
     """
     if algorithm not in BY_NAME:
         raise InputError(f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
@@ -28,10 +28,10 @@ def option_names(algorithm: str) -> dict[str, int | float]:
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:
-    """Look an algorithm up, give it its hyper-parameters and its value head, and take parts out of it.
+    """Build the algorithm with its hyper-parameters and value head, and without the parts to be removed.
 
     Raises:
-        InputError: an unknown name, option or part, a value the algorithm refuses, or settings of a critic it does not have.
+        InputError: a name, option or part is unknown, the algorithm refuses a value, or the critic's settings do not fit it.
     """
     name, options = config.algorithm.name, config.algorithm.options
     known = sorted(option_names(name))
@@ -55,21 +55,21 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
 
 
 def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
-    """Spread the responses of a rollout over as many prompts."""
+    """Keep the number of responses in a rollout, but draw each for a different prompt."""
     rows = config.sampling.prompts * config.sampling.group_size
     return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
 
 
 def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
-    """Spread the responses of a rollout over as many prompts where the algorithm takes one response a prompt."""
+    """Apply `one_response_a_prompt` if the algorithm takes groups of one response."""
     return one_response_a_prompt(config) if algorithm.group_size == 1 else config
 
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse sizes and options that the algorithm cannot work with, by one loss of these shapes without data.
+    """Refuse sizes and options that the algorithm cannot work with. JAX traces one loss of these shapes without computing it.
 
     Raises:
-        InputError: the algorithm's own refusal.
+        InputError: the algorithm refuses them; the message has its reason.
     """
     sampling, name = config.sampling, config.algorithm.name
     if sampling.remembered_rewards and algorithm.advantage is None:
@@ -87,7 +87,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
 
 
 def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
-    """A rollout of the run's sizes, without data."""
+    """A rollout of zeros with the run's sizes."""
     sampling = config.sampling
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
     number, flag = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
@@ -106,7 +106,7 @@ def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
 
 
 def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout[Array]) -> tuple[Array, LossMetrics]:
-    """Prepare a rollout and take its loss."""
+    """Prepare a rollout and compute its loss."""
     prompts, remembered = config.sampling.prompts, config.sampling.remembered_rewards
     past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
     batch = prepare(algorithm, rollout, minibatches=config.optimization.minibatches, progress=0.0, past=past)

@@ -1,6 +1,6 @@
-"""Orbax checkpoints: the state, what is known of the prompts, the groups carried over, and how good the answers were.
+"""Orbax checkpoints: the training state, the history of the prompts, surplus groups, and evaluation results.
 
-The best and the last are kept.
+A run keeps its best and its last checkpoint.
 """
 
 import math
@@ -29,15 +29,15 @@ LAST, BEST = "last", "best"
 
 @documented
 class Quality(NamedTuple):
-    """How good held-out answers are; with rewards of 1 and 0 both are the same number."""
+    """Result of a held-out evaluation. With rewards of 0 and 1, the two numbers are equal."""
 
     accuracy: float
     """Share of the answers whose reward is positive."""
     reward: float
-    """Their mean reward."""
+    """Mean reward of the answers."""
 
     def __str__(self) -> str:
-        """Write the accuracy, and the reward where it says more.
+        """Format the accuracy, and the mean reward if it differs.
 
         Example:
             >>> print(Quality(0.5, 0.5), "|", Quality(0.0, -0.25))
@@ -49,19 +49,19 @@ class Quality(NamedTuple):
 
 @documented
 class Notes(NamedTuple):
-    """How good held-out answers were so far; None before the first evaluation."""
+    """Results of the held-out evaluations so far; None before the first one."""
 
     quality_before: Quality | None = None
-    """Before RL."""
+    """Result before RL."""
     quality: Quality | None = None
-    """At the last evaluation."""
+    """Result of the last evaluation."""
     best_quality: Quality | None = None
-    """At best, by mean reward."""
+    """Best result, by mean reward."""
     best_step: int | None = None
-    """RL step of the best."""
+    """RL step of the best result."""
 
     def evaluated(self, quality: Quality, step: int) -> "Notes":
-        """The notes after an evaluation; the first one is that before RL."""
+        """Return the notes after an evaluation. The first evaluation is the one before RL."""
         notes = self._replace(quality=quality)
         if notes.quality_before is None:
             notes = notes._replace(quality_before=quality)
@@ -72,7 +72,7 @@ class Notes(NamedTuple):
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Notes":
-        """Read what `_asdict` and JSON made of notes."""
+        """Build notes from their `_asdict` after a round trip through JSON."""
         fields: dict[str, Any] = {
             name: Quality(*value) if isinstance(value, list) else value for name, value in raw.items()
         }
@@ -81,20 +81,20 @@ class Notes(NamedTuple):
 
 @documented
 class Checkpoint(NamedTuple):
-    """Everything that a run continues from. The loop passes it on; nothing else about a run changes."""
+    """Everything that a run needs to continue. The loop passes it from phase to phase; nothing else about a run changes."""
 
     state: TrainState
     """Parameters, optimisers, counters."""
     history: History
     """How often each training prompt was solved."""
     carried: Groups | None = None
-    """Kept groups that were left over."""
+    """Groups that dynamic sampling kept beyond the number that was needed."""
     notes: Notes = Notes()
-    """How good held-out answers were."""
+    """Results of the held-out evaluations."""
 
 
 def _manager(folder: Path, *, partial: bool = False) -> ocp.CheckpointManager:
-    """Orbax's manager of a folder of checkpoints; `partial` to read a part of the state."""
+    """Orbax manager of a folder of checkpoints; `partial` if only a part of the state will be read."""
     options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
     handlers = {
         "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
@@ -106,7 +106,7 @@ def _manager(folder: Path, *, partial: bool = False) -> ocp.CheckpointManager:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint into `folder`, replacing the one before; an interrupted write leaves that one whole."""
+    """Write a checkpoint into `folder` and delete the previous one, which stays intact if the write is interrupted."""
     items = {
         "state": ocp.args.StandardSave(checkpoint.state),
         "history": ocp.args.StandardSave(checkpoint.history._asdict()),
@@ -115,7 +115,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     with _manager(folder) as manager:
-        # Numbered by how often it was saved: after a resume, a step can come by a second time.
+        # The number counts saves, not steps: after a resume, the same step can be saved again.
         manager.save(_latest(manager) + 1, args=ocp.args.Composite(**items), force=True)
 
 
@@ -127,7 +127,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Checkpoint:
         like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: there is no checkpoint, or it holds another state: another model or another optimiser.
+        InputError: there is no checkpoint, or it holds the state of another model or optimiser.
     """
     together(lambda: _check_folder(folder))
     with _manager(folder) as manager:
@@ -162,7 +162,7 @@ def restore_params(folder: Path, like: Params) -> Params:
         number = _number(folder, manager)
         saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
         check_same_state(folder, saved, {"params": like})
-        # In the saved tree's own containers: Orbax restores a part of a state into dicts and lists, not into any pytree.
+        # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into every pytree.
         leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path({"params": like})}
         wanted = tree_map_with_path(lambda path, _: leaves[path_names(path)], saved)
         arguments = ocp.args.PyTreeRestore(
@@ -174,15 +174,15 @@ def restore_params(folder: Path, like: Params) -> Params:
 
 
 def _number(folder: Path, manager: ocp.CheckpointManager) -> int:
-    """Number of the latest checkpoint; refused where there is none."""
+    """Number of the latest checkpoint. Raises InputError if there is none."""
     number = _latest(manager)
     if number < 0:
-        raise InputError(f"There is no whole checkpoint in {str(folder)!r}. Start the run anew.")
+        raise InputError(f"There is no complete checkpoint in {str(folder)!r}; start a new run.")
     return number
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    """Path -> shape of every array."""
+    """Shape of every array, by path."""
     return {"/".join(path_names(path)): tuple(leaf.shape) for path, leaf in tree_leaves_with_path(tree)}
 
 
@@ -190,14 +190,14 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
     """Refuse a checkpoint whose arrays are not those of this run's state.
 
     Raises:
-        InputError: names the first array that differs, and whether policy or optimiser is to blame.
+        InputError: arrays differ. The message names the first one, and whether the policy or the optimiser is the cause.
     """
     saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
     names = {*saved_shapes, *own_shapes}
     different = sorted(name for name in names if saved_shapes.get(name) != own_shapes.get(name))
     if not different:
         return
-    # Another policy has other moments too; another optimiser leaves the parameters alone.
+    # Another policy also changes the optimiser's moments; another optimiser does not change the parameters.
     parameters = [name for name in different if "opt_state" not in name.split("/")]
     seam, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
     shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
@@ -210,15 +210,15 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start it anew.")
+        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start a new run.")
 
 
 def _latest(manager: ocp.CheckpointManager) -> int:
-    """Number of the latest checkpoint as the first host sees the folder, -1 without one."""
+    """Number of the latest checkpoint on the first host; -1 if there is none."""
     number = manager.latest_step()
     return int(of_first(np.int32(-1 if number is None else number)))
 
 
 def _abstract(metadata: PyTree) -> PyTree:
-    """Host arrays of the shapes that a checkpoint's metadata names."""
+    """Host arrays with the shapes and dtypes in a checkpoint's metadata."""
     return jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), dict(metadata))

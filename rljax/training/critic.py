@@ -1,4 +1,4 @@
-"""The critic of a run: its head, where it starts, and which settings of it go together."""
+"""Build the critic of a run: check its settings, choose its value head, and initialise or load its parameters."""
 
 import inspect
 from functools import partial
@@ -21,36 +21,36 @@ from rljax.training.config import TrainConfig
 from rljax.training.state import CriticState
 
 FOLDER = "critic"
-"""Where a run keeps its pretrained critic."""
+"""Subfolder of a run folder that holds the pretrained critic."""
 
 
 @documented
 class Critic(NamedTuple):
-    """A critic without its numbers."""
+    """A critic without its parameters."""
 
     function: ValueFunction
-    """Its model."""
+    """The critic's model."""
     head: ValueHead
-    """How values are read from the model's numbers."""
+    """Value head: turns the outputs of the model into values."""
     frozen_trunk: bool
-    """Whether only the head learns."""
+    """Whether only the head is trained."""
     loaded: bool
-    """Whether it was trained before this run."""
+    """Whether the critic was trained before this run."""
 
     def learned(self, params: Params) -> Params:
         """The part of the parameters that is trained."""
         return {"head": params["head"]} if self.frozen_trunk else params
 
     def values(self, params: Params, packed: Packed) -> Float[Array, "B T"]:
-        """Value before each response token, in the reward's unit."""
+        """Value before each response token, in units of the reward."""
         return self.head.value(self.function.outputs(params, packed))
 
 
 def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
-    """Look a value head up and give it its options.
+    """Build a value head with its options.
 
     Raises:
-        InputError: an unknown name or option, or a value that the head refuses.
+        InputError: the name or an option is unknown, or the head refuses a value.
     """
     if name not in HEADS:
         raise InputError(f"The critic_head {name!r} is unknown; choose one of {', '.join(HEADS)}.")
@@ -67,10 +67,11 @@ def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
 
 
 def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse settings of a critic for an algorithm that has none, and `none` for one that has one.
+    """Refuse critic settings that do not fit the algorithm or each other.
 
     Raises:
-        InputError: one of these.
+        InputError: the algorithm has no critic, but critic settings are set; or it has one, but `critic` is "none" or the
+            settings contradict each other.
     """
     settings, name = config.critic, config.algorithm.name
     if algorithm.critic is None:
@@ -91,28 +92,28 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
         return
     if settings.start == "none":
         raise InputError(
-            f"critic is 'none' and {name} needs one; choose 'policy', 'fresh' or a folder, or another algorithm."
+            f"critic is 'none', but {name} needs a critic; choose 'policy', 'fresh' or a folder, or another algorithm."
         )
     if settings.surprisal and settings.frozen_trunk:
         raise InputError(
-            "critic_surprisal gives the critic's trunk something to read and critic_frozen_trunk keeps it from learning to "
-            "read it; choose one of the two."
+            "critic_surprisal adds an input to the critic's trunk, but critic_frozen_trunk keeps the trunk from learning to use "
+            "it; choose one of the two."
         )
 
 
 def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Policy, *, bos: int | None, eos: int) -> Critic | None:
-    """Describe the critic; a folder's shape is read now, its parameters when they are needed.
+    """Build the critic. If it comes from a folder, its parameters are read into host memory now, and placed by `init`.
 
     Raises:
-        InputError: the policy has no value function; or the folder holds no critic, or one that does not fit the policy or the
-            algorithm's head.
+        InputError: the policy has no value function; or the folder holds no critic, or a critic that does not fit the policy
+            or the algorithm's head.
     """
     if algorithm.critic is None:
         return None
     settings, head = config.critic, algorithm.critic.head
     if policy.value_function is None:
         raise InputError(
-            f"policy.value_function: {config.algorithm.name} has a critic, so the policy must say how one is made of it; got None. "
+            f"policy.value_function: {config.algorithm.name} needs a critic, so the policy must be able to make one; got None. "
             "Give the policy a value_function, or choose an algorithm without a critic."
         )
     critic = partial(Critic, head=head, frozen_trunk=settings.frozen_trunk)
@@ -122,9 +123,9 @@ def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Policy, *, bo
             function = function._replace(init=lambda key, _, init=function.init: init(key, None))
         return critic(function, loaded=False)
     folder = locate(settings.start)
-    of_run = folder / FOLDER
+    run_critic = folder / FOLDER
     model, params = load_value_model(
-        of_run if of_run.is_dir() else folder,
+        run_critic if run_critic.is_dir() else folder,
         vocab_size=policy.vocab_size,
         size=head.size,
         surprisal=settings.surprisal,
@@ -139,12 +140,12 @@ def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Policy, *, bo
 def first_critic(
     critic: Critic, optimizer: optax.GradientTransformation, policy: Params, seed: int, *, blended: bool
 ) -> CriticState:
-    """The critic that a run starts with."""
+    """Initial state of the critic; `blended` if the algorithm blends in the values of the pretrained critic."""
     params = critic.function.init(jax.random.fold_in(jax.random.key(seed), 1), policy)
     pretrained = jax.tree.map(jax.numpy.copy, params) if blended else None
     return CriticState(params, optimizer.init(critic.learned(params)), pretrained)
 
 
 def critic_folder(run: Path) -> Path:
-    """Where the pretrained critic of a run lies."""
+    """Folder of a run's pretrained critic."""
     return run / FOLDER

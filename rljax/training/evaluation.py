@@ -1,4 +1,4 @@
-"""How good a model is on problems whose answers can be checked: open it, answer, judge, report."""
+"""Evaluate a model on problems whose answers can be checked: open it, draw answers, judge them, report."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -51,33 +51,34 @@ def evaluate(
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
         dataset: problems to answer (file or hub id); by default the run's held-out ones.
-        problems: the problems themselves, in place of `dataset`.
-        reward: what judges, in place of the run's reward.
+        problems: problems to answer, in place of `dataset`.
+        reward: judges the answers, in place of the run's reward.
         right_above: an answer is right when its reward is above this.
-        tokenizer: for a model folder without one.
-        checkpoint: which one of the run.
-        limit: answer only the first so many problems.
+        tokenizer: tokenizer for a model folder without one.
+        checkpoint: which checkpoint of the run.
+        limit: maximum number of problems; the first ones are answered.
         max_response_tokens: budget of a response; by default the run's.
-        policy: the model, where the run was started with one of your own.
-        engine: in place of the built-in one.
-        environment: where the run was started with one.
-        samples: answers to each problem.
+        policy: the policy that was passed to `train`, if any.
+        engine: draws the answers, in place of the built-in engine.
+        environment: the environment that was passed to `train`, if any.
+        samples: number of answers to each problem.
         k: numbers of answers for pass@k and maj@k, at most `samples`; by default the powers of two, and `samples`.
-        greedy: take the likeliest token each time; the default for a single answer.
-        temperature: of the draws; by default 1 for several answers to a problem.
-        top_k: draw from the k likeliest tokens only.
-        top_p: draw from the smallest set of tokens with this share of probability.
-        by: columns that problems are grouped by; by default those of a known name that there are.
-        batch: most answers that are drawn at once.
-        seed: of the draws.
-        out: save every answer here as it comes, and a summary beside it; the same call continues an interrupted evaluation.
-        watch: passes the calls on and shows how far they are.
+        greedy: take the most likely token each time; the default for a single answer.
+        temperature: sampling temperature; by default 1 for several answers to a problem.
+        top_k: draw from the k most likely tokens only.
+        top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
+        by: columns to group problems by; by default the known ones, such as `level`, that the data has.
+        batch: maximum number of answers that are drawn at once.
+        seed: random seed of the sampling.
+        out: where to save the answers as they are drawn, and a summary beside them; the same call continues an interrupted
+            evaluation.
+        watch: passes the engine calls on, for example to show progress.
 
     Returns:
         The report: `report.headline()` is one line, `report.tables()` are tables for rich, `report.to_json()` is everything.
 
     Raises:
-        InputError: something that cannot be measured, opened or judged.
+        InputError: the target cannot be opened, or an argument cannot be used.
     """
     check_numbers(limit=limit, samples=samples, batch=batch, seed=seed)
     numbers_of_answers = chosen_k(samples, k)
@@ -128,10 +129,10 @@ def evaluate(
 
 
 def check_numbers(*, limit: int | None, samples: int, batch: int, seed: int) -> None:
-    """Refuse numbers that nothing can be done with.
+    """Refuse numbers out of range.
 
     Raises:
-        InputError: one of them, named.
+        InputError: names the number and its range.
     """
     for name, value in (("limit", limit), ("samples", samples), ("batch", batch)):
         if value is not None and value < 1:
@@ -146,7 +147,7 @@ def chosen_k(samples: int, k: Sequence[int] | None) -> list[int]:
     """Numbers of answers for pass@k and maj@k, in order.
 
     Raises:
-        InputError: one that so many samples cannot measure.
+        InputError: a number is below 1 or above `samples`.
 
     Example:
         >>> chosen_k(6, None), chosen_k(6, (5, 1))
@@ -156,7 +157,7 @@ def chosen_k(samples: int, k: Sequence[int] | None) -> list[int]:
         return sorted({*(2**i for i in range(samples.bit_length())), samples})
     for number in k:
         if not 1 <= number <= samples:
-            raise InputError(f"--k {number} cannot be measured from --samples {samples}; it must be from 1 to that.")
+            raise InputError(f"--k {number} cannot be measured from --samples {samples}; it must be from 1 to {samples}.")
     return sorted(set(k))
 
 
@@ -166,7 +167,7 @@ def chosen_temperature(
     """Temperature of the draws; 0 is greedy.
 
     Raises:
-        InputError: settings that contradict each other, or several answers that would all be the same.
+        InputError: settings contradict each other, or several answers would all be the same.
 
     Example:
         >>> plain = {"greedy": False, "top_k": None, "top_p": None}
@@ -184,13 +185,13 @@ def chosen_temperature(
         )
     if chosen == 0 and (top_k is not None or top_p is not None):
         raise InputError(
-            "--top-k and --top-p say what is drawn from, but greedy answers are not drawn; give a --temperature above 0 too."
+            "--top-k and --top-p apply to sampling, but greedy answers are not sampled; give a --temperature above 0 too."
         )
     return chosen
 
 
 def save_summary(out: Path, report: Report, *, right_above: float) -> None:
-    """Write the report beside the answers, with the settings that both were made with."""
+    """Write the report and the settings of the evaluation beside the answers."""
     files = sample_files(out)
     settings = json.loads(files.settings.read_text(encoding="utf-8"))
     content = {"settings": settings, "right_above": right_above, "dropped": report.dropped, **report.to_json()}

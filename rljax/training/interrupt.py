@@ -1,4 +1,4 @@
-"""Ctrl-C, or the notice that the machine is wanted back (SIGTERM), asks a run to stop after the step it is in."""
+"""Stop requests: Ctrl-C (SIGINT), or SIGTERM from a machine about to shut down, ends a run after its current step."""
 
 import signal
 import threading
@@ -7,24 +7,24 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """The run was stopped by the person; everything up to the last finished step is saved."""
+    """The run was stopped by a signal; everything up to the last finished step is saved."""
 
 
 class StopRequest:
-    """Inside this context the first SIGINT or SIGTERM is remembered, the second one interrupts at once."""
+    """Inside this context, the first SIGINT or SIGTERM is only recorded; the second one interrupts at once."""
 
     def __init__(self) -> None:
         self.requested = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        """Take the signals over, where that is possible (the main thread)."""
+        """Install the signal handlers; Python allows that in the main thread only."""
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give the signals back."""
+        """Restore the previous signal handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -1,4 +1,4 @@
-"""From a rollout to updates: `learn(state, groups) -> (state, metrics)`, one function with a critic and one without."""
+"""Learning from a rollout: `learn(state, groups) -> (state, metrics)`, for algorithms with and without a critic."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,20 +25,20 @@ from rljax.training.update import make_policy_step, make_score, make_scores
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
-"""(state, groups of a rollout) -> (the state after all updates, metrics); the old state is consumed."""
+"""(state, groups of a rollout) -> (the state after all updates, metrics); the old state is donated."""
 
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
-    """Compile what learns from a rollout."""
+    """Build the function that learns from a rollout."""
     return critic_free_learner(setup, state) if setup.critic is None else critic_learner(setup, state)
 
 
 def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
-    """Compile the learning of algorithms without a critic: observe, prepare, improve the policy."""
+    """Build `learn` for algorithms without a critic: score the rollout, prepare the batch, update the policy."""
     config = setup.config
     observe = make_observe(setup)
     recall = make_recall(setup, state)
-    prepared = make_prepare(setup.algorithm, minibatches=config.optimization.minibatches)
+    prepare_batch = make_prepare(setup.algorithm, minibatches=config.optimization.minibatches)
     improve = make_improve(setup, state)
 
     def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
@@ -46,7 +46,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
         sequences = sequences_of(groups)
         rollout = observe(state, for_algorithm(groups), sequences)
         state, past = recall(state, groups.prompt_ids, rollout)
-        batch = prepared(rollout, progress=progress(setup, state), past=past)
+        batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
         state, policy = improve(state, sequences, batch)
         return state, LearnMetrics(policy=policy)
 
@@ -54,13 +54,15 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
 
 
 def critic_learner(setup: Setup, state: TrainState) -> Learn:
-    """Compile the learning of algorithms with a critic: observe, value, prepare, teach the critic, improve the policy."""
+    """Build `learn` for algorithms with a critic: score the rollout, compute values, prepare the batch, update both models."""
     config, algorithm = setup.config, setup.algorithm
     schedule = value_schedule(algorithm, config, setup.mesh.size)
     observe = make_observe(setup)
     recall = make_recall(setup, state)
     values_of = make_rollout_values(setup, algorithm)
-    prepared = make_prepare(algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches)
+    prepare_batch = make_prepare(
+        algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches
+    )
     teach = make_teach(setup, algorithm, critic_optimizer(config, algorithm), schedule, state)
     improve = make_improve(setup, state)
 
@@ -70,7 +72,7 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
         rollout = observe(state, for_algorithm(groups), sequences)
         rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
         state, past = recall(state, groups.prompt_ids, rollout)
-        batch = prepared(rollout, progress=progress(setup, state), past=past)
+        batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
         state, policy = improve(state, sequences, batch)
@@ -80,12 +82,12 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
 
 
 def progress(setup: Setup, state: TrainState) -> float:
-    """Share of RL that is done."""
+    """Share of the RL steps that are done."""
     return int(state.step) / setup.config.optimization.steps
 
 
 def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Rollout[np.ndarray]]:
-    """Compile what adds to a rollout the scores that the algorithm reads: the reference's, the sampling policy's entropy."""
+    """Build the function that adds the scores that the algorithm needs: reference log-probabilities, entropy at sampling."""
     algorithm, config = setup.algorithm, setup.config
     scores = make_scores(make_score(setup.policy, config.sampling.temperature), setup.mesh, config.microbatch_rows)
 
@@ -103,7 +105,10 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
 def make_recall(
     setup: Setup, state: TrainState
 ) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout[np.ndarray]], tuple[TrainState, Past | None]]:
-    """Compile what recalls the past of a rollout's prompts and then remembers the rollout too; None where nothing is remembered."""
+    """Build the function that looks up the earlier rewards of a rollout's prompts and then adds the rollout's own rewards.
+
+    The earlier rewards are None if the state keeps none.
+    """
     remember = make_remember(setup.algorithm, state)
 
     def recall(
@@ -120,7 +125,7 @@ def make_recall(
 def make_improve(
     setup: Setup, state: TrainState
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, UpdateMetrics | None]]:
-    """Compile the policy's updates of a rollout, the step of the reference that follows them, and the count of RL steps."""
+    """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter."""
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh)
@@ -151,7 +156,7 @@ def make_teach(
     *,
     passes: int = 1,
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, CriticMetrics | None]]:
-    """Compile what teaches the critic a prepared rollout, in as many updates as its schedule has, times `passes`."""
+    """Build the function that makes the critic updates of a prepared rollout: those of the schedule, `passes` times."""
     critic = required(setup.critic, "setup.critic")
     update = make_value_step(algorithm, critic, optimizer, state, setup.mesh)
 
@@ -172,7 +177,7 @@ def make_teach(
 def make_rollout_values(
     setup: Setup, algorithm: Algorithm
 ) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Float[np.ndarray, "P G T"]]:
-    """Compile the values that credit and targets are made of: the critic's, with the pretrained one's where blended."""
+    """Build the function that computes the values of a rollout, blended with the pretrained critic's if the algorithm does so."""
     values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, setup.config.microbatch_rows)
     blend = required(algorithm.critic, "algorithm.critic").blend
 
@@ -198,12 +203,12 @@ def make_rollout_values(
 def outcome_explained(
     values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Bool[Array, "P G T"]
 ) -> Float[Array, ""]:
-    """Explained variance of the outcome's reward, over all response tokens: what a critic knew before it learnt from them."""
+    """Share of the variance of the outcome reward that the values explain, over all response tokens."""
     return explained_variance(values, jnp.broadcast_to(rewards[..., None], values.shape), mask)
 
 
 def measured_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:
-    """Measure the credit of a prepared rollout, on its trained tokens."""
+    """Measure the values and advantages of a prepared rollout, over its trained tokens."""
     shape = rollout.mask.shape
     mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
     measured = jax.device_get(credit_metrics(rollout.values, rollout.rewards, mask, advantage))
@@ -222,11 +227,11 @@ def credit_metrics(
     mask: Bool[Array, "P G T"],
     advantage: Float[Array, "P G T"],
 ) -> CreditMetrics:
-    """How well the critic knew the outcome of a rollout before it learnt from it, and how the credit it gave goes with it.
+    """How well the critic predicts the outcome of a rollout, and how the advantages correlate with the outcome.
 
     Args:
-        values: at sampling, `[P, G, T]`.
-        rewards: unshaped, `[P, G]`.
+        values: before the critic is updated, `[P, G, T]`.
+        rewards: without reward shaping, `[P, G]`.
         mask: response tokens, `[P, G, T]`.
         advantage: of each token, `[P, G, T]`.
     """

@@ -1,4 +1,4 @@
-"""The whole run: warm start, value pretraining, reinforcement learning, one checkpoint passed from phase to phase."""
+"""A whole run: warm start, value pretraining and reinforcement learning. Each phase passes a checkpoint to the next."""
 
 import os
 import sys
@@ -48,13 +48,13 @@ class Result(NamedTuple):
     """The outcome of a run."""
 
     run: Path
-    """Its folder."""
+    """Folder of the run."""
     accuracy_before: float
     """Held-out greedy accuracy before RL, a share."""
     accuracy_after: float
     """Held-out greedy accuracy after RL, a share."""
     params: Params
-    """Of the policy."""
+    """Parameters of the policy."""
 
 
 def train(
@@ -72,28 +72,29 @@ def train(
 ) -> Result:
     """Train a language model with reinforcement learning.
 
-    On several hosts (after `jax.distributed.initialize()`) each calls it alike; the run folder has to lie where all can reach it,
-    and the parameters that come back are spread over them.
+    On several hosts (after `jax.distributed.initialize()`), every process makes the same call. All hosts must be able to reach the
+    run folder, and the returned parameters lie on the devices of all hosts.
 
     Args:
-        config: all settings; on resume they are read from the run's config.json and this must be left out.
-        reward: `f(prompts, completions, **columns) -> list[float | None]`, in place of `config.reward`. Columns are those of the
-            dataset, one entry a completion; a function gets those that it names, all of them if it takes `**kwargs`.
+        config: all settings. Leave it out on resume, when the settings are read from the run's config.json.
+        reward: `f(prompts, completions, **columns) -> list[float | None]`, in place of `config.reward`. The columns are
+            those of the dataset, with one entry per completion; a function gets the columns that it names, or all of them if it
+            takes `**kwargs`.
         policy: a model of your own, in place of `config.model`; see `rljax.models.Policy`.
-        engine: draws the responses, in place of the built-in decode; see `rljax.rollout.Engine`.
+        engine: draws the responses, in place of the built-in engine; see `rljax.rollout.Engine`.
         environment: answers the policy turn by turn, in place of a reward; see `rljax.rollout.Environment`.
         optimizer: any Optax transformation for the policy in RL, in place of AdamW. Warm start and critic keep AdamW.
-        algorithm: a record of your own, in place of `config.algorithm`.
+        algorithm: an algorithm of your own, in place of `config.algorithm`.
         problems: training and held-out problems, in place of the dataset or the generated task.
-        trackers: further ones beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
+        trackers: trackers to use beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument besides the configuration must be passed again.
 
     Returns:
-        Where the run lies, held-out accuracy before and after, and the parameters.
+        The run folder, held-out accuracy before and after RL, and the parameters.
 
     Raises:
         InputError: something in the configuration, the data, the reward or another argument cannot work; nothing was overwritten.
-        Interrupted: Ctrl-C; the run is saved and can be resumed.
+        Interrupted: Ctrl-C or SIGTERM; the run is saved and can be resumed.
     """
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems)
     config, existing = settings_of(config, resume, seams)
@@ -112,10 +113,10 @@ def train(
     with ExitStack() as stack:
         screen = sys.stdout if is_first() else stack.enter_context(Path(os.devnull).open("w"))
         display = stack.enter_context(make_display(config.run.quiet, screen))
-        kept = together(lambda: make_trackers(config, folder, trackers))
-        stack.callback(kept.close)
+        run_trackers = together(lambda: make_trackers(config, folder, trackers))
+        stack.callback(run_trackers.close)
         stop = stack.enter_context(StopRequest())
-        run = Run(setup.watched(display.judging), folder, display, kept, stop)
+        run = Run(setup.watched(display.judging), folder, display, run_trackers, stop)
         display.header(describe(setup, checkpoint.state, folder))
         return execute(run, checkpoint)
 
@@ -123,15 +124,15 @@ def train(
 def settings_of(
     config: TrainConfig | None, resume: str | Path | None, seams: Seams
 ) -> tuple[TrainConfig, RunFolder | None]:
-    """The settings of a run, and its folder where it is continued.
+    """The settings of a run, and its folder if the run is resumed.
 
     Raises:
-        InputError: not exactly one of `config` and `resume`, or not the arguments that the run was started with.
+        InputError: `config` and `resume` are both set or both None, or the other arguments differ from those of the first start.
     """
     if config is not None and resume is None:
         return config, None
     if config is not None or resume is None:
-        raise InputError("train() takes either a configuration or resume=FOLDER, one of the two.")
+        raise InputError("train() takes either a configuration or resume=FOLDER; pass exactly one of them.")
     existing = together(lambda: RunFolder.open(resume))
     saved, needed = saved_settings(existing.config)
     check_seams(needed, seams)
@@ -154,13 +155,13 @@ def rewind(folder: RunFolder, state: TrainState) -> None:
 
 
 def time_of_first() -> datetime:
-    """Now, to the second, by the first host's clock."""
+    """Current time on the first host, to the second."""
     fields = np.array(datetime.now().timetuple()[:6], np.int32)
     return datetime(*of_first(fields).tolist())
 
 
 def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker]) -> Trackers:
-    """JSONL and TensorBoard always, Weights & Biases when asked, then a person's own; of several hosts the first one keeps them."""
+    """Make the trackers: JSON lines, TensorBoard, Weights & Biases if set, and `further` ones; none except on the first host."""
     if not is_first():
         return Trackers([])
     trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]
@@ -170,7 +171,7 @@ def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Trac
 
 
 def first_state(setup: Setup) -> TrainState:
-    """Load or draw the first parameters, check what a person brought against them, and begin.
+    """Load or initialise the parameters, check that policy, engine and optimiser accept them, and make the initial state.
 
     Raises:
         InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
@@ -187,7 +188,7 @@ def first_state(setup: Setup) -> TrainState:
 
 
 def initial_critic(setup: Setup, params: Params) -> CriticState | None:
-    """The critic that goes with these parameters of the policy, if the algorithm has one."""
+    """Initial critic for these parameters of the policy; None if the algorithm has no critic."""
     if setup.critic is None:
         return None
     optimizer = critic_optimizer(setup.config, setup.algorithm)
@@ -196,7 +197,7 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
 
 
 def initial_state(setup: Setup, params: Params) -> TrainState:
-    """Begin with these parameters at the warm start; without one it ends at once."""
+    """State at the beginning of the warm start, with these parameters of the policy."""
     config = setup.config
     remembered = None
     if config.sampling.remembered_rewards:
@@ -213,18 +214,18 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
 
 
 def rl_state(setup: Setup, state: TrainState) -> TrainState:
-    """The state after the warm start: the RL optimiser, the reference and the critic begin with the policy as it is now."""
+    """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
     critic = initial_critic(setup, state.params)
     return place(end_warm_start(state, setup.optimizer, critic), setup.mesh, setup.policy.partition)
 
 
 def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:
-    """A state of the shapes that a phase has, from the initial one: the warm start has an optimiser of its own."""
+    """State with the shapes of a phase, made from the initial one. The warm start has a different optimiser than RL."""
     return state if phase == WARM_START else rl_state(setup, state)
 
 
 def execute(run: Run, checkpoint: Checkpoint) -> Result:
-    """Run the phases that are left, and say how it ended."""
+    """Run the remaining phases and return the result."""
     setup = run.setup
     if int(checkpoint.state.phase) == WARM_START:
         if run.config.warm_start.steps:
@@ -235,15 +236,15 @@ def execute(run: Run, checkpoint: Checkpoint) -> Result:
         run.stop_if_asked(checkpoint)
     if int(checkpoint.state.phase) != RL:
         checkpoint = pretrain_value(run, checkpoint)
-        begun = place(begin_rl(checkpoint.state), setup.mesh, setup.policy.partition)
-        checkpoint = checkpoint._replace(state=begun)
+        state = place(begin_rl(checkpoint.state), setup.mesh, setup.policy.partition)
+        checkpoint = checkpoint._replace(state=state)
         run.save(LAST, checkpoint)
     checkpoint = reinforce(run, checkpoint)
     return finish(run, checkpoint)
 
 
 def finish(run: Run, checkpoint: Checkpoint) -> Result:
-    """Draw the curves and show where everything is."""
+    """Plot the curves, and show the results and the paths of the files."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
     on_first(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
     run.display.finish(

@@ -1,4 +1,4 @@
-"""Measurements of a step as typed records. A value that could not be measured is None, and absent from `numbers`."""
+"""Metrics of a step as typed records. A metric that could not be measured is None, and `present` leaves it out."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ Record = TypeVar("Record", bound=tuple)
 
 
 def present(record: Any) -> Numbers:
-    """The numbers of a record that are there, by field; the entries of a dict stand for themselves.
+    """Numbers of a record by field, without those that are None; nested records and dicts are flattened.
 
     Example:
         >>> present(UpdateMetrics(grad_norm=0.5, learning_rate=None, loss=None))
@@ -35,7 +35,7 @@ def present(record: Any) -> Numbers:
 
 
 def mean_of(records: Sequence[Record]) -> Record | None:
-    """Average every number over records of one kind; None without any."""
+    """Average every number over records of one type; None if there are no records."""
     if not records:
         return None
     return jax.tree.map(lambda *values: np.mean(values, dtype=np.float64), *records)
@@ -43,19 +43,19 @@ def mean_of(records: Sequence[Record]) -> Record | None:
 
 @documented
 class UpdateMetrics(NamedTuple):
-    """The policy's updates of one rollout, averaged."""
+    """Averages over the policy updates of one rollout."""
 
     loss: LossMetrics | None
     """Loss and its parts."""
     grad_norm: Float[Array, ""] | float
     """Norm of the gradient before it is clipped."""
     learning_rate: float | None = None
-    """None where the optimiser's state does not hold it."""
+    """Learning rate; None if the optimiser's state does not hold it."""
 
 
 @documented
 class CriticMetrics(NamedTuple):
-    """The critic's updates of one rollout, averaged."""
+    """Averages over the critic updates of one rollout."""
 
     value_loss: Float[Array, ""] | float
     """The critic's loss."""
@@ -67,7 +67,7 @@ class CriticMetrics(NamedTuple):
 
 @documented
 class CreditMetrics(NamedTuple):
-    """How well the critic knew a rollout before it learnt from it, and how its credit goes with the outcome."""
+    """How well the critic predicted a rollout before its updates, and how the advantages correlate with the outcome."""
 
     explained_variance: Float[Array, ""] | float
     """Explained variance of the outcome's reward over all response tokens."""
@@ -78,19 +78,19 @@ class CreditMetrics(NamedTuple):
     advantage_correlation: Float[Array, ""] | float
     """Correlation of a token's advantage and the outcome's reward."""
     lambda_10: float | None = None
-    """10th percentile of the λ of the responses, where λ depends on the length; so the two below."""
+    """10th percentile of λ over the responses; None if λ does not depend on the length."""
     lambda_50: float | None = None
-    """Median of it."""
+    """Median of λ over the responses; None as above."""
     lambda_90: float | None = None
-    """90th percentile of it."""
+    """90th percentile of λ over the responses; None as above."""
 
 
 @documented
 class LearnMetrics(NamedTuple):
-    """What `learn` measured of one rollout. An absent part: nothing was updated, or there is no critic."""
+    """Metrics of learning from one rollout. A part is None if nothing was updated or there is no critic."""
 
     credit: CreditMetrics | None = None
-    """The critic before it learnt."""
+    """The critic before its updates."""
     critic: CriticMetrics | None = None
     """The critic's updates."""
     policy: UpdateMetrics | None = None
@@ -102,39 +102,39 @@ class RolloutMetrics(NamedTuple):
     """Averages over everything that was sampled in a step, whether it was trained on or not."""
 
     reward: float | None
-    """Mean reward; None where the reward had no opinion on anything."""
+    """Mean reward; None if no response has a reward."""
     accuracy: float | None
-    """Share of positive rewards."""
+    """Share of positive rewards; None if no response has a reward."""
     response_length: float
-    """Tokens a response."""
+    """Mean number of tokens per response."""
     truncated_share: float
     """Share of the responses that were cut off."""
     group_size: float
-    """Responses a prompt."""
+    """Mean number of responses per prompt."""
     filtered_ratio: float
     """Share of the groups that dynamic sampling dropped."""
     tries: int
-    """How often it sampled."""
+    """Number of sampling rounds."""
     trained_groups: int
-    """Groups that are trained on."""
+    """Number of groups that are trained on."""
     staleness: float | None
-    """RL steps between the sampling of the groups that are trained on and now, on average."""
+    """Mean number of RL steps since the responses that are trained on were sampled."""
     tokens_per_second: float
-    """Sampled tokens over the time of the whole step."""
+    """Number of sampled tokens divided by the time of the whole step."""
     seconds: float
     """Time of the whole step."""
     parts: dict[str, float]
-    """Mean of each part of a reward that has several, `reward_NAME`."""
+    """Mean of each part of a reward with several parts, as `reward_NAME`."""
     failures: dict[str, float]
-    """Responses that the reward failed to judge, by kind, `reward_KIND`."""
+    """Number of responses that the reward failed to judge, by kind of failure, as `reward_KIND`."""
 
 
 def rollout_metrics(collected: Collected, *, version: int, seconds: float) -> RolloutMetrics:
     """Measure a rollout.
 
     Args:
-        collected: what was sampled and what is trained on.
-        version: RL steps done.
+        collected: the sampled groups and the groups that are trained on.
+        version: RL steps done before this one.
         seconds: time of the whole step.
     """
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups
@@ -159,13 +159,13 @@ def rollout_metrics(collected: Collected, *, version: int, seconds: float) -> Ro
 
 
 def part_means(groups: Groups) -> Numbers:
-    """Mean of each part of a reward that has several, over the responses that it has an opinion on."""
+    """Mean of each part of a reward with several parts, over the responses that have it."""
     parts = {} if groups.parts is None else groups.parts
-    opinions = {name: array[np.isfinite(array)] for name, array in parts.items()}
-    return {f"reward_{name}": float(values.mean()) for name, values in opinions.items() if values.size}
+    scores = {name: array[np.isfinite(array)] for name, array in parts.items()}
+    return {f"reward_{name}": float(values.mean()) for name, values in scores.items() if values.size}
 
 
 def failure_counts(groups: Groups) -> Numbers:
-    """How many responses the reward failed to judge, by kind; kinds that did not occur are left out."""
+    """Number of responses that the reward failed to judge, by kind of failure; kinds that did not occur are left out."""
     counts = {f"reward_{kind}": float((groups.failed == place).sum()) for place, kind in enumerate(Failures._fields, 1)}
     return {name: count for name, count in counts.items() if count}

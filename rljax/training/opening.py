@@ -1,4 +1,4 @@
-"""A trained policy, opened again: from a run folder or from a Hugging Face model."""
+"""Open a trained policy from a run folder or a Hugging Face model, and export it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ JUDGING = ("environment", "reward")
 
 @documented
 class OpenPolicy(NamedTuple):
-    """A trained policy and what it works with."""
+    """A trained policy with everything that is needed to draw and judge answers."""
 
     config: TrainConfig
     """Settings of its run."""
@@ -41,23 +41,23 @@ class OpenPolicy(NamedTuple):
     params: Params
     """Its parameters, on the devices."""
     tokenizer: Tokenizer
-    """Of prompts and responses."""
+    """Tokenizer of prompts and responses."""
     worker: RolloutWorker
     """Answers the problems greedily, and judges the answers."""
     mesh: Mesh
     """The devices."""
     missing: tuple[str, ...] = ()
-    """Arguments of `train` that judged the run's responses and were not passed again: answers can be drawn and not judged."""
+    """Arguments of `train` that judged the run's responses and were not passed again; if any, answers cannot be judged."""
 
     def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> RolloutWorker:
-        """Draw answers to the problems in another manner than greedily.
+        """Make a worker that samples answers with these settings instead of greedily.
 
         Raises:
-            InputError: values that nothing can be drawn with.
+            InputError: a value is out of range.
         """
         if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
             raise InputError(
-                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be sampled with: the temperature must not be "
+                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be used for sampling: the temperature must not be "
                 "negative, top_k must be at least 1 and top_p above 0 and at most 1."
             )
         return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p)
@@ -72,21 +72,21 @@ class OpenPolicy(NamedTuple):
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """Continue prompts.
+        """Draw continuations of prompts.
 
         Args:
             prompts: texts.
-            count: continuations of each.
-            temperature: 0 takes the likeliest token each time.
-            top_k: draw from the k likeliest tokens only.
-            top_p: draw from the smallest set of tokens with this share of probability.
-            seed: of the draws.
+            count: number of continuations of each prompt.
+            temperature: 0 takes the most likely token each time.
+            top_k: draw from the k most likely tokens only.
+            top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
+            seed: random seed of the sampling.
 
         Returns:
             `count` texts for each prompt.
 
         Raises:
-            InputError: values that nothing can be drawn with, or prompts that do not fit.
+            InputError: a value is out of range, or a prompt is too long.
         """
         if count < 1:
             raise InputError(f"count is {count}; it must be at least 1.")
@@ -103,12 +103,12 @@ class OpenPolicy(NamedTuple):
 
 
 def is_run(target: str | Path) -> bool:
-    """Whether `target` is the folder of a run, not a model."""
+    """Whether `target` is the folder of a run rather than a model."""
     return (Path(target) / "checkpoints").is_dir()
 
 
 def fitted(devices: DevicesConfig) -> DevicesConfig:
-    """Cut the mesh that a run had to one that the devices here can make, and that shares its rows as well."""
+    """Reduce the mesh of a run to one that these devices can form and that divides the run's rows as well."""
     fsdp = math.gcd(devices.fsdp, jax.device_count())
     replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // fsdp)
     return DevicesConfig(replicas, fsdp)
@@ -132,17 +132,17 @@ def load(
     Args:
         target: run folder, model folder or hub id.
         which: "best" or "last" checkpoint of a run.
-        tokenizer: for a model folder; a run knows its own.
+        tokenizer: tokenizer of a model folder; a run has its own.
         dataset: file or hub id of the problems to work on; a run's held-out problems by default.
-        problems: the problems themselves, in place of `dataset`.
-        max_response_tokens: in place of the run's budget.
-        reward: in place of the run's.
-        policy: the model, where the run was started with one of your own.
-        engine: in place of the built-in one.
-        environment: where the run was started with one.
+        problems: problems to work on, in place of `dataset`.
+        max_response_tokens: token budget of a response, in place of the run's.
+        reward: judges the answers, in place of the run's reward.
+        policy: the policy that was passed to `train`, if any.
+        engine: draws the answers, in place of the built-in engine.
+        environment: the environment that was passed to `train`, if any.
 
     Returns:
-        The policy. Where the run had a reward or an environment of your own and neither is passed, it draws and cannot judge.
+        The policy. If `train` got a reward or an environment and neither is passed here, answers can be drawn but not judged.
 
     Raises:
         InputError: the target, its checkpoint or an argument cannot be used, or an argument is missing.
@@ -157,19 +157,19 @@ def load(
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, reward if callable(reward) else None)
     check_parts(seams)
-    passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
-    absent = [name for name in needed if name in passed and passed[name] is None]
-    judged = environment is not None or reward is not None
-    judging = () if judged else tuple(name for name in absent if name in JUDGING)
+    arguments = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
+    absent = [name for name in needed if name in arguments and arguments[name] is None]
+    has_judge = environment is not None or reward is not None
+    missing = () if has_judge else tuple(name for name in absent if name in JUDGING)
     refuse_missing([name for name in absent if name not in JUDGING])
-    if judging:
-        seams = seams._replace(reward=partial(_refuse_to_judge, judging))
+    if missing:
+        seams = seams._replace(reward=partial(_refuse_to_judge, missing))
     split = make_problems(config) if problems is None else Problems(problems, problems)
-    return _opened(config, seams, split, run, which)._replace(missing=judging)
+    return _opened(config, seams, split, run, which)._replace(missing=missing)
 
 
 def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list[float]:
-    """Stand in for a reward that was not passed again."""
+    """Replace a reward that was not passed again; a call raises."""
     del completions
     refuse_missing(missing)
     return []
@@ -187,7 +187,7 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
 
 
 def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
-    """The policy's parameters on the mesh: its first ones, or those of a run's checkpoint."""
+    """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint."""
     params = policy.init(jax.random.key(config.run.seed))
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
     return params if run is None else checkpoints.restore_params(run.checkpoints / which, params)
@@ -196,23 +196,23 @@ def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder 
 def export(
     target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best", policy: Policy | None = None
 ) -> Path:
-    """Write a run's model: as a Hugging Face folder (config.json, model.safetensors), or as `Policy.save` of your own does it.
+    """Write a run's model to a folder: in Hugging Face format (config.json, model.safetensors), or with your policy's `save`.
 
     Args:
         target: folder of a run.
-        folder: where to write; must not exist yet.
+        folder: where to write; it must not exist yet.
         which: "best" or "last" checkpoint of the run.
-        policy: the model, where the run was started with one of your own.
+        policy: the policy that was passed to `train`, if any.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the folder exists, the target is no run with checkpoints, or the policy is missing or cannot be saved.
+        InputError: the folder exists, the target is not a run with checkpoints, or the policy is missing or cannot be saved.
     """
     folder = Path(folder)
     if folder.exists():
-        raise InputError(f"{str(folder)!r} exists already; choose a folder that does not.")
+        raise InputError(f"{str(folder)!r} already exists; choose another folder.")
     if not is_run(target):
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     run = RunFolder.open(target)

@@ -1,4 +1,4 @@
-"""AdamW with a linear warm-up and a clipped gradient norm, from Optax; any other Optax transformation may take its place."""
+"""AdamW from Optax, with a linear warm-up and gradient clipping. Any other Optax transformation can replace it."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
 
 
 def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same optimiser, computing under JAX's standard promotion of types, whichever is set.
+    """Make an optimiser run under JAX's standard dtype promotion, whichever promotion is set.
 
     Optax needs it: it raises decays to the power of an integer count.
     """
@@ -46,14 +46,14 @@ def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.Grad
 def adamw(
     schedule: optax.Schedule, *, b1: float, b2: float, weight_decay: float, max_grad_norm: float
 ) -> optax.GradientTransformation:
-    """Scale the gradient down to `max_grad_norm`, then AdamW; the state says which learning rate was used last.
+    """Clip the gradient by its global norm, then apply AdamW. The state holds the learning rate of the last update.
 
     Args:
         schedule: learning rate of each update.
         b1: decay of the first moment.
         b2: decay of the second moment.
         weight_decay: decoupled weight decay.
-        max_grad_norm: norm that gradients are scaled down to.
+        max_grad_norm: largest global norm; a larger gradient is scaled down to it.
     """
     constant = ("b1", "b2", "eps", "eps_root", "weight_decay")
     inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
@@ -62,7 +62,7 @@ def adamw(
 
 
 def learning_rate_of(opt_state: optax.OptState) -> float | None:
-    """Learning rate of the last update, None where the optimiser's state does not hold it (see `optax.inject_hyperparams`).
+    """Learning rate of the last update; None if the optimiser's state does not hold it (see `optax.inject_hyperparams`).
 
     Example:
         >>> import jax.numpy as jnp
@@ -77,11 +77,11 @@ def learning_rate_of(opt_state: optax.OptState) -> float | None:
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> None:
-    """Refuse what is no optimiser of these parameters.
+    """Refuse anything but an optimiser of these parameters.
 
     Raises:
-        InputError: it has no `init` and `update`, `init` cannot take the parameters, its state holds anything but arrays and
-            could not be saved, or `update` cannot take gradient, state and parameters, or needs more.
+        InputError: it is not an Optax transformation; `init` does not accept the parameters, or makes a state that cannot be
+            saved because it is not all arrays; or `update` does not accept exactly gradient, state and parameters.
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
@@ -89,7 +89,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
         )
     try:
         state = jax.eval_shape(optimizer.init, params)
-    except Exception as error:  # an optimiser is a person's program, and may raise anything
+    except Exception as error:  # an optimiser is user code, and may raise anything
         raise InputError(
             "optimizer.init: the state must be a pytree of arrays made from the policy's parameters, so that it can be saved and "
             f"restored; got {one_line(error):.200}"
@@ -134,7 +134,7 @@ def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.Gradien
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
-    """Optimiser of the critic in value pretraining of `updates` updates; RL continues with its state."""
+    """Optimiser of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
     return _adamw(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))

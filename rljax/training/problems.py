@@ -1,4 +1,4 @@
-"""The problems of a run: generated, or read from a dataset."""
+"""Generate the problems of a run, or read them from a dataset, and put them in an order."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from rljax.records import documented, required
 from rljax.training.config import IterationConfig, TaskConfig, TrainConfig
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
-"""Rewards that mean nothing without a reference answer."""
+"""Rewards that need a reference answer."""
 
 
 @documented
@@ -25,11 +25,11 @@ class Problems(NamedTuple):
     """Problems to train on and held-out ones; the two share no prompt."""
 
     train: Sequence[Problem]
-    """To train on."""
+    """Problems to train on."""
     heldout: Sequence[Problem]
-    """To evaluate on."""
+    """Problems to evaluate on."""
     faults: Sequence[Fault] = ()
-    """What was wrong with the rows of a dataset."""
+    """Bad rows of the dataset."""
 
 
 def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
@@ -63,8 +63,8 @@ def make_problems(config: TrainConfig) -> Problems:
     loaded = read_problems(required(data.dataset, "config.data.dataset"), **options)
     if config.reward.name in COMPARING and not any(problem.answer for problem in loaded.problems):
         raise InputError(
-            f"The reward {config.reward.name!r} compares with answers, and no problem of {data.dataset!r} has one; choose one that "
-            "needs none, such as code, or name the column with --answer-column."
+            f"The reward {config.reward.name!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
+            "choose a reward that needs none, such as code, or name the column with --answer-column."
         )
     if data.heldout_dataset is None:
         return Problems(*split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed), loaded.faults)
@@ -80,7 +80,7 @@ def make_problems(config: TrainConfig) -> Problems:
 
 
 def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Set `count` prompts apart, at most a tenth of them, by a seeded draw; copies of a prompt stay on one side."""
+    """Hold out `count` random prompts, but at most a tenth of them; copies of a prompt stay in the same part."""
     prompts = sorted({problem.prompt for problem in problems})
     if len(prompts) < 2:
         raise InputError("The dataset has a single prompt, so none can be held out; give --heldout-dataset.")
@@ -93,11 +93,11 @@ def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[li
 
 
 def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream:
-    """Put the training problems in an order: each once an epoch, or drawn by length where that is asked for."""
+    """Order the training problems: each once per epoch, or sampled by length if `length_weights` is set."""
     places = range(len(problems))
     weights, seed = config.data.length_weights, config.run.seed
     if weights is None:
         return PromptStream(places, seed=seed)
-    worked = [problem.demonstration for problem in problems if problem.demonstration]
-    texts = worked if len(worked) == len(problems) else [problem.prompt for problem in problems]
+    demonstrations = [problem.demonstration for problem in problems if problem.demonstration]
+    texts = demonstrations if len(demonstrations) == len(problems) else [problem.prompt for problem in problems]
     return LengthStream(places, [len(text) for text in texts], weights=weights, seed=seed)

@@ -1,4 +1,4 @@
-"""The RL phase: sample, judge, learn; evaluate, show and save on the way."""
+"""The RL phase: sample, judge and learn at every step; evaluate, show samples and save at intervals."""
 
 import time
 
@@ -12,14 +12,14 @@ from rljax.training.run import Run, evaluate_and_keep_best
 
 
 def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Sample, judge, learn, until the last step."""
+    """Run the remaining RL steps and return the final checkpoint."""
     config, setup = run.config, run.setup
-    steps, keep = config.optimization.steps, config.run
+    steps, settings = config.optimization.steps, config.run
     choose_prompts = make_choice(config, setup.order)
     learn = make_learner(setup, checkpoint.state)
     run.display.phase("rl", steps)
     while int(checkpoint.state.step) < steps:
-        begun, version = time.monotonic(), int(checkpoint.state.step)
+        start, version = time.monotonic(), int(checkpoint.state.step)
         state, history, collected = next_rollout(
             checkpoint.state,
             checkpoint.carried,
@@ -33,32 +33,32 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         state, learned = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
         step = int(state.step)
-        sampled = rollout_metrics(collected, version=version, seconds=time.monotonic() - begun)
+        sampled = rollout_metrics(collected, version=version, seconds=time.monotonic() - start)
         run.log("rl", step, present(learned) | present(sampled))
-        if keep.sample_every and (step % keep.sample_every == 0 or step == 1):
+        if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
-        if step == steps or (keep.eval_every and step % keep.eval_every == 0):
+        if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
-        if step == steps or step % keep.checkpoint_every == 0:
+        if step == steps or step % settings.checkpoint_every == 0:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint
 
 
 def warn(run: Run, step: int, collected: Collected) -> None:
-    """Say what a person should know of a rollout before it is learnt from."""
+    """Warn if a rollout has too few groups, or if the reward failed on some responses."""
     if not collected.complete:
         run.display.warning(
             f"Step {step}: {collected.groups.count} of {run.config.sampling.prompts} groups after {collected.tries} tries; "
-            f"{collected.filtered_ratio:.0%} were all right or all wrong. Training on those there are."
+            f"{collected.filtered_ratio:.0%} of the groups were all right or all wrong. Training on the rest."
         )
     unjudged = int((collected.sampled.failed > 0).sum())
     if unjudged:
-        run.display.warning(f"Step {step}: the reward failed on {unjudged} responses; they take no part.")
+        run.display.warning(f"Step {step}: the reward failed on {unjudged} responses; they are left out.")
 
 
 def show_samples(run: Run, step: int, groups: Groups) -> None:
-    """Show a few decoded responses, and keep them."""
+    """Show and log a few decoded responses."""
     rows = run.setup.train.shown(groups, run.config.run.shown_samples)
     run.trackers.samples(step, rows)
     if is_first():

@@ -1,4 +1,4 @@
-"""Training of a reward model: pairs of responses, scores, and the Bradley-Terry loss of their difference."""
+"""Training of a reward model: the Bradley-Terry loss on the scores of pairs of responses."""
 
 import json
 import sys
@@ -33,6 +33,7 @@ from rljax.preference.reward_model import (
     make_score,
     save_reward_model,
 )
+from rljax.records import documented
 from rljax.tracking.display import Display, make_display
 from rljax.tracking.run_folder import default_run_path
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
@@ -44,58 +45,71 @@ METRICS = "metrics.jsonl"
 SETTINGS = "settings.json"
 
 
+@documented
 class RewardSetup(NamedTuple):
-    """What a training works with; nothing here changes while it runs."""
+    """Everything that the training of a reward model uses; nothing here changes while it runs."""
 
     config: RewardModelConfig
+    """The settings."""
     mesh: Mesh
+    """The devices."""
     model: ValueModel
+    """The model that scores responses."""
     tokenizer: Tokenizer
+    """Tokenizer of prompts and responses."""
     chat: bool
+    """Whether prompts are formatted with the tokenizer's chat template."""
     train: EncodedPairs
+    """Pairs to train on."""
     heldout: EncodedPairs
+    """Pairs to evaluate on."""
     microbatch: int
     """Pairs whose activations are held at once."""
     steps: int
+    """Number of optimiser updates."""
     warnings: list[str]
-    """What was left out of the data."""
+    """Descriptions of the data that was left out."""
 
 
+@documented
 class RewardModelResult(NamedTuple):
-    """The outcome of a training."""
+    """The outcome of the training of a reward model."""
 
     folder: Path
+    """Folder of the reward model."""
     accuracy_before: float
     """Share of the held-out pairs whose preferred response has the higher score, before training."""
     accuracy_after: float
+    """The same share after training."""
     params: Params
+    """Parameters of the reward model."""
 
 
 def make_pairs(config: RewardModelConfig) -> tuple[list[Preference], list[Preference], list[str]]:
-    """Read the pairs to train on and the held-out ones, which share no prompt, and say which rows were left out."""
-    how = {
+    """Read the training pairs and the held-out pairs, which share no prompt, and describe the rows that were left out."""
+    options = {
         "prompt_column": config.prompt_column,
         "chosen_column": config.chosen_column,
         "rejected_column": config.rejected_column,
         "on_error": config.on_error,
     }
-    loaded = read_preferences(config.dataset, **how)
+    loaded = read_preferences(config.dataset, **options)
     warnings = [describe(loaded.faults)] if loaded.faults else []
     if config.heldout_dataset is None:
         return *split_pairs(loaded.preferences, config.heldout_pairs, seed=config.seed), warnings
-    apart = read_preferences(config.heldout_dataset, split="test", **how)
-    heldout = apart.preferences[: config.heldout_pairs]
+    separate = read_preferences(config.heldout_dataset, split="test", **options)
+    heldout = separate.preferences[: config.heldout_pairs]
     heldout_prompts = {pair.prompt for pair in heldout if pair.prompt}
     train = [pair for pair in loaded.preferences if pair.prompt not in heldout_prompts]
     if not train:
         raise InputError(
             f"Every prompt of {config.dataset!r} is in {config.heldout_dataset!r} too; nothing is left to train on."
         )
-    return train, heldout, warnings + ([describe(apart.faults)] if apart.faults else [])
+    return train, heldout, warnings + ([describe(separate.faults)] if separate.faults else [])
 
 
 def make_reward_model(config: RewardModelConfig) -> RewardModel:
-    """Load a reward model, or put a fresh head on a language model, or draw a small transformer."""
+    """Load a reward model, put a new head on a language model, or initialise a small transformer."""
     folder = None if config.model is None else locate(config.model)
     tokenizer = make_tokenizer(config, folder)
     if folder is not None and load_tensor(folder, HEAD) is not None:
@@ -113,7 +127,7 @@ def make_reward_model(config: RewardModelConfig) -> RewardModel:
 
 
 def make_tokenizer(config: RewardModelConfig, folder: Path | None) -> Tokenizer:
-    """Load the tokenizer that was asked for, the one that the model's folder names or holds, or bytes without a model."""
+    """Load the tokenizer of the settings, else the one that the model's folder names or holds; bytes without a model."""
     if config.tokenizer is not None:
         return load_tokenizer(config.tokenizer)
     return load_tokenizer("bytes") if folder is None else folder_tokenizer(folder)
@@ -144,14 +158,14 @@ def microbatch_of(config: RewardModelConfig, devices: int, length: int) -> int:
 def make_reward_setup(
     config: RewardModelConfig, preferences: tuple[Sequence[Preference], Sequence[Preference]] | None = None
 ) -> tuple[RewardSetup, RewardState]:
-    """Build what a training works with, and the state that it begins with, on its mesh.
+    """Build everything that the training uses, and its initial state on the mesh.
 
     Args:
         config: the settings.
         preferences: pairs to train on and held-out ones, in place of `config.dataset`.
 
     Raises:
-        InputError: something cannot work; says what to change.
+        InputError: settings or data cannot work; the message says what to change.
     """
     mesh = make_mesh(config.replicas, config.fsdp)
     check_rows(mesh, batch=config.batch)
@@ -183,7 +197,7 @@ def make_reward_setup(
 
 
 def optimizer_of(setup: RewardSetup) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """The optimiser of a training and its learning rate."""
+    """The optimiser and its learning rate schedule."""
     config = setup.config
     schedule = cosine_schedule(config.learning_rate, config.learning_rate_warmup, setup.steps)
     optimizer = adamw(
@@ -197,25 +211,25 @@ def optimizer_of(setup: RewardSetup) -> tuple[optax.GradientTransformation, opta
 
 
 def updates(setup: RewardSetup, state: RewardState) -> Iterator[tuple[RewardState, dict[str, float]]]:
-    """Make the updates of a training one by one; each gives the new state and its numbers. The old state is consumed."""
+    """Make the updates one by one; yield the new state and the metrics of each. The buffers of the old state are donated."""
     optimizer, schedule = optimizer_of(setup)
     step = make_pair_step(setup.model, optimizer, state, setup.mesh)
     pairs = setup.train.padded(setup.tokenizer.pad_token_id)
     order = PromptStream(range(len(pairs.margin)), seed=setup.config.seed)
     batch = setup.config.batch
     for done in range(setup.steps):
-        begun = time.monotonic()
+        start = time.monotonic()
         rows = order.indices(done * batch, batch)
         (part,) = micro_batches(Pairs(*(array[rows] for array in pairs)), 1, setup.microbatch)
         state, metrics = step(state, put_rows(setup.mesh, part, leading=1))
         numbers = {name: float(value) for name, value in metrics.items()}
-        yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - begun}
+        yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - start}
 
 
 def train_reward_model(
     config: RewardModelConfig, *, preferences: tuple[Sequence[Preference], Sequence[Preference]] | None = None
 ) -> RewardModelResult:
-    """Train a reward model on preference pairs, and write it as a folder that rewards and critics start from.
+    """Train a reward model on preference pairs, and write it to a folder that a reward or a critic can be loaded from.
 
     Args:
         config: all settings.
@@ -226,7 +240,7 @@ def train_reward_model(
 
     Raises:
         InputError: something in the settings or the data cannot work; nothing was overwritten.
-        Interrupted: Ctrl-C; the model as it was then is in the folder.
+        Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
     setup, first = make_reward_setup(config, preferences)
     folder = make_folder(config)
@@ -243,7 +257,7 @@ def train_reward_model(
             display.update(done, numbers)
             if stop.requested:
                 _save(setup, state.params, folder)
-                display.warning(f"Stopped. The model as it is now is in {folder}; go on from it with --model {folder}.")
+                display.warning(f"Stopped. The model as it is now is in {folder}; continue from it with --model {folder}.")
                 raise Interrupted
             if config.eval_every and done % config.eval_every == 0 and done < setup.steps:
                 _evaluate(setup, score, state.params, done, folder, display)
@@ -260,15 +274,15 @@ def train_reward_model(
 
 
 def make_folder(config: RewardModelConfig) -> Path:
-    """Make the folder of a training, with its settings.
+    """Make the folder of the reward model, and write the settings into it.
 
     Raises:
-        InputError: it holds a model or a run already, or cannot be made.
+        InputError: the folder already holds a model or a run, or cannot be made.
     """
     folder = default_run_path(config.name, datetime.now()) if config.output is None else Path(config.output).expanduser()
-    held = [name for name in ("config.json", METRICS, SETTINGS, NOTE) if (folder / name).exists()]
-    if held:
-        raise InputError(f"{str(folder)!r} already holds {', '.join(held)}; choose another folder with --output.")
+    existing = [name for name in ("config.json", METRICS, SETTINGS, NOTE) if (folder / name).exists()]
+    if existing:
+        raise InputError(f"{str(folder)!r} already holds {', '.join(existing)}; choose another folder with --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SETTINGS).write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
@@ -278,12 +292,12 @@ def make_folder(config: RewardModelConfig) -> Path:
 
 
 def header(setup: RewardSetup, params: Params, folder: Path) -> list[str]:
-    """Say what is about to be trained."""
+    """Describe the training in a few lines."""
     config = setup.config
     return [
         f"Reward model from {'random weights' if config.model is None else config.model}, "
         f"{count_parameters(params):,} parameters",
-        f"{len(setup.train.margin):,} pairs to learn from, {len(setup.heldout.margin):,} held out; {setup.steps} updates of "
+        f"{len(setup.train.margin):,} training pairs, {len(setup.heldout.margin):,} held out; {setup.steps} updates of "
         f"{config.batch} pairs, {setup.microbatch} at a time on {setup.mesh.size} device{'s' * (setup.mesh.size > 1)}",
         f"Folder: {folder}",
     ]
@@ -299,7 +313,7 @@ def write_row(folder: Path, phase: str, step: int, numbers: Mapping[str, float])
 def _evaluate(
     setup: RewardSetup, score: Callable, params: Params, step: int, folder: Path, display: Display
 ) -> dict[str, float]:
-    """Judge the held-out pairs; keep and show what came of it."""
+    """Evaluate on the held-out pairs; log and show the metrics."""
     numbers = judge_pairs(score, params, setup.heldout)
     count = len(setup.heldout.margin)
     low, high = wilson_interval(round(numbers["accuracy"] * count), count)

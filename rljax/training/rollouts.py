@@ -24,7 +24,7 @@ ChoosePrompts = Callable[[History, int, int, int], Choice]
 
 
 def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
-    """Take prompts in the stream's order, or only those whose pass rate lies within the difficulty window."""
+    """Build the function that chooses prompts: in the stream's order, and within the difficulty window if there is one."""
     data, steps = config.data, max(config.optimization.steps, 1)
     if data.difficulty_window is None:
         return lambda history, step, position, count: Choice(
@@ -41,9 +41,9 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """How many responses each of the prompts gets under the token budget; None without one: all the same.
+    """Number of responses to each prompt under the token budget; None without a budget, when all get the same number.
 
-    A prompt that was never asked is expected to take as many tokens as the others did, the first ones the whole limit.
+    The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
     """
     sampling = config.sampling
     if sampling.token_budget is None:
@@ -65,19 +65,19 @@ def next_rollout(
     algorithm: Algorithm,
     choose_prompts: ChoosePrompts,
 ) -> tuple[TrainState, History, Collected]:
-    """Sample until enough groups are kept; the state moves on by the prompts and keys that were used.
+    """Sample until enough groups are kept, and advance the state past the prompts and keys that were used.
 
     Args:
         state: holds the policy, the position among the prompts and the number of draws.
-        carried: groups left over by the rollout before.
-        history: how often each prompt was solved.
+        carried: surplus groups of the previous rollout.
+        history: how often each prompt was solved so far.
         config: how much to sample.
         worker: samples and judges.
-        algorithm: says which groups to keep.
-        choose_prompts: says which prompts come next.
+        algorithm: decides which groups to keep.
+        choose_prompts: chooses the next prompts.
 
     Returns:
-        The new state, the history with what was sampled, and the groups.
+        The new state, the history with the sampled responses added, and the groups.
     """
     sampling = config.sampling
     count = sampling.prompts if algorithm.keep_group is None else sampling.sampled_prompts
@@ -115,12 +115,12 @@ def next_rollout(
 def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
     """Which groups an algorithm's `keep_group` keeps."""
     rollout = for_algorithm(groups)
-    opinions = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
-    return np.asarray(keep_group(jnp.asarray(rollout.rewards), **opinions))
+    validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
+    return np.asarray(keep_group(jnp.asarray(rollout.rewards), **validity))
 
 
 def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
-    """The rollout as algorithms get it: `valid` is there only where some response has no reward."""
+    """The rollout as algorithms see it: `valid` is None if every response has a reward."""
     rollout = groups.rollout
     return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
@@ -132,16 +132,16 @@ def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batc
     def compiled(rollout: Rollout[Array], progress: Array | None, past: Past | None) -> Batch[Array]:
         return prepare(algorithm, rollout, progress=progress, past=past, **minibatches)
 
-    def prepared(
+    def prepare_batch(
         rollout: Rollout[np.ndarray], *, progress: float | None = None, past: Past | None = None
     ) -> Batch[np.ndarray]:
         return jax.device_get(compiled(rollout, None if progress is None else np.float32(progress), past))
 
-    return prepared
+    return prepare_batch
 
 
 def make_remember(algorithm: Algorithm, state: TrainState) -> Callable[..., RewardHistory]:
-    """Compile `(memory, prompt ids, rollout) -> memory` with the rollout's rewards in it; the old memory is consumed."""
+    """Compile `(memory, prompt ids, rollout) -> memory`, which adds the rollout's rewards and donates the old memory."""
     out_shardings = jax.tree.map(lambda array: array.sharding, state.remembered)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=out_shardings)

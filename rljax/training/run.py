@@ -1,4 +1,4 @@
-"""A run in progress: what it works with, where it keeps things, and whom it tells. Nothing here changes while it runs."""
+"""A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from rljax.data.fault import describe as describe_faults
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
 from rljax.parallel import any_host
-from rljax.records import required
+from rljax.records import documented, required
 from rljax.tracking.display import Display
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import Trackers
@@ -22,23 +22,21 @@ from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
 
+@documented
 @dataclass(frozen=True)
 class Run:
-    """A run in progress.
-
-    Args:
-        setup: what it works with.
-        folder: where it keeps things.
-        display: what a person sees.
-        trackers: where numbers go.
-        stop: whether somebody asked it to stop.
-    """
+    """A run in progress."""
 
     setup: Setup
+    """Everything that the run uses."""
     folder: RunFolder
+    """Files of the run."""
     display: Display
+    """Shows progress on the screen."""
     trackers: Trackers
+    """Log metrics and samples."""
     stop: StopRequest
+    """Whether a signal has asked the run to stop."""
 
     @property
     def config(self) -> TrainConfig:
@@ -46,28 +44,32 @@ class Run:
         return self.setup.config
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, the last or the best."""
+        """Write a checkpoint as `which`, the last or the best one."""
         checkpoints.save(self.folder.checkpoints / which, checkpoint)
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
-        """Keep and show the numbers of a training step."""
+        """Log and show the metrics of a training step."""
         self.trackers.log(phase, step, numbers)
         self.display.update(step, numbers)
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
-        """After Ctrl-C: save, say how to go on, and leave.
+        """If the run was asked to stop: save, show how to resume, and raise.
 
         Raises:
             Interrupted: after the save.
         """
         if any_host(self.stop.requested):
             self.save(LAST, checkpoint)
-            self.display.warning(f"Stopped. Everything is saved; go on with: rljax train --resume {self.folder.path}")
+            self.display.warning(f"Stopped. Everything is saved; resume with: rljax train --resume {self.folder.path}")
             raise Interrupted
 
 
 def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Checkpoint:
-    """Evaluate; log it; save a checkpoint when its mean reward is the best so far. Returns the checkpoint with its new notes."""
+    """Evaluate, log the result, and save the checkpoint if its mean reward is the best so far.
+
+    Returns:
+        The checkpoint with the result in its notes.
+    """
     metrics = evaluate(run.setup.heldout, checkpoint.state.params).metrics()
     run.trackers.log("eval", step, metrics)
     quality = Quality(metrics["accuracy"], metrics["reward"])
@@ -79,18 +81,18 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
 
 
 def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
-    """What is about to run, in a few lines."""
+    """Describe the run in a few lines."""
     config, task = setup.config, setup.config.generated_task
     mesh = " x ".join(f"{name}={size}" for name, size in setup.mesh.shape.items())
     kind = setup.mesh.devices.flat[0].device_kind
     train, heldout = setup.train.prompts, setup.heldout.prompts
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
-    passed = folder.config.get("seams", ())
+    own_parts = folder.config.get("seams", ())
     source = config.data.dataset if task is None else f"the generated task {task_name(task)}"
-    source = "problems of your own" if "problems" in passed else source
+    source = "problems of your own" if "problems" in own_parts else source
     model = "from random weights" if config.model.path is None else config.model.path
-    model = "of your own" if "policy" in passed else model
-    algorithm = "of your own" if "algorithm" in passed else config.algorithm.name
+    model = "of your own" if "policy" in own_parts else model
+    algorithm = "of your own" if "algorithm" in own_parts else config.algorithm.name
     lines = [
         f"algorithm {algorithm} on {source}: {len(train.tokens)} training prompts, {len(heldout.tokens)} held out",
         f"model {model}: {count_parameters(state.params):,} parameters, {config.model.dtype}",

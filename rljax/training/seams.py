@@ -1,4 +1,4 @@
-"""The parts that a person can bring in place of the built-in ones, and their refusal before anything is built of them."""
+"""Parts that a user can pass in place of the built-in ones, and the checks of these parts before anything is built."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,37 +18,37 @@ from rljax.training.config import TrainConfig
 
 @documented
 class Seams(NamedTuple):
-    """What a person brings in place of the built-in parts; None takes the built-in one."""
+    """Parts that a user passes in place of the built-in ones; None means the built-in one."""
 
     policy: Policy | None = None
     """The model."""
     engine: Engine | None = None
-    """What draws responses."""
+    """Draws responses."""
     environment: Environment | None = None
-    """What answers the policy's turns, in place of a reward."""
+    """Answers the policy's turns, in place of a reward."""
     reward: Callable | None = None
-    """What judges completions."""
+    """Judges completions."""
     optimizer: optax.GradientTransformation | None = None
     """The policy's optimiser in RL."""
     algorithm: Algorithm | None = None
-    """The record of equations."""
+    """The algorithm, a record of functions."""
     problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None
     """Training and held-out problems."""
 
     def names(self) -> tuple[str, ...]:
-        """Those that are there."""
+        """Names of the parts that are not None."""
         return tuple(name for name, part in self._asdict().items() if part is not None)
 
 
 BUILT_IN = Seams()
-"""Every part the built-in one."""
+"""Built-in parts only."""
 
 
 def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
-    """Read a run's config.json: the settings, and which arguments were passed to `train` beside them.
+    """Read a run's config.json: the settings, and the names of the other arguments that were passed to `train`.
 
     Raises:
-        InputError: settings that this version does not know.
+        InputError: this version does not know a setting.
     """
     settings = dict(raw)
     names = tuple(settings.pop("seams", ()))
@@ -56,10 +56,10 @@ def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]
 
 
 def check_seams(needed: Sequence[str], seams: Seams) -> None:
-    """Refuse to go on with a run without what was passed to `train` when it was started, or with more.
+    """Refuse to resume a run with fewer or more of these parts than were passed to `train` when it was started.
 
     Raises:
-        InputError: names the arguments.
+        InputError: the message names the arguments.
     """
     refuse_missing(set(needed) - set(seams.names()))
     extra = sorted(set(seams.names()) - set(needed))
@@ -68,20 +68,20 @@ def check_seams(needed: Sequence[str], seams: Seams) -> None:
 
 
 def refuse_missing(missing: Collection[str]) -> None:
-    """Refuse to go on without arguments that were passed to `train` when the run was started.
+    """Refuse to continue without arguments that were passed to `train` when the run was started.
 
     Raises:
-        InputError: names them.
+        InputError: the message names them.
     """
     if missing:
         raise InputError(f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same again.")
 
 
 def check_parts(seams: Seams) -> None:
-    """Refuse what is no such part at all, and parts that exclude each other, before anything is built of them.
+    """Refuse parts of the wrong type, and parts that exclude each other.
 
     Raises:
-        InputError: names the part.
+        InputError: the message names the part.
     """
     for name, kind in (("policy", Policy), ("algorithm", Algorithm)):
         part = seams._asdict()[name]
@@ -100,10 +100,10 @@ def check_parts(seams: Seams) -> None:
 
 
 def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> None:
-    """Refuse what is no pair of lists of problems.
+    """Refuse anything but a pair of lists of problems.
 
     Raises:
-        InputError: it is something else.
+        InputError: the argument is something else.
     """
     parts = list(problems) if isinstance(problems, Sequence) else []
     listed = len(parts) == 2 and all(isinstance(part, Sequence) and not isinstance(part, str) for part in parts)

@@ -1,4 +1,4 @@
-"""From a configuration to everything a run works with. Whatever cannot work is refused here, before anything is written."""
+"""Build everything that a run uses from its configuration. Errors in it are found here, before anything is written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,12 +40,12 @@ from rljax.training.value_update import value_schedule
 
 @documented
 class Setup(NamedTuple):
-    """What a run works with; nothing here changes while it runs."""
+    """Everything that a run uses; nothing here changes while it runs."""
 
     config: TrainConfig
     """The settings."""
     algorithm: Algorithm
-    """The record of equations."""
+    """The algorithm, a record of functions."""
     mesh: Mesh
     """The devices."""
     policy: Policy
@@ -53,29 +53,29 @@ class Setup(NamedTuple):
     optimizer: optax.GradientTransformation
     """The policy's optimiser in RL."""
     critic: Critic | None
-    """The critic's model and where it starts, when the algorithm has one."""
+    """The critic's model and the source of its parameters, if the algorithm has a critic."""
     tokenizer: Tokenizer
-    """Of prompts and responses."""
+    """Tokenizer of prompts and responses."""
     demonstrations: Demonstrations | None
-    """What the warm start imitates, if there is one."""
+    """Demonstrations for the warm start, if there is one."""
     train: RolloutWorker
-    """Samples training prompts."""
+    """Samples responses to training prompts, and judges them."""
     heldout: RolloutWorker
-    """Answers held-out prompts greedily."""
+    """Answers held-out prompts greedily, and judges the answers."""
     prompt_length: int
-    """Slots of a prompt, in tokens."""
+    """Number of token slots of a prompt."""
     order: PromptStream
-    """In which order training prompts are asked."""
+    """Order of the training prompts."""
     faults: Sequence[Fault]
-    """What was wrong with the rows of the dataset, where bad rows do not stop the run."""
+    """Bad rows of the dataset, if they do not stop the run."""
 
     def watched(self, progress: Progress) -> "Setup":
-        """Report to `progress` how far the judging of responses is."""
+        """Return a setup that reports the progress of judging to `progress`."""
         return self._replace(train=self.train.watched(progress), heldout=self.heldout.watched(progress))
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer that was asked for, the model's own, or the arithmetic alphabet's for generated problems."""
+    """Load the tokenizer of the settings, else the model's own, else characters for a generated task or bytes for a dataset."""
     if config.model.tokenizer is not None:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
@@ -84,10 +84,10 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
 
 
 def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
-    """Shape of the built-in transformer: a checkpoint's, or that of the small one.
+    """Shape of the built-in transformer: that of the model folder, or that of the small transformer.
 
     Raises:
-        InputError: the tokenizer has more tokens than the checkpoint.
+        InputError: the model folder cannot be found or read.
     """
     if config.path is None:
         return TransformerConfig(
@@ -105,7 +105,7 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
 
 
 def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
-    """Make the built-in policy; its parameters are loaded or drawn when `init` is called."""
+    """Make the built-in policy; its parameters are loaded or initialised when `init` is called."""
     return transformer_policy(
         make_shape(config, tokenizer.vocab_size),
         folder=None if config.path is None else locate(config.path),
@@ -118,10 +118,10 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
 
 
 def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that has tokens which the policy does not know.
+    """Refuse a tokenizer that has more tokens than the policy.
 
     Raises:
-        InputError: both sizes are named.
+        InputError: the message names both sizes.
     """
     if tokenizer.vocab_size > policy.vocab_size:
         raise InputError(
@@ -139,7 +139,7 @@ def make_engine(policy: Policy, mesh: Mesh, prompt_length: int) -> DecodingEngin
     if policy.decoder is None:
         raise InputError(
             "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
-            "train() an engine."
+            "pass an engine to train()."
         )
     return DecodingEngine(policy.decoder, mesh, prompt_length)
 
@@ -176,14 +176,14 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
         return STEP_REWARDS["equations"]
     if step_reward is None:
         raise InputError(
-            f"{name} learns from the reward of each reasoning step; name what judges them with --step-reward "
+            f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
             f"({', '.join(STEP_REWARDS)}, or your own as file.py:function)."
         )
     return STEP_REWARDS[step_reward] if step_reward in STEP_REWARDS else resolve(step_reward)
 
 
 def _check_sizes(config: TrainConfig, algorithm: Algorithm, mesh: Mesh) -> None:
-    """Refuse numbers of rows that the devices cannot share."""
+    """Refuse numbers of rows that cannot be divided among the devices."""
     check_rows(mesh, microbatch_rows=config.microbatch_rows)
     if algorithm.critic is not None:
         value_schedule(algorithm, config, mesh.size)
@@ -192,14 +192,14 @@ def _check_sizes(config: TrainConfig, algorithm: Algorithm, mesh: Mesh) -> None:
 
 
 def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
-    """Build what a run works with.
+    """Build everything that a run uses.
 
     Args:
         config: the settings.
-        seams: what takes the place of built-in parts.
+        seams: parts that replace built-in ones.
 
     Raises:
-        InputError: something cannot work; says what to change.
+        InputError: something cannot work; the message says what to change.
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
@@ -244,7 +244,7 @@ def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokeniz
 def make_demonstrations(
     config: TrainConfig, prompts: EncodedPrompts, tokenizer: Tokenizer, prompt_length: int
 ) -> Demonstrations | None:
-    """Token ids of the worked responses, if there is a warm start."""
+    """Token ids of the demonstrations; None without a warm start."""
     if not config.warm_start.steps:
         return None
     budget = config.sampling.max_response_tokens
@@ -261,20 +261,20 @@ def make_worker(
     prompt_length: int,
     problems: Problems,
 ) -> RolloutWorker:
-    """Put together what samples and judges responses to prompts; reasoning steps are not judged.
+    """Build the worker that samples and judges responses to prompts; it does not judge reasoning steps.
 
     Args:
         config: the settings.
-        seams: what takes the place of built-in parts.
+        seams: parts that replace built-in ones.
         mesh: the devices.
         policy: the model.
         tokenizer: of prompts and responses.
-        prompts: what may be asked.
-        prompt_length: slots of a prompt, in tokens.
-        problems: all of them, for a reward that needs their chats.
+        prompts: prompts that can be sampled.
+        prompt_length: number of token slots of a prompt.
+        problems: all problems, for a reward model that needs their chat messages.
 
     Raises:
-        InputError: a part that cannot work with the others.
+        InputError: a part cannot work with the others.
     """
     check_vocabulary(policy, tokenizer)
     reward = make_reward(config, mesh, problems) if seams.reward is None else resolve(seams.reward)
@@ -289,7 +289,7 @@ def make_worker(
 
 
 def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
-    """How training responses are drawn."""
+    """Sampling settings of training responses."""
     sampling = config.sampling
     return Sampling(
         max_tokens=sampling.max_response_tokens,
@@ -301,10 +301,10 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
 
 
 def greedy(worker: RolloutWorker) -> RolloutWorker:
-    """The same worker, taking the likeliest token each time."""
+    """The same worker with greedy decoding."""
     return worker.drawn_with(temperature=0.0, top_k=None, top_p=None)
 
 
 def first_params(setup: Setup) -> Params:
-    """Load or draw the policy's first parameters."""
+    """Load or initialise the policy's parameters."""
     return setup.policy.init(jax.random.key(setup.config.run.seed))

@@ -1,4 +1,4 @@
-"""Everything that a run continues from, as one immutable pytree."""
+"""The training state of a run, as one immutable pytree."""
 
 from typing import NamedTuple
 
@@ -21,29 +21,29 @@ class CriticState(NamedTuple):
     """The critic's part of the state."""
 
     params: Params
-    """All of them, a frozen trunk too."""
+    """All parameters, those of a frozen trunk included."""
     opt_state: optax.OptState
-    """Of the parameters that are trained: all, or the head on a frozen trunk."""
+    """Optimiser state of the trained parameters: all of them, or the head's if the trunk is frozen."""
     pretrained: Params | None
-    """The critic as it was before RL, when the algorithm blends it into the values."""
+    """Parameters of the critic before RL, if the algorithm blends their values in."""
 
 
 @documented
 class TrainState(NamedTuple):
-    """Parameters, optimisers, randomness and data position; a step is `(state, data) -> (state, metrics)`."""
+    """Parameters, optimiser states, random key and counters; a step is `(state, data) -> (state, metrics)`."""
 
     params: Params
-    """Of the policy."""
+    """Parameters of the policy."""
     opt_state: optax.OptState
-    """Of the policy's optimiser."""
+    """State of the policy's optimiser."""
     reference: Params | None
-    """Parameters of the reference policy, when the algorithm needs one."""
+    """Parameters of the reference policy, if the algorithm needs one."""
     critic: CriticState | None
-    """When the algorithm has one."""
+    """State of the critic, if the algorithm has one."""
     remembered: RewardHistory | None
-    """The last rewards of each training prompt, when new responses are compared with them."""
+    """The last rewards of each training prompt, if new responses are compared with them."""
     key: UInt32[Array, "2"]
-    """Root of all sampling; it never changes, `draws` is folded into it."""
+    """Root key of all sampling. It never changes; `draws` is folded into it."""
     phase: Int[Array, ""]
     """0 in the supervised warm start, 1 while only the critic learns, 2 in RL."""
     warm_step: Int[Array, ""]
@@ -53,9 +53,9 @@ class TrainState(NamedTuple):
     step: Int[Array, ""]
     """RL steps done."""
     draws: Int[Array, ""]
-    """How often responses were sampled for training."""
+    """Number of times that responses were sampled for training."""
     position: Int[Array, ""]
-    """How many prompts were taken from the endless stream of training prompts."""
+    """Number of prompts taken from the endless stream of training prompts."""
 
 
 def create(
@@ -67,15 +67,15 @@ def create(
     critic: CriticState | None = None,
     remembered: RewardHistory | None = None,
 ) -> TrainState:
-    """Begin at the warm start, with nothing drawn."""
+    """State at the beginning of the warm start, with all counters at 0."""
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
-    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers: a donated one may not be shared
+    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers, because a donated one may not be shared
     return TrainState(params, optimizer.init(params), reference, critic, remembered, key, *counters)
 
 
 def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, critic: CriticState | None) -> TrainState:
-    """Fix the initial policy: a fresh optimiser, the policy as it is now as the reference, and the critic it starts with."""
+    """End the warm start: reset the optimiser, copy the current policy as the reference, and set the initial critic."""
     return state._replace(
         opt_state=optimizer.init(state.params),
         reference=None if state.reference is None else jax.tree.map(jnp.copy, state.params),
@@ -85,7 +85,7 @@ def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, c
 
 
 def begin_rl(state: TrainState) -> TrainState:
-    """Enter RL: the critic as it is now is the pretrained one."""
+    """Begin RL: keep a copy of the current critic as the pretrained one, if the algorithm needs one."""
     critic = state.critic
     if critic is not None and critic.pretrained is not None:
         critic = critic._replace(pretrained=jax.tree.map(jnp.copy, critic.params))
@@ -98,22 +98,22 @@ def draw_key(state: TrainState) -> PRNGKeyArray:
 
 
 def place(state: TrainState, mesh: Mesh, partition: Partition) -> TrainState:
-    """Put every array where the mesh and the policy want it, in a buffer of its own: an update consumes the old state."""
+    """Place every array on the mesh, each in its own buffer, because an update donates the buffers of the old state."""
     return put(_unshared(state), policy_shardings(mesh, state, state.params, partition))
 
 
 def _unshared(state: TrainState) -> TrainState:
-    """Copy an array that stands in several places of the state, such as one zero that several parameters begin with."""
-    taken: set[int] = set()
+    """Copy arrays that occur several times in the state, such as one array of zeros for several parameters."""
+    seen: set[int] = set()
 
     def own(array: Array) -> Array:
-        copied = jnp.copy(array) if id(array) in taken else array
-        taken.add(id(array))
+        copied = jnp.copy(array) if id(array) in seen else array
+        seen.add(id(array))
         return copied
 
     return jax.tree.map(own, state)
 
 
 def places(state: TrainState) -> PyTree:
-    """Where every array of a placed state lies."""
+    """Sharding of every array of a placed state."""
     return jax.tree.map(lambda array: array.sharding, state)

@@ -1,9 +1,10 @@
-"""The jitted updates of the policy: imitate demonstrations, and minimise an algorithm's loss.
+"""Scores of the policy, and its jitted updates: on demonstrations, and with an algorithm's loss.
 
-Both are `(state, data) -> (state, metrics)`.
+An update is `(state, data) -> (state, metrics)`.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +24,13 @@ from rljax.training.metrics import UpdateMetrics
 from rljax.training.state import TrainState, places
 
 Score = Callable[[Params, Packed], Scores]
+"""(parameters, packed rows) -> scores of the response tokens."""
+
+Output = TypeVar("Output")
 
 
 def make_score(policy: Policy, temperature: float) -> Score:
-    """Score a batch's tokens as they were sampled.
+    """Build the function that scores the response tokens of a batch at the sampling temperature.
 
     Returns:
         `(params, packed) -> scores`.
@@ -63,25 +67,34 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
         jax.eval_shape(jax.grad(lambda params: score(params, packed).logp.sum()), params)
     except InputError:
         raise
-    except Exception as error:  # a policy is a person's program, and may raise anything
+    except Exception as error:  # a policy is user code, and may raise anything
         raise InputError(
             "policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
             f"got {one_line(error):.200}"
         ) from error
 
 
+def in_chunks(function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Output]:
+    """Compile a function of packed rows, and call it on `rows` sequences at a time, without gradient.
+
+    Returns:
+        `(params, sequences) -> output`: host arrays, with the chunks joined on the first axis.
+    """
+    compiled = jax.jit(function)
+
+    def call(params: Params, sequences: Sequences) -> Output:
+        (chunks,) = micro_batches(sequences, 1, rows)
+        packed = pack(chunks)
+        count = chunks.tokens.shape[0]
+        outputs = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], packed))) for i in range(count)]
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *fetch(outputs))
+
+    return call
+
+
 def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
     """Compile `(params, sequences) -> Scores [B, T]` without gradient, `rows` at a time; host arrays."""
-    compiled = jax.jit(score)
-
-    def scores(params: Params, sequences: Sequences) -> Scores:
-        (parts,) = micro_batches(sequences, 1, rows)
-        packed = pack(parts)
-        count = parts.tokens.shape[0]
-        pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], packed))) for i in range(count)]
-        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *fetch(pieces))
-
-    return scores
+    return in_chunks(score, mesh, rows)
 
 
 def has_tokens(part: tuple[Packed, Batch[Array]]) -> Bool[Array, ""]:
@@ -96,7 +109,7 @@ def _applied(state: TrainState, optimizer: optax.GradientTransformation, gradien
 
 
 def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
-    """Compile a step that writes the new state over the old one."""
+    """Compile a step that donates the buffers of the old state."""
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
 
@@ -106,14 +119,14 @@ def make_policy_step(
     """Compile one optimiser update of the policy.
 
     Args:
-        algorithm: its loss is minimised.
-        score: how tokens are scored.
-        optimizer: what turns a gradient into an update.
+        algorithm: the algorithm whose loss is minimised.
+        score: scores the response tokens.
+        optimizer: turns the gradient into an update.
         state: an example of the placed state.
-        mesh: where the state lies.
+        mesh: the devices that hold the state.
 
     Returns:
-        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
+        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is donated.
     """
 
     def step(state: TrainState, packed: Packed, batch: Batch[Array]) -> tuple[TrainState, UpdateMetrics]:
@@ -131,10 +144,10 @@ def make_policy_step(
 def make_supervised_step(
     score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
 ) -> Callable[[TrainState, Packed, Array], tuple[TrainState, dict[str, Array]]]:
-    """Compile one update towards demonstrations: the mean negative log-likelihood of their tokens, EOS included.
+    """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
 
     Returns:
-        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is consumed.
+        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated.
     """
 
     def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:

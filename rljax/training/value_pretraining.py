@@ -1,8 +1,8 @@
-"""The critic's own phase: the policy is fixed, and the critic learns how its responses end.
+"""Value pretraining: the policy is fixed, and the critic learns to predict the outcomes of its responses.
 
-Each step samples a new rollout, one response a prompt, asks the critic about it, and only then teaches it: the explained variance
-and the loss that are shown and that end the phase are of responses the critic has not learnt from. Targets are the Monte-Carlo
-returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
+Each step samples a new rollout with one response per prompt, measures the critic on it, and only then updates the critic. The
+explained variance and the loss, which are shown and can end the phase, thus come from responses that the critic has not learned
+from. Targets are the Monte-Carlo returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
 """
 
 import time
@@ -29,7 +29,7 @@ from rljax.training.value_update import value_schedule
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
-    """Most steps of the phase: the configuration's number, else the algorithm's; 0 without a critic."""
+    """Maximum number of steps: the configuration's, else the algorithm's; 0 without a critic."""
     if algorithm.critic is None:
         return 0
     steps = config.critic.pretraining_steps
@@ -37,7 +37,7 @@ def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
 
 
 def monte_carlo(algorithm: Algorithm) -> Algorithm:
-    """The part of an algorithm that remains while the policy is fixed: its critic on Monte-Carlo returns of every response."""
+    """Reduce an algorithm to its critic, with the Monte-Carlo returns of every response as targets."""
     critic = required(algorithm.critic, "algorithm.critic")
     return Algorithm(
         advantage=None,
@@ -51,20 +51,20 @@ def monte_carlo(algorithm: Algorithm) -> Algorithm:
 
 def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
     """Whether every threshold that was set is met, and at least one was set."""
-    least, most = config.pretraining_explained_variance, config.pretraining_loss
-    met = [] if least is None else [float(credit.explained_variance) >= least]
-    met += [] if most is None else [float(credit.outcome_loss) <= most]
+    min_variance, max_loss = config.pretraining_explained_variance, config.pretraining_loss
+    met = [] if min_variance is None else [float(credit.explained_variance) >= min_variance]
+    met += [] if max_loss is None else [float(credit.outcome_loss) <= max_loss]
     return bool(met) and all(met)
 
 
 def pretraining_config(config: TrainConfig) -> TrainConfig:
-    """Settings of the phase: one response a prompt, since a critic learns more from many prompts than from many responses."""
+    """Settings of the phase: one response per prompt, since a critic learns more from many prompts than from many responses."""
     config = one_response_a_prompt(config)
     return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
 
 
 def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Teach the critic the fixed policy until the step limit or the thresholds; save it in the run folder."""
+    """Train the critic on the fixed policy up to the step limit or the thresholds, and save it in the run folder."""
     steps = pretraining_steps(run.setup.algorithm, run.config)
     if steps == 0:
         if run.setup.critic is not None and not run.setup.critic.loaded:
@@ -77,7 +77,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     learn = make_value_learner(setup, checkpoint.state, steps)
     run.display.phase("value", steps)
     while int(checkpoint.state.value_step) < steps:
-        begun = time.monotonic()
+        start = time.monotonic()
         state, history, collected = next_rollout(
             checkpoint.state,
             None,
@@ -90,7 +90,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         state, metrics = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)
-        run.log("value", done, present(metrics) | {"seconds": time.monotonic() - begun})
+        run.log("value", done, present(metrics) | {"seconds": time.monotonic() - start})
         if any_host(good_enough(required(metrics.credit, "metrics.credit"), setup.config.critic)):
             break
         if done % setup.config.run.checkpoint_every == 0:
@@ -101,11 +101,11 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
-    """Compile what asks the critic about a rollout, and then teaches it; `steps` rollouts at most."""
+    """Build the function that measures the critic on a rollout and then updates it; `steps` rollouts at most."""
     config, algorithm = setup.config, setup.algorithm
     schedule = value_schedule(algorithm, config, setup.mesh.size)
     minibatches = config.optimization.minibatches
-    prepared = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
+    prepare_batch = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
     values_of = make_rollout_values(setup, algorithm)
     passes = config.critic.pretraining_passes
     optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
@@ -115,7 +115,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
         groups = pad(groups, config.sampling.prompts)
         sequences = sequences_of(groups)
         rollout = for_algorithm(groups)._replace(values=values_of(state, groups.rollout, sequences))
-        batch = prepared(rollout)
+        batch = prepare_batch(rollout)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
         return state._replace(value_step=state.value_step + 1), LearnMetrics(credit, critic)
@@ -124,8 +124,8 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
 
 
 def save_critic(run: Run, state: TrainState) -> None:
-    """Write the critic as a model folder, which `--critic RUN` of another run starts from."""
+    """Write the critic as a model folder; another run can start from it with `--critic RUN`."""
     critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
     params = fetch(required(state.critic, "state.critic").params)
     on_first(lambda: critic.function.save(params, folder))
-    run.display.message(f"The pretrained critic lies in {folder}.")
+    run.display.message(f"The pretrained critic is in {folder}.")

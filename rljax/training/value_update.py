@@ -1,4 +1,4 @@
-"""The critic at work on a rollout: its values, and the jitted update that teaches it."""
+"""Values of the critic, and its jitted update."""
 
 from collections.abc import Callable
 from math import gcd
@@ -14,35 +14,35 @@ from rljax.algorithms import Algorithm, Batch, ValueMetrics, explained_variance_
 from rljax.algorithms.value_head import ValueHead
 from rljax.errors import InputError
 from rljax.models import Packed, Params
-from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
+from rljax.parallel import accumulate, replicated
 from rljax.records import documented, required
-from rljax.rollout import Sequences, pack
+from rljax.rollout import Sequences
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic
 from rljax.training.metrics import CriticMetrics
 from rljax.training.state import TrainState, places
-from rljax.training.update import has_tokens
+from rljax.training.update import has_tokens, in_chunks
 
 
 @documented
 class ValueSchedule(NamedTuple):
-    """How a rollout is cut up for the critic's updates."""
+    """How a rollout is divided into critic updates."""
 
     minibatches: int
-    """Updates of one pass."""
+    """Number of updates in one pass, each on one mini-batch."""
     passes: int
-    """Updates are minibatches x passes."""
+    """Passes over the rollout; the number of updates is minibatches x passes."""
     rows: int
     """Responses whose activations are held at once."""
 
 
 def value_schedule(algorithm: Algorithm, config: TrainConfig, devices: int) -> ValueSchedule:
-    """Fit the algorithm's number of critic updates a rollout to the number of prompts.
+    """Fit the algorithm's number of critic updates per rollout to the number of prompts.
 
     U updates are gcd(P, U) mini-batches in U / gcd(P, U) passes: 12 updates on 32 prompts are 3 passes over 4 mini-batches.
 
     Raises:
-        InputError: the devices cannot share the rows of an update.
+        InputError: the rows of an update cannot be divided among the devices.
     """
     prompts, group_size = config.sampling.prompts, config.sampling.group_size
     updates = config.optimization.minibatches * required(algorithm.critic, "algorithm.critic").updates
@@ -60,16 +60,7 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig, devices: int) -> V
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
-    compiled = jax.jit(critic.values)
-
-    def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
-        (parts,) = micro_batches(sequences, 1, rows)
-        packed = pack(parts)
-        count = parts.tokens.shape[0]
-        pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], packed))) for i in range(count)]
-        return np.concatenate(fetch(pieces))
-
-    return values
+    return in_chunks(critic.values, mesh, rows)
 
 
 def make_value_step(
@@ -78,14 +69,14 @@ def make_value_step(
     """Compile one optimiser update of the critic.
 
     Args:
-        algorithm: its critic's loss is minimised.
+        algorithm: the algorithm whose value loss is minimised.
         critic: the critic's model and head.
-        optimizer: what turns a gradient into an update.
+        optimizer: turns the gradient into an update.
         state: an example of the placed state.
-        mesh: where the state lies.
+        mesh: the devices that hold the state.
 
     Returns:
-        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
+        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is donated.
     """
 
     def step(state: TrainState, packed: Packed, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
@@ -108,18 +99,18 @@ def make_value_step(
 
 
 def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
-    """Refuse returns that a categorical head cannot express.
+    """Refuse returns that a categorical head cannot represent.
 
     Raises:
-        InputError: some are outside the head's support; both are named.
+        InputError: some returns are outside the head's support; the message names both ranges.
     """
     if head.support is None or not batch.mask.any():
         return
     targets = required(batch.value_target, "batch.value_target")[batch.mask]
     low, high = head.support
-    slack = 1e-4 * (high - low)  # targets are sums in float32, and may round past the end they stand on
+    slack = 1e-4 * (high - low)  # targets are float32 sums, and rounding may put them just outside
     if targets.min() < low - slack or targets.max() > high + slack:
         raise InputError(
-            f"The critic's head expresses values from {low:g} to {high:g} and the returns go from {targets.min():g} to "
-            f"{targets.max():g}; widen it with --critic-head-options low=... high=...."
+            f"The critic's head represents values from {low:g} to {high:g}, but the returns go from {targets.min():g} to "
+            f"{targets.max():g}; widen its range with --critic-head-options low=... high=...."
         )

@@ -1,4 +1,4 @@
-"""The supervised phase: imitate demonstrations."""
+"""The warm start: supervised training on demonstrations."""
 
 import time
 
@@ -16,7 +16,7 @@ from rljax.training.update import make_score, make_supervised_step
 
 
 def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Imitate demonstrations until the step limit, or until held-out accuracy reaches its threshold."""
+    """Train on demonstrations up to the step limit, or until held-out accuracy reaches its threshold."""
     config, setup = run.config, run.setup
     settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")
     if demonstrations.dropped:
@@ -28,7 +28,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
     run.display.phase("warm_start", settings.steps)
     while int(state.warm_step) < settings.steps:
-        begun = time.monotonic()
+        start = time.monotonic()
         rows = order.indices(int(state.warm_step) * settings.batch, settings.batch)
         part = jax.tree.map(lambda array, rows=rows: array[rows], sequences)
         state, metrics = step(state, *put_rows(setup.mesh, (pack(part), part.attention)))
@@ -36,7 +36,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         done = int(state.warm_step)
         numbers = {name: float(value) for name, value in metrics.items()}
         numbers["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
-        numbers["seconds"] = time.monotonic() - begun
+        numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)
         if settings.accuracy is not None and done % settings.eval_every == 0:
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]

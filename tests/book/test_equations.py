@@ -199,7 +199,7 @@ def test_formula_with_brackets_prints_as_it_stands():
 
 
 def test_query_without_result_is_refused():
-    with pytest.raises(InputError, match=r"No equation holds 'clippd' .*; did you mean .*clipped"):
+    with pytest.raises(InputError, match=r"No equation has 'clippd' .*; did you mean .*clipped"):
         show_equations("clippd", io.StringIO())
     with pytest.raises(InputError, match="all of them are listed"):
         show_equations("qqqqqqqqqqqq", io.StringIO())

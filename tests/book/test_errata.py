@@ -216,4 +216,4 @@ def test_all_is_printed_plainly_into_a_pipe():
     assert "\x1b" not in text
     assert "NOT refuted" not in text
     assert all(f"\n{number}. " in text for number in ENTRIES)
-    assert f"{len(ENTRIES)} errata, 44 of 44 with a check refuted just now; 7 without one name their source." in text
+    assert f"{len(ENTRIES)} errata: 44 of 44 counterexamples refute their claims; 7 entries have only a source." in text

@@ -209,7 +209,7 @@ def test_limits_of_length(prepare):
 def test_what_the_tokenizer_cannot_write(prepare):
     prepared = prepare(row("1+1=", "2"), row("é", "2"), tokenizer=CharacterTokenizer())
     assert reasons(prepared) == [("line 2", "not tokenizable")]
-    with pytest.raises(InputError, match=r"nothing is left of the 1 rows .*cannot write it .*chat template"):
+    with pytest.raises(InputError, match=r"nothing is left of the 1 rows .*cannot encode it .*chat template"):
         prepare(row("1+1=", "2"), chat=True)
 
 

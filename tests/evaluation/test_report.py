@@ -110,5 +110,5 @@ def test_columns_are_those_asked_for_or_known():
     assert chosen_columns(PROBLEMS, []) == []
     with pytest.raises(InputError, match="--by colour: the problems have no such column; choose among level"):
         chosen_columns(PROBLEMS, ["level", "colour"])
-    with pytest.raises(InputError, match="none at all"):
+    with pytest.raises(InputError, match="no such column; they have no columns at all"):
         chosen_columns([Problem("?", "7")], ["level"])

@@ -91,7 +91,7 @@ def test_average_looks_at_judged_values_only():
 @pytest.mark.parametrize("measure", [pass_at_k, lambda *arrays, k: majority_at_k([[None] * 3] * 2, *arrays, k=k)])
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_beyond_the_samples_is_refused(measure, k):
-    with pytest.raises(ValueError, match=f"k must be from 1 to 3 for 3 answers a problem, got {k}"):
+    with pytest.raises(ValueError, match=f"k must be from 1 to 3 for 3 answers per problem, got {k}"):
         measure(np.ones((2, 3), bool), np.ones((2, 3), bool), k=k)
 
 

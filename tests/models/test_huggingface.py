@@ -98,7 +98,7 @@ def llama(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "family 'mamba', which is not known here; known are llama"),
+        ({"model_type": "mamba"}, "family 'mamba', which is not supported; choose among llama"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"model_type": "mistral", "sliding_window": 8}, "sliding-window"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "scaling of type 'yarn'"),

@@ -47,7 +47,9 @@ def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts):
         return (weights[0] * logp + weights[1] * entropy).sum()
 
     expected = jax.grad(whole, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD))
-    chex.assert_trees_all_close(jax.grad(in_chunks, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD)), expected, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(
+        jax.grad(in_chunks, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD)), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_sum_over_bfloat16_gradients_is_made_in_float32():

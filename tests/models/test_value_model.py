@@ -145,15 +145,15 @@ def test_a_folder_is_what_transformers_reads(tmp_path, params):
 
 def test_what_does_not_fit_is_refused(tmp_path, params):
     save_value_model(tmp_path / "critic", MODEL, params, bos=None, eos=1)
-    with pytest.raises(InputError, match="gives 3 numbers a token and the algorithm's value head reads 1"):
+    with pytest.raises(InputError, match="gives 3 numbers per token, but the algorithm's value head reads 1"):
         load_value_model(tmp_path / "critic", size=1)
-    with pytest.raises(InputError, match="vocabulary of 11 tokens and the policy one of 12"):
+    with pytest.raises(InputError, match="vocabulary of 11 tokens, but the policy's has 12"):
         load_value_model(tmp_path / "critic", vocab_size=12)
-    with pytest.raises(InputError, match="does not read log-probabilities and the one asked for does"):
+    with pytest.raises(InputError, match="does not read log-probabilities, but the configured critic does;"):
         load_value_model(tmp_path / "critic", surprisal=True)
     save_value_model(tmp_path / "reader", READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
-    with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
+    with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
         load_value_model(tmp_path / "reader", surprisal=False)
     save_pretrained(tmp_path / "policy", CONFIG, init_params(CONFIG, jax.random.key(0)), bos=None, eos=1)
-    with pytest.raises(InputError, match=r"has no 'score.weight', so it is no critic and no reward model"):
+    with pytest.raises(InputError, match=r"has no 'score.weight', so it is neither a critic nor a reward model"):
         load_value_model(tmp_path / "policy")

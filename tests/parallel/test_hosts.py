@@ -96,7 +96,10 @@ def test_two_hosts_agree(two):
         assert host["any"] == [True, False]
         assert host["of_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
         assert host["of_first_dtypes"] == {"x": "int32", "nan": "float32", "flag": "bool"}
-        assert host["agreed"] == [None, ["InputError", "The hosts do not have the same host; start all of them alike."]]
+        assert host["agreed"] == [
+            None,
+            ["InputError", "The hosts do not have the same host; start all of them with the same arguments and files."],
+        ]
 
 
 def test_two_hosts_can_be_ended(two):
@@ -160,7 +163,7 @@ def test_whole_numbers_are_repeated_and_floats_spread():
         (("here:1", 2, None), "cannot be joined"),
         (("here:1", 2, 2), "cannot be joined"),
         (("here", 2, 0), "cannot be joined"),
-        (("auto", 2, None), "hosts and host are found too"),
+        (("auto", 2, None), "hosts and host must be left out"),
         (("here:", 2, 0), "cannot be joined"),
         (("here:x", 2, 0), "cannot be joined"),
         ((":4321", 2, 0), "cannot be joined"),

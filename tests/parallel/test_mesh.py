@@ -21,7 +21,7 @@ def test_a_smaller_mesh_takes_the_first_devices():
 @pytest.mark.parametrize(
     ("replicas", "fsdp", "message"),
     [
-        (3, 4, "replicas=3 x fsdp=4 needs 12 devices and 8 are here"),
+        (3, 4, "replicas=3 x fsdp=4 needs 12 devices, but there are 8"),
         (None, 3, "fsdp=3 does not divide the 8 devices"),
         (0, 1, "has an axis below 1"),
         (1, 0, "has an axis below 1"),

@@ -149,25 +149,25 @@ def test_a_folder_from_elsewhere_names_no_tokenizer(tmp_path, params):
     with pytest.raises(InputError, match="holds no tokenizer"):
         load_reward_model(tmp_path)
     assert load_reward_model(tmp_path, tokenizer=TOKENIZER, chat=True).chat
-    with pytest.raises(InputError, match=r"has a vocabulary of \d+ tokens and the tokenizer 259"):
+    with pytest.raises(InputError, match=r"has a vocabulary of \d+ tokens, but the tokenizer has 259"):
         load_reward_model(tmp_path, tokenizer=ByteTokenizer())
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
-    with pytest.raises(InputError, match=r"trained on a vocabulary of \d+ tokens and the tokenizer has 4; .*'characters:"):
+    with pytest.raises(InputError, match=r"trained on a vocabulary of \d+ tokens, but the tokenizer has 4; .*'characters:"):
         reward_of_model(saved, ONE, tokenizer=CharacterTokenizer("01"))
-    with pytest.raises(InputError, match=r"vocabulary of \d+ tokens and the tokenizer has 259"):
+    with pytest.raises(InputError, match=r"vocabulary of \d+ tokens, but the tokenizer has 259"):
         reward_of_model(saved, ONE, tokenizer=ByteTokenizer())
 
 
 def test_folders_that_are_no_reward_model(untyped, tmp_path):
     several = value_model(Model(SHAPE), 3)
     save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
-    with pytest.raises(InputError, match="gives 3 numbers a token and a reward model gives 1"):
+    with pytest.raises(InputError, match="gives 3 numbers per token, but a reward model gives 1"):
         load_reward_model(tmp_path / "critic")
     reader = value_model(Model(SHAPE), 1, surprisal=True)
     save_value_model(tmp_path / "reader", reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1)
-    with pytest.raises(InputError, match="reads the policy's log-probabilities and a reward model reads text alone"):
+    with pytest.raises(InputError, match="reads the policy's log-probabilities, but a reward model reads text alone"):
         load_reward_model(tmp_path / "reader")
     with pytest.raises(ValueError, match="must read text alone"):
         score_sequences(*load_value_model(tmp_path / "reader"), jnp.ones((1, 4), int), jnp.ones((1, 4), bool))

@@ -151,7 +151,9 @@ def test_truncation_keeps_what_a_sort_keeps(temperature):
         probability = odds / odds.sum()
         order = np.argsort(-row, kind="stable")
         least = row[order[np.searchsorted(np.cumsum(probability[order]), p)]]
-        np.testing.assert_array_equal(np.isfinite(keep_top_p(jnp.array(row[None]), p)[0]), (row >= least) & np.isfinite(row))
+        np.testing.assert_array_equal(
+            np.isfinite(keep_top_p(jnp.array(row[None]), p)[0]), (row >= least) & np.isfinite(row)
+        )
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ def long(count):
 
 LOGP = np.array([-1.5, -0.5], np.float32)
 WRONG = {
-    "another number": (lambda requests: [*map(response, requests)][1:], "4 requests must give as many responses; got 3"),
-    "nothing": (lambda requests: None, "a list of rljax.rollout.Response is needed; got None"),
+    "another number": (lambda requests: [*map(response, requests)][1:], "4 requests need one response each; got 3"),
+    "nothing": (lambda requests: None, "the result must be a list of rljax.rollout.Response; got None"),
     "texts": (lambda requests: ["12"] * len(requests), "response 0 must be an rljax.rollout.Response; got '12'"),
     "another order": (
         lambda requests: [response(request) for request in reversed(requests)],
@@ -204,7 +204,7 @@ def test_an_observation_has_no_log_probability_to_check():
 def test_what_is_no_engine_is_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "refused"
     with pytest.raises(
-        InputError, match=r"^engine\.generate: an engine with the method generate\(params, requests\) is needed; got"
+        InputError, match=r"^engine\.generate: an engine must have the method generate\(params, requests\); got"
     ):
         rljax.train(OWN.replace(run=str(path)), even_length, policy=POLICY, engine=even_length, problems=PROBLEMS)
     assert not path.exists()

@@ -270,7 +270,7 @@ def answering(step):
         ("<", "must return an rljax.rollout.Step; got '<'"),
         (None, "must return an rljax.rollout.Step; got None"),
         (Step(0, reward="1"), "the reward of a turn in .* must be a number, or None for no opinion; got '1'"),
-        (Step(0, observation=["<"], done=False), r"the observation in .* must be a text; got \['<'\]"),
+        (Step(0, observation=["<"], done=False), r"the observation in .* must be a string; got \['<'\]"),
     ],
 )
 def test_an_answer_that_is_no_step_is_refused(step, message):
@@ -296,7 +296,7 @@ ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
         ({"environment": without_end(True)}, r"^environment\.max_turns: .*; got True"),
         (
             {"environment": even_length},
-            r"^environment\.reset: an environment with the methods .*even_length without reset and step",
+            r"^environment\.reset: an environment must have the methods .*even_length without reset and step",
         ),
         ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
     ],

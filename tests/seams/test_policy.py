@@ -225,7 +225,7 @@ def refused(tmp_path, match, **parts):
     [
         (
             lambda path, shape: PartitionSpec("tensor"),
-            r"^policy.partition: the parameter .* of shape \[.*\] must be spread over axes of the mesh \(data=2, fsdp=4\) that "
+            r"^policy.partition: the parameter .* of shape \[.*\] must be sharded over axes of the mesh \(data=2, fsdp=4\) that "
             r"divide it; got P.*\('tensor',\)",
         ),
         (
@@ -234,11 +234,11 @@ def refused(tmp_path, match, **parts):
         ),
         (
             lambda path, shape: PartitionSpec(*[None] * (len(shape) + 1)),
-            "^policy.partition: the parameter .* has [12] axes; its partition names [23]",
+            "^policy.partition: the parameter .* has [12] axes, but its partition has [23]",
         ),
         (
             lambda path, shape: PartitionSpec("data", "data") if len(shape) == 2 else PartitionSpec(),
-            r"^policy.partition: .* may be spread over an axis of the mesh once; got P.*\('data', 'data'\)",
+            r"^policy.partition: .* may be sharded over each axis of the mesh only once; got P.*\('data', 'data'\)",
         ),
         (lambda path, shape: None, r"^policy.partition: .* needs a jax.sharding.PartitionSpec; got None"),
     ],
@@ -281,7 +281,7 @@ INCOMPLETE = {
     "no decoder": (GRU._replace(decoder=None), r"^policy.decoder: the built-in engine needs one .*; got None\."),
     "logits of another vocabulary": (
         with_decoder(begin=lambda *arguments: (jnp.zeros((1, 3)), None)),
-        rf"^policy.decoder.begin: logits of the shape \[B, V\] = \[1, {VOCABULARY}\] are needed; got \[1, 3\]\.",
+        rf"^policy.decoder.begin: the logits must have the shape \[B, V\] = \[1, {VOCABULARY}\]; got \[1, 3\]\.",
     ),
     "a state that grows": (
         with_decoder(advance=lambda params, token, state: (jnp.zeros((1, VOCABULARY)), jnp.concatenate([state, state]))),
@@ -289,7 +289,7 @@ INCOMPLETE = {
     ),
     "a decoder that raises": (
         with_decoder(begin=lambda params, tokens: None),
-        "^policy.decoder.begin: a function is needed .*; got TypeError: .*takes 2 positional arguments",
+        "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
     ),
     "a small vocabulary": (gru_policy(5), f"tokenizer has {VOCABULARY} tokens and the model only 5"),
     "a module": (jnp.tanh, "^policy: a record rljax.models.policy.Policy is needed; got "),
@@ -306,7 +306,7 @@ def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, ca
 def test_a_critic_needs_a_value_function(tmp_path):
     refused(
         tmp_path,
-        r"^policy.value_function: ppo has a critic, so the policy must say how one is made of it; got None\.",
+        r"^policy.value_function: ppo needs a critic, so the policy must be able to make one; got None\.",
         policy=GRU,
         changes={"algorithm": "ppo"},
     )

@@ -167,7 +167,7 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(t
     rljax.train(next_config.replace(run=str(tmp_path / "next")), even_length)
     _, saved = load_value_model(whole / "critic")
     jax.tree.map(np.testing.assert_array_equal, last_state(next_config, tmp_path / "next").critic.params, saved)
-    with pytest.raises(InputError, match="reads log-probabilities and the one asked for does not"):
+    with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
         rljax.train(next_config.replace(run=str(tmp_path / "other"), critic_surprisal=False), even_length)
 
 
@@ -313,14 +313,14 @@ def test_returns_beyond_the_support_are_refused():
     batch = jax.device_get(prepare(algorithm, Rollout(ones > 0, -ones, jnp.array([[5.0, 0.0]]), values=0 * ones)))
     check_support(make_head("scalar", {}), batch)
     check_support(make_head("two_hot", {"high": 5}), batch)
-    with pytest.raises(InputError, match=r"expresses values from -0\.5 to 1\.5 and the returns go from 0 to 5"):
+    with pytest.raises(InputError, match=r"represents values from -0\.5 to 1\.5, but the returns go from 0 to 5"):
         check_support(make_head("two_hot", {}), batch)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"critic": "none"}, "critic is 'none' and vapo needs one"),
+        ({"critic": "none"}, "critic is 'none', but vapo needs a critic"),
         (
             {"algorithm": "grpo", "critic": "policy", "value_pretraining_steps": None},
             "grpo has no critic, so critic cannot apply",
@@ -334,7 +334,7 @@ def test_returns_beyond_the_support_are_refused():
             {"algorithm": "grpo", "critic_surprisal": True, "value_pretraining_steps": None},
             "grpo has no critic, so critic_surprisal cannot apply",
         ),
-        ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps it from learning to read it; choose one"),
+        ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps the trunk from learning to use it; choose one"),
         ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
         (
             {"critic_head": "quantile"},

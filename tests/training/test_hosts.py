@@ -91,7 +91,7 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
     run, like = tmp_path / "two", tmp_path / "one"
     stopped = train_on_two_hosts("--experiment", experiment(config.replace(run=str(run)), tmp_path), STOP_IN_CALL="5")
     assert [host.returncode for host in stopped] == [130, 130], [host.stdout[-2000:] for host in stopped]
-    assert "go on with: rljax train --resume" in stopped[0].stdout
+    assert "resume with: rljax train --resume" in stopped[0].stdout
     assert "value pretraining: 2 steps" in stopped[0].stdout
     assert all(line.startswith("[Gloo]") for line in stopped[1].stdout.splitlines()), "only the first host shows the run"
     before = len(rows_of(run))
@@ -132,7 +132,9 @@ def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
     ended = on_two_hosts([str(program)])
     assert [host.returncode for host in ended] == [2, 2]
     for host in ended:
-        assert "The hosts do not have the same settings; start all of them alike." in host.stdout
+        assert (
+            "The hosts do not have the same settings; start all of them with the same arguments and files." in host.stdout
+        )
     assert not (tmp_path / "run").exists()
 
 

@@ -210,7 +210,7 @@ def test_ctrl_c_keeps_the_model(tmp_path, monkeypatch, capsys):
         train_reward_model(replace(CONFIG, output=str(tmp_path / "rm")), preferences=(digit_pairs(32, 0), HELDOUT[:8]))
     assert rows == [("eval", 0), ("reward_model", 1), ("reward_model", 2)]
     assert load_reward_model(tmp_path / "rm").tokenizer.vocab_size == TOKENIZER.vocab_size
-    assert f"go on from it with --model {tmp_path / 'rm'}" in capsys.readouterr().out
+    assert f"continue from it with --model {tmp_path / 'rm'}" in capsys.readouterr().out
 
 
 def test_held_out_pairs_of_their_own_share_no_prompt(tmp_path):
@@ -230,7 +230,9 @@ def test_held_out_pairs_of_their_own_share_no_prompt(tmp_path):
 
 def test_data_and_meshes_that_cannot_work(tmp_path):
     pairs = digit_pairs(4, 0)
-    with pytest.raises(InputError, match=r"every pair has a side of more than max_tokens=2 tokens, the shortest needs \d"):
+    with pytest.raises(
+        InputError, match=r"every pair has a side of more than max_tokens=2 tokens, the shortest pair needs \d"
+    ):
         make_reward_setup(replace(CONFIG, max_tokens=2), (pairs, pairs))
     with pytest.raises(InputError, match="there are no pairs; give at least one"):
         make_reward_setup(CONFIG, ([], pairs))

@@ -39,7 +39,9 @@ def test_long_chains_are_a_task():
 
 def test_a_dataset_takes_the_place_of_the_generated_task():
     assert TINY.replace(dataset="sums.jsonl").task is None
-    with pytest.raises(InputError, match=r"dataset \('sums.jsonl'\) and a generated task \(sums\); give one of them"):
+    with pytest.raises(
+        InputError, match=r"dataset \('sums.jsonl'\) and a generated task \(sums\) are set; choose one of them"
+    ):
         TINY.replace(dataset="sums.jsonl", operands=(2, 3))
     with pytest.raises(InputError, match="no setting 'iterations'"):
         TINY.replace(task="sums", iterations=(2, 3))
@@ -70,7 +72,7 @@ def test_a_reward_that_compares_needs_answers(tmp_path):
     ]
     file = written(tmp_path / "code.jsonl", rows)
     limits = {"max_prompt_tokens": 400}
-    with pytest.raises(InputError, match=r"'exact' compares with answers, and no problem of .* has one"):
+    with pytest.raises(InputError, match=r"'exact' compares with reference answers, but no problem of .* has one"):
         make_setup(TINY.replace(dataset=file, **limits))
     setup = make_setup(TINY.replace(dataset=file, reward="code", **limits))
     assert setup.train.prompts.problems[0].columns["tests"] == ["assert f() is None"]

@@ -33,7 +33,7 @@ def serve(code: str, questions: int, answers: int) -> None:
 
 
 def _attempt(action: Callable[[], object]) -> list:
-    """Run code of the program, and return its value or the name of what it raised, `SystemExit` and the like included."""
+    """Run code of the program, and return its value, or the name of the exception that it raised, including `SystemExit`."""
     try:
         return ["value", action()]
     except BaseException as error:

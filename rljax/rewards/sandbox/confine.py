@@ -1,4 +1,4 @@
-"""Confine a process with what the kernel offers to this user.
+"""Confine a process by the means that the kernel offers to this user.
 
 Only the launcher of one program uses this module, never the trainer's process: these functions fork.
 """
@@ -24,9 +24,13 @@ class Bounds(NamedTuple):
     """The resources of one process; see `rljax.rewards.sandbox.Limits`."""
 
     seconds: float
+    """Wall-clock time, and the same CPU time."""
     memory_bytes: int
+    """Address space."""
     file_bytes: int
+    """Size of the temporary folder, and of any one file."""
     threads: int
+    """Number of threads."""
 
 
 def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> int:
@@ -97,7 +101,7 @@ def nobody(position: int) -> int:
 
 
 def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
-    """Give up, in this order: the terminal, open files, the environment, the file system, resources, the user, system calls."""
+    """Give up, in this order: the terminal, open files, the environment, the file system, resources, the user and system calls."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):

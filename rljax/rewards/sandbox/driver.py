@@ -18,7 +18,7 @@ from rljax.rewards.sandbox import wire
 
 
 class CannotJudge(BaseException):
-    """The tests themselves cannot run here. Not an `Exception`, because a test may catch those."""
+    """The tests themselves cannot run here. This is not an `Exception`, because a test may catch those."""
 
 
 class CandidateError(Exception):
@@ -29,7 +29,9 @@ class Link(NamedTuple):
     """The file descriptors of the connection to the process of the program under test."""
 
     questions: int
+    """The file descriptor to write questions to."""
     answers: int
+    """The file descriptor to read answers from."""
 
     def ask(self, verb: str, target: int, *operands: Any) -> Any:
         """Ask, and wait for the answer.
@@ -173,7 +175,7 @@ def _attempt(tree: ast.Module, space: dict) -> bool:
 
 
 def _import_of(space: dict, statements: list[ast.stmt]) -> None:
-    """Run the imports of the tests first, so that a failing import cannot be the program's doing."""
+    """Run the imports of the tests first, so that the program cannot make an import fail."""
     imports: list[ast.stmt] = [statement for statement in statements if isinstance(statement, ast.Import | ast.ImportFrom)]
     try:
         exec(compile(ast.Module(imports, []), "<imports>", "exec"), space)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rljax.errors import InputError
+from rljax.records import documented
 from rljax.rewards.sandbox import seccomp, wire
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
@@ -45,46 +46,48 @@ _LONGEST_PROGRAM = 2**20
 _log = logging.getLogger(__name__)
 
 
+@documented
 class Limits(NamedTuple):
-    """The resources of one program. Its tests run in a process of their own with the same limits again.
-
-    `seconds` of wall-clock time for all tests together, and as many of CPU time; `memory_bytes` of address space; `file_bytes`
-    in the temporary folder and in any one file; `threads`, where they can be counted separately from the user's others.
-    """
+    """Limits on the resources of one program. Its tests run in a second process, which has the same limits."""
 
     seconds: float = 5.0
+    """Wall-clock time for all tests together, and the same CPU time."""
     memory_bytes: int = 512 * 2**20
+    """Address space."""
     file_bytes: int = 16 * 2**20
+    """Size of the temporary folder, and of any one file."""
     threads: int = 16
+    """Number of threads, where they can be counted separately from the user's other threads."""
 
 
+@documented
 class Program(NamedTuple):
-    """A program and its tests.
-
-    `tests` are statements as in MBPP, each scored separately, run after the statements of `setup`. `check` is the source of a
-    function `check(candidate)` as in HumanEval, called with the program's function `entry_point`. If `prompt` is Python, the
-    tests see what it defines, as the prompt defines it.
-    """
+    """A program and its tests."""
 
     code: str
+    """The source of the program."""
     tests: tuple[str, ...] = ()
+    """Statements as in MBPP, each scored separately."""
     setup: str = ""
+    """Statements that run before the tests."""
     check: str = ""
+    """The source of a function `check(candidate)` as in HumanEval."""
     entry_point: str = ""
+    """The name of the program's function with which `check` is called."""
     prompt: str = ""
+    """The task. If it is Python, the tests see the names that it defines, with the prompt's own definitions."""
 
 
+@documented
 class Verdict(NamedTuple):
-    """The result of one program's tests.
-
-    `shares`: for each test the share that passed: 0 or 1, or a fraction for a `check` of several assertions; 0 for tests that
-    were not reached. `ended`: `done`; `timeout`; `died` if something else ended the tests; `unjudged` if they cannot run here,
-    whatever the program. `reason` explains the end in words.
-    """
+    """The result of one program's tests."""
 
     shares: tuple[float, ...]
+    """For each test the share that passed: 0 or 1, or a fraction for a `check` of several assertions; 0 if it was not reached."""
     ended: str
+    """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if they cannot run here, whatever the program."""
     reason: str
+    """The explanation of `ended` in words; empty if it is `done`."""
 
 
 @functools.cache
@@ -195,7 +198,7 @@ def judge_all(
 
 
 def _launch(program: Program, limits: Limits, at: str) -> list[bytes]:
-    """Start a launcher, send it the program and the tests, and collect the lines it writes."""
+    """Start a launcher, send it the program and the tests, and collect the lines that it writes."""
     deadline = time.monotonic() + limits.seconds + _GRACE_SECONDS
     environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
     # Sockets, because any process of this user can reopen a pipe through its path in /proc.

@@ -1,4 +1,4 @@
-"""The launcher: one is started for each program under test. It confines the processes, watches the clock and cleans up.
+"""The launcher: one is started for each program under test. It confines the processes, enforces the time limit and cleans up.
 
 It runs as `python -I -S launch.py`. It reads two messages from its standard input and writes lines of JSON to its standard
 output: first those of `rljax.rewards.sandbox.driver.judge`, then an object that describes the end. The first message does not
@@ -67,7 +67,7 @@ def _judge(first: dict, report: int, started: list[int]) -> dict[str, str]:
 
 
 def _end_all(started: list[int]) -> None:
-    """Kill every process below this one, and wait until none is left."""
+    """Kill all descendants of this process, and wait until none is left."""
     deadline = time.monotonic() + _REAP_SECONDS
     left = started
     while left and time.monotonic() < deadline:

@@ -86,7 +86,7 @@ def assembled(machine: str, writing: bool) -> bytes:
 
 
 def install(writing: bool) -> None:
-    """Apply the filter to this process and all it turns into, irrevocably.
+    """Apply the filter irrevocably to this process and to everything that it forks or executes.
 
     Args:
         writing: whether files may be created and changed, where their modes allow it.

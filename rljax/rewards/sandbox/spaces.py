@@ -21,7 +21,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def unshare() -> bool:
-    """Give this process namespaces of its own. The process namespace begins with its next child.
+    """Give this process namespaces of its own. The new process namespace holds from its next child on.
 
     Returns:
         False if that took a new user namespace, in which this process's user is the only one.

@@ -1,4 +1,4 @@
-"""Settings of a run, one record for each thing they belong to, and `TrainConfig`, which holds them all."""
+"""The settings of a run: one record for each part of it, and `TrainConfig`, which holds them all."""
 
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
 from rljax.training.config.critic import CriticConfig

@@ -1,4 +1,4 @@
-"""Checks that the settings of several groups share. Each refusal names the setting, its value and what to give instead."""
+"""Checks that several groups of settings share. Each error names the setting, its value and the values that are allowed."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from rljax.training.config.flat import flat_names
 
 
 def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
-    """Refuse a setting below `least`; None is allowed where the setting allows it."""
+    """Refuse settings below `least`; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value >= least:
@@ -16,7 +16,7 @@ def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
 
 
 def check_positive(settings: object, names: Iterable[str]) -> None:
-    """Refuse a setting that is not above 0; None is allowed where the setting allows it."""
+    """Refuse settings that are not above 0; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value > 0:
@@ -24,15 +24,15 @@ def check_positive(settings: object, names: Iterable[str]) -> None:
 
 
 def check_share(settings: object, names: Iterable[str]) -> None:
-    """Refuse a setting that is no share, from 0 to 1."""
+    """Refuse settings outside [0, 1]."""
     for name in names:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
-            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must lie between 0 and 1.")
+            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be between 0 and 1.")
 
 
 def check_positive_share(settings: object, names: Iterable[str]) -> None:
-    """Refuse a setting that is not above 0 and at most 1; None is allowed where the setting allows it."""
+    """Refuse settings outside (0, 1]; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not 0 < value <= 1:

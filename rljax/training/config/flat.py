@@ -1,4 +1,4 @@
-"""Every setting under one flat name: its flag, with underscores, whichever group the setting belongs to."""
+"""Flat names of settings: the name of the command-line flag with underscores, without the group of the setting."""
 
 from dataclasses import fields
 from functools import cache
@@ -11,7 +11,7 @@ _FLAG: Any = type(tyro.conf.arg())
 
 @cache
 def flat_names(group: type) -> dict[str, str]:
-    """Field -> flat name, of one group of settings.
+    """Map each field of a group of settings to its flat name.
 
     Example:
         >>> from rljax.training.config.optimization import WarmStartConfig
@@ -23,7 +23,7 @@ def flat_names(group: type) -> dict[str, str]:
 
 
 def _flag_of(hint: object) -> str | None:
-    """Name that a field's annotation gives its flag; None where the flag has the field's name."""
+    """Name of the flag in a field's annotation, with underscores; None if the flag has the name of the field."""
     markers = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     names = [marker.name for marker in markers if isinstance(marker, _FLAG) and marker.name is not None]
     return names[0].replace("-", "_") if names else None

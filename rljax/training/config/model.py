@@ -13,14 +13,15 @@ from rljax.training.config.checks import check_at_least
 @documented
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model. Its sizes are those of the small transformer that is made when no model is given."""
+    """The model. The sizes apply to the small transformer that is built when no model is given."""
 
     path: Annotated[str | None, tyro.conf.arg(name="model")] = None
     """Hugging Face folder or hub id to start from; without one, a small transformer with random weights."""
     tokenizer: str | None = None
-    """'characters', 'bytes', a folder or a hub id; by default the model's own, or characters without a model."""
+    """'characters', 'bytes', a folder or a hub id; by default the model's own. Without a model, the default is characters for
+    a generated task and bytes for a dataset."""
     chat: bool = False
-    """Write prompts through the tokenizer's chat template."""
+    """Format prompts with the tokenizer's chat template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products. Parameters stay float32."""
     remat: bool = False
@@ -39,14 +40,12 @@ class ModelConfig:
     """Width of the feed-forward layer."""
 
     def __post_init__(self):
-        """Refuse shapes that no transformer has."""
+        """Refuse sizes that no transformer can have."""
         check_at_least(1, self, ["layers", "width", "heads", "kv_heads", "hidden", "score_chunk"])
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
         if self.width % self.heads or (self.width // self.heads) % 2:
-            raise InputError(
-                f"width={self.width} over heads={self.heads} must give an even whole number of features a head."
-            )
+            raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
 
 
 @documented
@@ -55,9 +54,9 @@ class DevicesConfig:
     """The device mesh."""
 
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
-    """Copies of the model; by default as many as the devices allow."""
+    """Number of copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Devices that share the parameters of one copy."""
+    """Number of devices that share the parameters of one copy."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

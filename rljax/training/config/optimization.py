@@ -15,15 +15,15 @@ class WarmStartConfig:
     """The supervised warm start on the problems' demonstrations."""
 
     steps: Annotated[int, tyro.conf.arg(name="warm-start-steps")] = 0
-    """Most steps of it; 0 leaves it out."""
+    """Maximum number of warm-start steps; 0 skips the warm start."""
     batch: Annotated[int, tyro.conf.arg(name="warm-start-batch")] = 64
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
-    """Peak learning rate of it."""
+    """Peak learning rate of the warm start."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
-    """End it as soon as held-out greedy accuracy reaches this share."""
+    """End the warm start as soon as held-out greedy accuracy reaches this share."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
-    """Steps between the evaluations that check for it."""
+    """Warm-start steps between evaluations of this accuracy."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
@@ -41,13 +41,13 @@ class OptimizationConfig:
     steps: int = 100
     """RL steps; one step is one rollout."""
     minibatches: int = 1
-    """Optimiser updates a rollout."""
+    """Optimiser updates per rollout."""
     microbatch_rows: int | None = None
-    """Responses whose activations are held at once; by default as many as make at most 16,384 tokens."""
+    """Responses whose activations are held at once; by default as many as fit in 16,384 tokens."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
-    """Updates over which it rises linearly; afterwards it is constant."""
+    """Updates over which the learning rate rises linearly; afterwards it is constant."""
     adam_b1: float = 0.9
     """Decay of the first moment."""
     adam_b2: float = 0.95
@@ -55,7 +55,7 @@ class OptimizationConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Largest global norm of the gradient; a larger gradient is scaled down to it."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

@@ -6,10 +6,10 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 
 def read_options(words: list[str]) -> dict[str, int | float]:
-    """Read `name=number` words.
+    """Parse words of the form `name=number`.
 
     Raises:
-        ValueError: a word of another form.
+        ValueError: a word has another form.
 
     Example:
         >>> read_options(["clip_high=0.3", "cache=8"])

@@ -1,4 +1,4 @@
-"""Settings of what a run keeps and shows."""
+"""Settings of the run folder, checkpoints and output."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,26 +12,26 @@ from rljax.training.config.checks import check_at_least
 @documented
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run keeps and shows."""
+    """The run folder, checkpoints and output."""
 
     folder: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """Folder of the run; by default runs/NAME-DATE-TIME."""
     name: str = "rljax"
     """Name of the run, for its folder and trackers."""
     seed: int = 0
-    """Of everything: parameters, problems, order, sampling."""
+    """Random seed of everything: parameters, problems, their order, and sampling."""
     eval_every: int = 20
-    """RL steps between held-out evaluations; 0 evaluates only before and after."""
+    """RL steps between held-out evaluations; 0 evaluates only before and after RL."""
     checkpoint_every: int = 50
     """RL steps between checkpoints; the last step always writes one."""
     sample_every: int = 20
     """RL steps between shown samples; 0 shows none."""
     shown_samples: int = 3
-    """How many samples are shown then."""
+    """Number of samples shown each time."""
     wandb: bool = False
     """Log to Weights & Biases too (needs `rljax[wandb]`)."""
     quiet: bool = False
-    """Few plain lines instead of the live display."""
+    """Print a few plain lines instead of the live display."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

@@ -1,4 +1,4 @@
-"""Settings of a rollout: how much is sampled, and how tokens are drawn."""
+"""Settings of rollouts: how many responses are sampled, and how their tokens are drawn."""
 
 from dataclasses import dataclass
 
@@ -10,29 +10,29 @@ from rljax.training.config.checks import check_at_least, check_positive, check_p
 @documented
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Rollouts: how much is sampled, and how tokens are drawn."""
+    """Rollouts: how many responses are sampled, and how their tokens are drawn."""
 
     prompts: int = 32
-    """Prompts (groups) a rollout trains on."""
+    """Prompts (groups) to train on per rollout."""
     group_size: int = 8
-    """Responses a prompt."""
+    """Responses per prompt."""
     max_response_tokens: int = 256
-    """Budget of a response, EOS included."""
+    """Token budget of a response, EOS included."""
     temperature: float = 1.0
-    """Of sampling and scoring alike."""
+    """Temperature of sampling, and of the log-probabilities that are trained on."""
     top_k: int | None = None
-    """Sample from the k likeliest tokens only."""
+    """Sample from the k most likely tokens only."""
     top_p: float | None = None
-    """Sample from the smallest set of tokens with this share of probability."""
+    """Sample from the smallest set of most likely tokens that holds this share of the probability."""
     oversample: float = 1.5
     """Dynamic sampling: prompts sampled at a time, as a multiple of `prompts`."""
     max_tries: int = 4
-    """Dynamic sampling: how often to sample for one rollout before training on fewer groups."""
+    """Dynamic sampling: maximum number of sampling rounds for one rollout, before it trains on fewer groups."""
     token_budget: int | None = None
-    """Response tokens that a rollout of `prompts` groups may be expected to take. Each prompt gets as many responses as fit its
-    share, by the lengths of its responses so far: 2 where they are long, up to `group_size` where they are short."""
+    """Upper bound on the expected number of response tokens in a rollout of `prompts` groups. Each prompt gets as many responses
+    as fit its share, given the length of its responses so far: from 2, if they are long, to `group_size`, if they are short."""
     remembered_rewards: int = 0
-    """Temporal groups: how many earlier rewards of a prompt its new responses are compared with as well."""
+    """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

@@ -1,4 +1,4 @@
-"""Settings of the generated tasks. Each task has a record of its own; a dataset needs none of them."""
+"""Settings of the generated tasks. Each task has its own record; a run on a dataset uses none of them."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,19 +14,19 @@ class SumsConfig:
     """The task `sums`: arithmetic with written-out steps."""
 
     operands: tuple[int, int] = (3, 6)
-    """Least and most numbers in a problem."""
+    """Minimum and maximum count of numbers in a problem."""
     digits: int = 1
-    """Most digits of a number."""
+    """Maximum number of digits in a number."""
     operators: str = "+"
-    """Which of + - * occur."""
+    """Operators that occur, any of + - *."""
     nesting: int = 0
-    """Depth of parentheses."""
+    """Maximum depth of nested parentheses."""
     unfinished_share: float = 0.0
     """Share of the longer problems whose demonstration stops before it states the answer."""
     unfinished_operands: int = 4
-    """From how many numbers on a problem counts as longer."""
+    """Count of numbers from which a problem is longer."""
     train_problems: int = 8192
-    """How many problems are generated to train on."""
+    """Number of training problems to generate."""
 
     def __post_init__(self):
         """Refuse problems that cannot be generated."""
@@ -35,7 +35,7 @@ class SumsConfig:
         check_share(self, ["unfinished_share"])
         low, high = self.operands
         if not 2 <= low <= high:
-            raise InputError(f"operands is {self.operands}; give the least (2 or more) and the most numbers of a problem.")
+            raise InputError(f"operands is {self.operands}; give the minimum (2 or more) and the maximum count of numbers.")
 
 
 @documented
@@ -44,11 +44,11 @@ class IterationConfig:
     """The task `iteration`: long chains of steps that each depend on the one before."""
 
     iterations: tuple[int, int] = (6, 56)
-    """Least and most steps of a problem."""
+    """Minimum and maximum number of steps in a problem."""
     lapse_share: float = 0.0
-    """Share of the steps 11, 21, ... at which demonstrations lapse, and of the lapses that they leave open."""
+    """Share of the steps 11, 21, ... at which a demonstration lapses, and share of the lapses that it does not correct."""
     train_problems: int = 2600
-    """How many problems are generated to train on."""
+    """Number of training problems to generate."""
 
     def __post_init__(self):
         """Refuse problems that cannot be generated."""
@@ -59,7 +59,7 @@ class IterationConfig:
 TaskConfig = SumsConfig | IterationConfig
 
 TASKS = MappingProxyType({"sums": SumsConfig, "iteration": IterationConfig})
-"""Name of a generated task, as after `--task` -> its settings."""
+"""Map of a generated task's name, as in `--task NAME`, to the class of its settings."""
 
 
 def task_name(task: TaskConfig) -> str:

@@ -1,4 +1,4 @@
-"""All settings of a run: groups in code, flat on the command line. An experiment is one frozen value of this class."""
+"""All settings of a run: `TrainConfig`, grouped in code and flat on the command line. An experiment is one frozen value of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,7 +18,7 @@ from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.task import TASKS, SumsConfig, TaskConfig, task_name, task_named
 
 MICROBATCH_TOKENS = 16_384
-"""Tokens whose activations are held at once where `microbatch_rows` is not set."""
+"""Maximum number of tokens whose activations are held at once if `microbatch_rows` is not set."""
 
 GROUPS = MappingProxyType(
     {
@@ -34,16 +34,16 @@ GROUPS = MappingProxyType(
         "run": RunConfig,
     }
 )
-"""Groups of settings that every run has; the generated task is the one that it may lack."""
+"""Groups of settings that every run has. The generated task is not here, because a run on a dataset has none."""
 
 
 @documented
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of one training run; `config.json` in the run folder is exactly this.
+    """Settings of one training run; the run folder holds them in `config.json`.
 
-    Settings are grouped by what they belong to: `config.optimization.learning_rate`. Each also has one flat name, that of its
-    flag: `TrainConfig.flat(learning_rate=1e-5)` and `config.replace(learning_rate=1e-5)` are `--learning-rate 1e-5`.
+    Settings are grouped: `config.optimization.learning_rate`. Each setting also has a flat name, the name of its flag:
+    `TrainConfig.flat(learning_rate=1e-5)` and `config.replace(learning_rate=1e-5)` are `--learning-rate 1e-5`.
 
     Example:
         >>> config = TrainConfig.flat(dataset="problems.jsonl", learning_rate=1e-5)
@@ -52,23 +52,33 @@ class TrainConfig:
     """
 
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """The algorithm."""
     reward: RewardConfig = field(default_factory=RewardConfig)
+    """The reward, which judges responses."""
     model: ModelConfig = field(default_factory=ModelConfig)
+    """The model. The sizes apply to the small transformer that is built when no model is given."""
     task: TaskConfig | None = None
-    """The generated task. With a dataset there is none; without one, None stands for `sums` as it is by default."""
+    """The generated task; None with a dataset. Without a dataset, None means `sums` with its default settings."""
     data: DataConfig = field(default_factory=DataConfig)
+    """The dataset and the selection of prompts."""
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    """The supervised warm start on the problems' demonstrations."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """Rollouts: how many responses are sampled, and how their tokens are drawn."""
     optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
+    """RL steps and the policy's optimiser."""
     critic: CriticConfig = field(default_factory=CriticConfig)
+    """The critic, for the algorithms that have one."""
     devices: DevicesConfig = field(default_factory=DevicesConfig)
+    """The device mesh."""
     run: RunConfig = field(default_factory=RunConfig)
+    """The run folder, checkpoints and output."""
 
     def __post_init__(self):
-        """Refuse values that cannot work together, with the setting and what to give instead."""
+        """Refuse values that cannot work together."""
         if self.task is not None and self.data.dataset is not None:
             raise InputError(
-                f"There are a dataset ({self.data.dataset!r}) and a generated task ({task_name(self.task)}); give one of them."
+                f"Both a dataset ({self.data.dataset!r}) and a generated task ({task_name(self.task)}) are set; choose one of them."
             )
         prompts, minibatches = self.sampling.prompts, self.optimization.minibatches
         if prompts % minibatches:
@@ -96,23 +106,23 @@ class TrainConfig:
 
     @property
     def generated_task(self) -> TaskConfig | None:
-        """The task that is generated, None with a dataset."""
+        """The task to generate problems of; None with a dataset."""
         return SumsConfig() if self.task is None and self.data.dataset is None else self.task
 
     @classmethod
     def flat(cls, **settings: Any) -> "TrainConfig":
-        """Build a configuration from flat names, those of the flags; `task` takes the task's name.
+        """Build a configuration from flat names, which are the names of the flags; `task` takes the task's name.
 
         Raises:
-            InputError: a name that no setting has, or values that cannot work.
+            InputError: no setting has one of the names, or values cannot work.
         """
         return cls().replace(**settings)
 
     def replace(self, **settings: Any) -> "TrainConfig":
-        """Change settings by their flat names, those of the flags; `task` takes the task's name.
+        """Change settings by their flat names, which are the names of the flags; `task` takes the task's name.
 
         Raises:
-            InputError: a name that no setting has, or values that cannot work.
+            InputError: no setting has one of the names, or values cannot work.
 
         Example:
             >>> TrainConfig().replace(task="iteration", iterations=(2, 4), steps=10).task.iterations
@@ -150,7 +160,7 @@ class TrainConfig:
         }
 
     def _groups(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Groups by name as they are, or as `changes` has them; the default task where none is set and none is excluded."""
+        """Groups by name, those of `changes` in place of the current ones; a task only if problems are generated."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
         task = changes.get("task", self.generated_task)
         return groups if task is None else {"task": task} | groups
@@ -164,10 +174,10 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "TrainConfig":
-        """Read what `to_json` gave.
+        """Build a configuration from the output of `to_json`.
 
         Raises:
-            InputError: a group or setting that this version does not know.
+            InputError: this version does not know a group or a setting.
         """
         _refuse_unknown(set(raw) - {"task", *GROUPS})
         groups = {name: _read(GROUPS[name], raw[name]) for name in GROUPS if name in raw}
@@ -178,14 +188,14 @@ class TrainConfig:
 
 
 def _task(value: TaskConfig | str | None) -> TaskConfig | None:
-    """A task by its settings or its name."""
+    """Settings of a task from its name, or as they are."""
     return task_named(value)() if isinstance(value, str) else value
 
 
 def _unknown(names: set[str]) -> InputError:
     return InputError(
         f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
-        "version cannot be opened; train it again, or install the version that made it."
+        "version cannot be opened; train again, or install the version that made the run."
     )
 
 
