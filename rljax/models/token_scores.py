@@ -58,7 +58,7 @@ def token_scores(
     Raises:
         ValueError: `parts` does not divide R.
     """
-    rows, length, width = hidden.shape
+    rows, length = tokens.shape
     if rows % parts:
         raise ValueError(f"parts must divide the {rows} rows, got {parts}")
     columns = min(length, max(1, chunk * parts // rows))

@@ -1,22 +1,20 @@
 """The built-in engine: reads each prompt once, and decodes a bounded number of rows, which other prompts take when they end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PRNGKeyArray, PyTree, UInt32, UInt64
+from jaxtyping import Int, PRNGKeyArray, UInt32, UInt64
 
 from rljax.data.prompts import left_pad
-from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import fetch, put_rows, row_sharding
 from rljax.records import documented
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import Draws, Prompts, Rows, Samples, decode, empty_rows, fill_rows, read_prompts
-from rljax.text import one_line
 
 
 @dataclass(frozen=True)
@@ -142,52 +140,6 @@ def _finished(rows: Rows, holder: Int[np.ndarray, "B"], requests: Sequence[Reque
     responses = {int(holder[row]): _response(requests[holder[row]], samples, row) for row in finished.tolist()}
     holder[finished] = -1
     return responses
-
-
-def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: int, prompt_length: int, budget: int) -> None:
-    """Refuse a decoder that cannot be sampled from, without computing anything.
-
-    Raises:
-        InputError: `begin` or `advance` cannot be traced, returns logits of another shape, or a state whose shapes change.
-    """
-    prompts, attention = (jax.ShapeDtypeStruct((rows, prompt_length), kind) for kind in (np.int32, np.bool_))
-    token = jax.ShapeDtypeStruct((rows,), np.int32)
-
-    def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
-        return decoder.begin(params, tokens, attention, budget)
-
-    def advance(params: Params, token: jax.Array, state: PyTree) -> tuple:
-        return decoder.advance(params, token, state)
-
-    begun = _traced("begin", begin, params, prompts, attention)
-    _check_logits("begin", begun[0], (rows, vocab_size))
-    advanced = _traced("advance", advance, params, token, begun[1])
-    _check_logits("advance", advanced[0], (rows, vocab_size))
-    before, after = (jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state) for _, state in (begun, advanced))
-    if before != after:
-        raise InputError(
-            f"policy.decoder.advance: the new state must have the shapes and dtypes of the old one, {before!s:.200}; got "
-            f"{after!s:.200}."
-        )
-
-
-def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
-    """Shapes of the logits and the state that a decoder's function returns."""
-    try:
-        logits, state = jax.eval_shape(function, *arguments)
-    except Exception as error:  # a decoder is user code and may raise anything
-        raise InputError(
-            f"policy.decoder.{name}: the decoder needs a function that JAX can trace and that returns logits and a state; got "
-            f"{one_line(error):.200}"
-        ) from error
-    return logits, state
-
-
-def _check_logits(name: str, logits: jax.ShapeDtypeStruct, expected: tuple[int, int]) -> None:
-    if logits.shape != expected:
-        raise InputError(
-            f"policy.decoder.{name}: the logits must have the shape [B, V] = {list(expected)}; got {list(logits.shape)}."
-        )
 
 
 def compiled_rows(rows: int, devices: int) -> int:

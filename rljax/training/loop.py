@@ -22,7 +22,7 @@ from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import agree, is_first, of_first, on_first, together
 from rljax.records import documented, required
 from rljax.rollout import DecodingEngine, Engine, Environment
-from rljax.rollout.engine import check_decoder
+from rljax.rollout.decoder_check import check_decoder
 from rljax.tracking.display import make_display
 from rljax.tracking.plots import plot_curves
 from rljax.tracking.run_folder import RunFolder, default_run_path

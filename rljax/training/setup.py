@@ -130,7 +130,7 @@ def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
         )
 
 
-def make_engine(policy: Policy, mesh: Mesh, prompt_length: int) -> DecodingEngine:
+def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int) -> DecodingEngine:
     """Make the built-in engine for a policy.
 
     Raises:
@@ -141,7 +141,7 @@ def make_engine(policy: Policy, mesh: Mesh, prompt_length: int) -> DecodingEngin
             "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
             "pass an engine to train()."
         )
-    return DecodingEngine(policy.decoder, mesh, prompt_length)
+    return DecodingEngine(policy.decoder, mesh, prompt_length, slots)
 
 
 def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
@@ -278,8 +278,11 @@ def make_worker(
     """
     check_vocabulary(policy, tokenizer)
     reward = make_reward(config, mesh, problems) if seams.reward is None else resolve(seams.reward)
+    engine = seams.engine
+    if engine is None:
+        engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots)
     return RolloutWorker(
-        engine=make_engine(policy, mesh, prompt_length) if seams.engine is None else seams.engine,
+        engine=engine,
         prompts=prompts,
         prompt_length=prompt_length,
         sampling=make_sampling(config, tokenizer),

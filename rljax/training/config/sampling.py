@@ -24,6 +24,8 @@ class SamplingConfig:
     """Sample from the k most likely tokens only."""
     top_p: float | None = None
     """Sample from the smallest set of most likely tokens that holds this share of the probability."""
+    decode_slots: int = 256
+    """Responses that are decoded at once; the others wait until some have ended. The key/value cache holds as many rows."""
     oversample: float = 1.5
     """Dynamic sampling: prompts sampled at a time, as a multiple of `prompts`."""
     max_tries: int = 4
@@ -36,7 +38,9 @@ class SamplingConfig:
 
     def __post_init__(self):
         """Refuse values that cannot work."""
-        check_at_least(1, self, ["prompts", "group_size", "max_response_tokens", "max_tries", "top_k", "oversample"])
+        check_at_least(
+            1, self, ["prompts", "group_size", "max_response_tokens", "decode_slots", "max_tries", "top_k", "oversample"]
+        )
         check_at_least(0, self, ["remembered_rewards"])
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])

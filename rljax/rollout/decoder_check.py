@@ -1,0 +1,75 @@
+"""Whether the built-in engine can sample with a decoder that a person brought."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from rljax.errors import InputError
+from rljax.models import Decoder, Params
+from rljax.text import one_line
+
+_RETURNS = MappingProxyType({"begin": "logits and a state", "advance": "logits and a state", "insert": "a state"})
+
+
+def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: int, prompt_length: int, budget: int) -> None:
+    """Refuse a decoder that cannot be sampled from, without computing anything.
+
+    Raises:
+        InputError: a function of it cannot be traced, returns logits of another shape, or a state whose shapes change.
+    """
+
+    def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
+        return decoder.begin(params, tokens, attention, budget)
+
+    def advance(params: Params, token: jax.Array, state: PyTree) -> tuple:
+        return decoder.advance(params, token, state)
+
+    def insert(state: PyTree, fresh: PyTree, source: jax.Array) -> tuple:
+        return None, decoder.insert(state, fresh, source)
+
+    def prompts(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        shape = (rows, prompt_length)
+        return jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape, np.bool_)
+
+    token = jax.ShapeDtypeStruct((rows,), np.int32)
+    logits, state = _traced("begin", begin, params, *prompts(rows))
+    _check_logits("begin", logits, (rows, vocab_size))
+    logits, advanced = _traced("advance", advance, params, token, state)
+    _check_logits("advance", logits, (rows, vocab_size))
+    _check_state("advance", state, advanced)
+    _, fresh = _traced("begin", begin, params, *prompts(rows + 1))
+    _, inserted = _traced("insert", insert, state, fresh, token)
+    _check_state("insert", state, inserted)
+
+
+def _check_state(name: str, before: PyTree, after: PyTree) -> None:
+    """Refuse a state whose arrays have changed their shapes."""
+    shown, expected = (
+        str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state)) for state in (after, before)
+    )
+    if shown != expected:
+        raise InputError(
+            f"policy.decoder.{name}: the new state must have the shapes and dtypes of the old one, {expected:.200}; got {shown:.200}."
+        )
+
+
+def _traced(name: str, function: Callable, *arguments: PyTree) -> tuple:
+    """Shapes of the logits and the state that a decoder's function returns."""
+    try:
+        logits, state = jax.eval_shape(function, *arguments)
+    except Exception as error:  # a decoder is user code and may raise anything
+        raise InputError(
+            f"policy.decoder.{name}: the decoder needs a function that JAX can trace and that returns {_RETURNS[name]}; got "
+            f"{one_line(error):.200}"
+        ) from error
+    return logits, state
+
+
+def _check_logits(name: str, logits: jax.ShapeDtypeStruct, expected: tuple[int, int]) -> None:
+    if logits.shape != expected:
+        raise InputError(
+            f"policy.decoder.{name}: the logits must have the shape [B, V] = {list(expected)}; got {list(logits.shape)}."
+        )
