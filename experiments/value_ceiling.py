@@ -40,6 +40,7 @@ from rljax.rollout import Groups, RolloutWorker, sequences_of
 from rljax.rollout.continuations import State, continued_rewards, draw_states
 from rljax.tracking.run_folder import read_metrics
 from rljax.training.checkpoint import LAST, restore
+from rljax.training.learner import scored_rows
 from rljax.training.loop import first_state, state_of_phase
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
@@ -87,7 +88,7 @@ class Pretrained(NamedTuple):
 
     def values(self, groups: Groups) -> Float[np.ndarray, "P G T"]:
         """Compute the value before each response token."""
-        values_of = make_values(self.setup.critic, self.setup.mesh, self.setup.config.microbatch_rows)
+        values_of = make_values(self.setup.critic, self.setup.mesh, scored_rows(self.setup))
         return values_of(self.state.critic.params, sequences_of(groups)).reshape(groups.tokens.shape)
 
 

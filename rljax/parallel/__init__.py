@@ -12,7 +12,7 @@ from rljax.parallel.mesh import (
     row_sharding,
     shardings,
 )
-from rljax.parallel.micro_batches import accumulate, filled_first, micro_batches
+from rljax.parallel.micro_batches import accumulate, micro_batches, mini_batches
 
 __all__ = [
     "Partition",
@@ -22,10 +22,10 @@ __all__ = [
     "check_rows",
     "divide",
     "fetch",
-    "filled_first",
     "is_first",
     "make_mesh",
     "micro_batches",
+    "mini_batches",
     "of_first",
     "on_first",
     "policy_shardings",

@@ -12,26 +12,24 @@ Tree = TypeVar("Tree", bound=PyTree)
 Aux = TypeVar("Aux", bound=PyTree)
 
 
-def micro_batches(tree: Tree, count: int, rows: int) -> list[Tree]:
-    """Cut rows into `count` mini-batches, each laid out `[micro-batches, rows, ...]`.
+def mini_batches(tree: Tree, count: int) -> list[Tree]:
+    """Cut rows into `count` mini-batches.
 
     Example:
-        >>> [part.tolist() for part in micro_batches(np.arange(8), 2, 2)]
-        [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+        >>> [part.tolist() for part in mini_batches(np.arange(6), 2)]
+        [[0, 1, 2], [3, 4, 5]]
     """
-
-    def cut(array: np.ndarray) -> np.ndarray:
-        return np.asarray(array).reshape(count, -1, rows, *array.shape[1:])
-
-    laid_out = jax.tree.map(cut, tree)
-    return [jax.tree.map(lambda array, index=index: array[index], laid_out) for index in range(count)]
+    return [jax.tree.map(lambda array, i=i: np.split(np.asarray(array), count)[i], tree) for i in range(count)]
 
 
-def filled_first(tree: Tree, mask: Bool[np.ndarray, "B T"], count: int) -> Tree:
-    """Move rows without a trained token to the end of their mini-batch: micro-batches of such rows alone need not be computed."""
-    empty = ~mask.any(-1).reshape(count, -1)
-    order = empty.argsort(axis=-1, stable=True) + np.arange(count)[:, None] * empty.shape[1]
-    return jax.tree.map(lambda array: np.asarray(array)[order.reshape(-1)], tree)
+def micro_batches(tree: Tree, rows: int) -> Tree:
+    """Lay rows out in micro-batches, `[micro-batches, rows, ...]`.
+
+    Example:
+        >>> micro_batches(np.arange(6), 2).tolist()
+        [[0, 1], [2, 3], [4, 5]]
+    """
+    return jax.tree.map(lambda array: np.asarray(array).reshape(-1, rows, *array.shape[1:]), tree)
 
 
 def _always(part: PyTree) -> Bool[Array, ""]:

@@ -5,6 +5,7 @@ from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.environment import Environment, Step
 from rljax.rollout.groups import Groups, pad
 from rljax.rollout.judging import Judge
+from rljax.rollout.layout import Layout, lay_out
 from rljax.rollout.packing import Sequences, demonstrated, pack, sequences_of
 from rljax.rollout.request import Engine, Request, Response, Sampling
 from rljax.rollout.worker import RolloutWorker
@@ -16,6 +17,7 @@ __all__ = [
     "Environment",
     "Groups",
     "Judge",
+    "Layout",
     "Request",
     "Response",
     "RolloutWorker",
@@ -24,6 +26,7 @@ __all__ = [
     "Step",
     "collect",
     "demonstrated",
+    "lay_out",
     "pack",
     "pad",
     "sequences_of",

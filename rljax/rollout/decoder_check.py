@@ -52,7 +52,8 @@ def _check_state(name: str, before: PyTree, after: PyTree) -> None:
     )
     if shown != expected:
         raise InputError(
-            f"policy.decoder.{name}: the new state must have the shapes and dtypes of the old one, {expected:.200}; got {shown:.200}."
+            f"policy.decoder.{name}: the new state must have the shapes and dtypes of the old one, {expected:.200}; got "
+            f"{shown:.200}."
         )
 
 

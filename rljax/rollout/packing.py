@@ -1,4 +1,4 @@
-"""Packing of groups into rows for the model. At present every response has its own row; callers of `score` do not depend on it."""
+"""From groups to sequences, and from sequences to rows for the model with one sequence each."""
 
 from typing import NamedTuple
 

@@ -13,15 +13,15 @@ from rljax.algorithms import Algorithm, Batch, Past, Rollout
 from rljax.ops.divergence import ema_update
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
-from rljax.parallel import fetch, filled_first, micro_batches, put_rows
+from rljax.parallel import fetch, mini_batches
 from rljax.records import required
-from rljax.rollout import Groups, Sequences, pack, pad, sequences_of
+from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, UpdateMetrics, mean_of
 from rljax.training.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
-from rljax.training.update import make_policy_step, make_score, make_scores
+from rljax.training.update import make_policy_step, make_score, make_scores, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
@@ -56,7 +56,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
 def critic_learner(setup: Setup, state: TrainState) -> Learn:
     """Build `learn` for algorithms with a critic: score the rollout, compute values, prepare the batch, update both models."""
     config, algorithm = setup.config, setup.algorithm
-    schedule = value_schedule(algorithm, config, setup.mesh.size)
+    schedule = value_schedule(algorithm, config)
     observe = make_observe(setup)
     recall = make_recall(setup, state)
     values_of = make_rollout_values(setup, algorithm)
@@ -86,10 +86,16 @@ def progress(setup: Setup, state: TrainState) -> float:
     return int(state.step) / setup.config.optimization.steps
 
 
+def scored_rows(setup: Setup) -> int:
+    """Rows that are scored at once when a whole rollout is."""
+    sampling = setup.config.sampling
+    return setup.rows_at_once(sampling.prompts * sampling.group_size)
+
+
 def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Rollout[np.ndarray]]:
     """Build the function that adds the scores that the algorithm needs: reference log-probabilities, entropy at sampling."""
     algorithm, config = setup.algorithm, setup.config
-    scores = make_scores(make_score(setup.policy, config.sampling.temperature), setup.mesh, config.microbatch_rows)
+    scores = make_scores(make_score(setup.policy, config.sampling.temperature), setup.mesh, scored_rows(setup))
 
     def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
@@ -130,15 +136,16 @@ def make_improve(
     score = make_score(setup.policy, config.sampling.temperature)
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh)
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
-    minibatches, rows = config.optimization.minibatches, config.microbatch_rows
+    minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
 
     def improve(
         state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]
     ) -> tuple[TrainState, UpdateMetrics | None]:
         history: list[UpdateMetrics] = []
-        for part in micro_batches(filled_first((sequences, batch), batch.mask, minibatches), minibatches, rows):
-            if part[1].weights.any():
-                state, metrics = update(state, *put_rows(setup.mesh, (pack(part[0]), part[1]), leading=1))
+        for responses, part in mini_batches((sequences, batch), minibatches):
+            if part.weights.any():
+                layout = lay_out(responses, part.mask.any(-1), rows=rows)
+                state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
         if algorithm.reference_rate > 0:
             state = state._replace(reference=follow(state.reference, state.params))
@@ -159,15 +166,19 @@ def make_teach(
     """Build the function that makes the critic updates of a prepared rollout: those of the schedule, `passes` times."""
     critic = required(setup.critic, "setup.critic")
     update = make_value_step(algorithm, critic, optimizer, state, setup.mesh)
+    sampling = setup.config.sampling
+    rows = setup.rows_at_once(sampling.prompts * sampling.group_size // schedule.minibatches)
 
     def teach(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, CriticMetrics | None]:
         check_support(critic.head, batch)
         history: list[CriticMetrics] = []
-        rows = filled_first((sequences, batch), batch.mask, schedule.minibatches)
-        parts = [(pack(part[0]), part[1]) for part in micro_batches(rows, schedule.minibatches, schedule.rows)]
-        for part in parts * (schedule.passes * passes):
-            if required(part[1].value_weights, "batch.value_weights").any():
-                state, metrics = update(state, *put_rows(setup.mesh, part, leading=1))
+        parts = [
+            (lay_out(responses, part.mask.any(-1), rows=rows), part)
+            for responses, part in mini_batches((sequences, batch), schedule.minibatches)
+        ]
+        for layout, part in parts * (schedule.passes * passes):
+            if required(part.value_weights, "batch.value_weights").any():
+                state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics))
         return state, mean_of(history)
 
@@ -178,7 +189,7 @@ def make_rollout_values(
     setup: Setup, algorithm: Algorithm
 ) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Float[np.ndarray, "P G T"]]:
     """Build the function that computes the values of a rollout, blended with the pretrained critic's if the algorithm does so."""
-    values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, setup.config.microbatch_rows)
+    values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, scored_rows(setup))
     blend = required(algorithm.critic, "algorithm.critic").blend
 
     def values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:

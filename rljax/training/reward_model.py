@@ -220,7 +220,7 @@ def updates(setup: RewardSetup, state: RewardState) -> Iterator[tuple[RewardStat
     for done in range(setup.steps):
         start = time.monotonic()
         rows = order.indices(done * batch, batch)
-        (part,) = micro_batches(Pairs(*(array[rows] for array in pairs)), 1, setup.microbatch)
+        part = micro_batches(Pairs(*(array[rows] for array in pairs)), setup.microbatch)
         state, metrics = step(state, put_rows(setup.mesh, part, leading=1))
         numbers = {name: float(value) for name, value in metrics.items()}
         yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - start}

@@ -30,12 +30,11 @@ from rljax.rewards.calling import Progress
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.training.algorithm import check_algorithm, laid_out, make_algorithm
-from rljax.training.config import ModelConfig, TrainConfig
+from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_problems, make_stream
 from rljax.training.seams import BUILT_IN, Seams, check_parts
-from rljax.training.value_update import value_schedule
 
 
 @documented
@@ -68,6 +67,17 @@ class Setup(NamedTuple):
     """Order of the training prompts."""
     faults: Sequence[Fault]
     """Bad rows of the dataset, if they do not stop the run."""
+
+    def rows_at_once(self, responses: int) -> int:
+        """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
+
+        Responses share rows, so there are fewer rows than responses, and micro-batches without a row cost nothing. Small ones
+        therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
+        """
+        slots, devices = self.prompt_length + self.config.sampling.max_response_tokens, self.mesh.size
+        most = self.config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
+        small = max(-(-responses // 32), -(-1024 // slots))
+        return max(min(most, small) // devices, 1) * devices
 
     def watched(self, progress: Progress) -> "Setup":
         """Return a setup that reports the progress of judging to `progress`."""
@@ -182,11 +192,10 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
     return STEP_REWARDS[step_reward] if step_reward in STEP_REWARDS else resolve(step_reward)
 
 
-def _check_sizes(config: TrainConfig, algorithm: Algorithm, mesh: Mesh) -> None:
+def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
     """Refuse numbers of rows that cannot be divided among the devices."""
-    check_rows(mesh, microbatch_rows=config.microbatch_rows)
-    if algorithm.critic is not None:
-        value_schedule(algorithm, config, mesh.size)
+    if config.optimization.microbatch_rows is not None:
+        check_rows(mesh, microbatch_rows=config.optimization.microbatch_rows)
     if config.warm_start.steps:
         check_rows(mesh, warm_start_batch=config.warm_start.batch)
 
@@ -206,7 +215,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     algorithm = make_algorithm(config) if seams.algorithm is None else seams.algorithm
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
-    _check_sizes(config, algorithm, mesh)
+    _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
     problems = make_problems(config) if seams.problems is None else Problems(*seams.problems)

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
 from rljax.ops.weights import token_mean
-from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
-from rljax.rollout import Sequences, pack
+from rljax.parallel import accumulate, fetch, put, put_rows, replicated
+from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.text import one_line
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.state import TrainState, places
@@ -74,32 +74,60 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
         ) from error
 
 
-def in_chunks(function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Output]:
-    """Compile a function of packed rows, and call it on `rows` sequences at a time, without gradient.
+def on_sequences(
+    function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int
+) -> Callable[[Params, Sequences], Output]:
+    """Compile a function of packed rows, and call it on all sequences, `rows` rows at a time, without gradient.
 
     Returns:
-        `(params, sequences) -> output`: host arrays, with the chunks joined on the first axis.
+        `(params, sequences) -> output`: host arrays `[B, T, ...]`, 0 for sequences without a response token.
     """
     compiled = jax.jit(function)
 
     def call(params: Params, sequences: Sequences) -> Output:
-        (chunks,) = micro_batches(sequences, 1, rows)
-        packed = pack(chunks)
-        count = chunks.tokens.shape[0]
-        outputs = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], packed))) for i in range(count)]
-        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *fetch(outputs))
+        layout = lay_out(sequences, sequences.attention.any(-1), rows=rows)
+        used = [i for i, part in enumerate(layout.responses) if i == 0 or (part >= 0).any()]
+        parts = [jax.tree.map(lambda array, i=i: array[i], layout.packed) for i in used]
+        outputs = fetch([compiled(params, put_rows(mesh, part)) for part in parts])
+        responses = np.concatenate([layout.responses[i] for i in used])
+
+        def in_order(*arrays: np.ndarray) -> np.ndarray:
+            joined = np.concatenate(arrays)
+            ordered = np.zeros((len(sequences.tokens), *joined.shape[1:]), joined.dtype)
+            ordered[responses[responses >= 0]] = joined[responses >= 0]
+            return ordered
+
+        return jax.tree.map(in_order, *outputs)
 
     return call
 
 
 def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
     """Compile `(params, sequences) -> Scores [B, T]` without gradient, `rows` at a time; host arrays."""
-    return in_chunks(score, mesh, rows)
+    return on_sequences(score, mesh, rows)
 
 
-def has_tokens(part: tuple[Packed, Batch[Array]]) -> Bool[Array, ""]:
-    """Whether any token of these rows is trained on."""
-    return part[1].mask.any()
+def has_responses(part: tuple[Packed, Array]) -> Bool[Array, ""]:
+    """Whether any response is trained on in a micro-batch."""
+    return (part[1] >= 0).any()
+
+
+def rows_of(batch: Batch[Array], responses: Int[Array, "C"]) -> Batch[Array]:
+    """Pick the rows of a micro-batch; where there is no response, everything is 0."""
+    is_there = (responses >= 0)[:, None]
+
+    def picked(array: Array) -> Array:
+        rows = array[jnp.maximum(responses, 0)]
+        return jnp.where(is_there, rows, jnp.zeros_like(rows))
+
+    return jax.tree.map(picked, batch)
+
+
+def put_layout(mesh: Mesh, layout: Layout, batch: Batch[np.ndarray]) -> tuple[Layout, Batch[Array]]:
+    """Place the data of an update on the mesh: rows are sharded, the batch is on every device."""
+    everywhere = replicated(mesh)
+    packed = put_rows(mesh, layout.packed, leading=1)
+    return Layout(packed, put(layout.responses, everywhere)), put(batch, everywhere)
 
 
 def _applied(state: TrainState, optimizer: optax.GradientTransformation, gradient: Params) -> TrainState:
@@ -115,7 +143,7 @@ def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
 
 def make_policy_step(
     algorithm: Algorithm, score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
-) -> Callable[[TrainState, Packed, Batch[Array]], tuple[TrainState, UpdateMetrics]]:
+) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
 
     Args:
@@ -126,16 +154,16 @@ def make_policy_step(
         mesh: the devices that hold the state.
 
     Returns:
-        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is donated.
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated.
     """
 
-    def step(state: TrainState, packed: Packed, batch: Batch[Array]) -> tuple[TrainState, UpdateMetrics]:
-        def objective(params: Params, part: tuple[Packed, Batch[Array]]) -> tuple[Array, LossMetrics]:
-            packed, batch = part
+    def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, UpdateMetrics]:
+        def objective(params: Params, part: tuple[Packed, Array]) -> tuple[Array, LossMetrics]:
+            packed, responses = part
             scores = score(params, packed)
-            return loss(algorithm, scores.logp, batch, entropy=scores.entropy)
+            return loss(algorithm, scores.logp, rows_of(batch, responses), entropy=scores.entropy)
 
-        gradient, metrics = accumulate(objective, state.params, (packed, batch), counts=has_tokens)
+        gradient, metrics = accumulate(objective, state.params, (layout.packed, layout.responses), counts=has_responses)
         return _applied(state, optimizer, gradient), UpdateMetrics(metrics, optax.tree.norm(gradient))
 
     return _jitted(step, state, mesh)

@@ -103,7 +103,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     """Build the function that measures the critic on a rollout and then updates it; `steps` rollouts at most."""
     config, algorithm = setup.config, setup.algorithm
-    schedule = value_schedule(algorithm, config, setup.mesh.size)
+    schedule = value_schedule(algorithm, config)
     minibatches = config.optimization.minibatches
     prepare_batch = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
     values_of = make_rollout_values(setup, algorithm)

@@ -16,12 +16,12 @@ from rljax.errors import InputError
 from rljax.models import Packed, Params
 from rljax.parallel import accumulate, replicated
 from rljax.records import documented, required
-from rljax.rollout import Sequences
+from rljax.rollout import Layout, Sequences
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic
 from rljax.training.metrics import CriticMetrics
 from rljax.training.state import TrainState, places
-from rljax.training.update import has_tokens, in_chunks
+from rljax.training.update import has_responses, on_sequences, rows_of
 
 
 @documented
@@ -32,40 +32,27 @@ class ValueSchedule(NamedTuple):
     """Number of updates in one pass, each on one mini-batch."""
     passes: int
     """Passes over the rollout; the number of updates is minibatches x passes."""
-    rows: int
-    """Responses whose activations are held at once."""
 
 
-def value_schedule(algorithm: Algorithm, config: TrainConfig, devices: int) -> ValueSchedule:
+def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
     """Fit the algorithm's number of critic updates per rollout to the number of prompts.
 
     U updates are gcd(P, U) mini-batches in U / gcd(P, U) passes: 12 updates on 32 prompts are 3 passes over 4 mini-batches.
-
-    Raises:
-        InputError: the rows of an update cannot be divided among the devices.
     """
-    prompts, group_size = config.sampling.prompts, config.sampling.group_size
+    prompts = config.sampling.prompts
     updates = config.optimization.minibatches * required(algorithm.critic, "algorithm.critic").updates
     minibatches = gcd(prompts, updates)
-    rows = prompts // minibatches * group_size
-    fitting = [n for n in range(1, rows + 1) if rows % n == 0 and n % devices == 0 and n <= config.microbatch_rows]
-    if not fitting:
-        raise InputError(
-            f"{config.algorithm.name} updates its critic on {rows} responses at a time ({prompts} prompts / {minibatches} "
-            f"mini-batches x {group_size}); {devices} devices cannot share them in parts of at most {config.microbatch_rows} "
-            "rows. Take more prompts or larger groups."
-        )
-    return ValueSchedule(minibatches, updates // minibatches, max(fitting))
+    return ValueSchedule(minibatches, updates // minibatches)
 
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
-    return in_chunks(critic.values, mesh, rows)
+    return on_sequences(critic.values, mesh, rows)
 
 
 def make_value_step(
     algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
-) -> Callable[[TrainState, Packed, Batch[Array]], tuple[TrainState, CriticMetrics]]:
+) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, CriticMetrics]]:
     """Compile one optimiser update of the critic.
 
     Args:
@@ -76,19 +63,19 @@ def make_value_step(
         mesh: the devices that hold the state.
 
     Returns:
-        `(state, packed, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is donated.
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated.
     """
 
-    def step(state: TrainState, packed: Packed, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
+    def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
         before = required(state.critic, "state.critic")
 
-        def objective(learned: Params, part: tuple[Packed, Batch[Array]]) -> tuple[Array, ValueMetrics]:
-            packed, batch = part
+        def objective(learned: Params, part: tuple[Packed, Array]) -> tuple[Array, ValueMetrics]:
+            packed, responses = part
             outputs = critic.function.outputs({**before.params, **learned}, packed)
-            return value_loss(algorithm, critic.head.value(outputs), batch, outputs=outputs)
+            return value_loss(algorithm, critic.head.value(outputs), rows_of(batch, responses), outputs=outputs)
 
         learned = critic.learned(before.params)
-        gradient, sums = accumulate(objective, learned, (packed, batch), counts=has_tokens)
+        gradient, sums = accumulate(objective, learned, (layout.packed, layout.responses), counts=has_responses)
         updates, opt_state = optimizer.update(gradient, before.opt_state, learned)
         changed = optax.apply_updates(learned, updates)
         params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict

@@ -39,7 +39,7 @@ def updated(params, *, microbatch, mesh, steps=3):
     state = RewardState(copied, optimizer.init(copied))
     state = put(state, shardings(mesh, state))
     step = make_pair_step(MODEL, optimizer, state, mesh)
-    (part,) = micro_batches(pairs, 1, microbatch)
+    part = micro_batches(pairs, microbatch)
     history = []
     for _ in range(steps):
         state, metrics = step(state, put_rows(mesh, part, leading=1))

@@ -17,14 +17,14 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
-from rljax.parallel import make_mesh, micro_batches, put_rows
-from rljax.rollout import Sequences, pack, sequences_of
+from rljax.parallel import make_mesh
+from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.algorithm import laid_out, make_algorithm
 from rljax.training.critic import first_critic, make_critic, make_head
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics
 from rljax.training.state import create, place
-from rljax.training.update import make_score, make_scores
+from rljax.training.update import make_score, make_scores, put_layout
 from rljax.training.value_pretraining import monte_carlo
 from rljax.training.value_update import check_support, make_value_step, value_schedule
 
@@ -245,10 +245,10 @@ def test_parts_are_taken_out():
 def test_critic_updates_fit_the_prompts(prompts, minibatches, updates, expected):
     algorithm = BY_NAME["ppo"]()
     algorithm = algorithm._replace(critic=algorithm.critic._replace(updates=updates))
-    schedule = value_schedule(algorithm, TINY.replace(prompts=prompts, minibatches=minibatches), devices=1)
+    schedule = value_schedule(algorithm, TINY.replace(prompts=prompts, minibatches=minibatches))
     assert (schedule.minibatches, schedule.passes) == expected
     assert schedule.minibatches * schedule.passes == minibatches * updates
-    assert prompts * TINY.sampling.group_size % (schedule.minibatches * schedule.rows) == 0
+    assert prompts % schedule.minibatches == 0
 
 
 def test_credit_is_measured_as_by_hand():
@@ -294,8 +294,8 @@ def taught(request):
         state = create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=start)
         state = place(state, mesh, transformer_policy(config, eos=1, shards=mesh.shape["fsdp"]).partition)
         step = make_value_step(algorithm, critic, optimizer, state, mesh)
-        (part,) = micro_batches((sequences, batch), 1, microbatch)
-        state, metrics = step(state, *put_rows(mesh, (pack(part[0]), part[1]), leading=1))
+        layout = lay_out(sequences, batch.mask.any(-1), rows=microbatch)
+        state, metrics = step(state, *put_layout(mesh, layout, batch))
         return jax.device_get((state.critic.params, metrics))
 
     return update

@@ -12,6 +12,7 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.parallel import make_mesh
 from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
 from rljax.tracking.display import PlainDisplay
@@ -215,7 +216,6 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change
     ("change", "message"),
     [
         ({"minibatches": 3}, "minibatches=3 does not divide prompts=4"),
-        ({"microbatch_rows": 3}, "microbatch_rows=3 does not divide the 8 responses"),
         ({"temperature": 0.0}, "temperature is 0.0; it must be positive"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"prompts": 0}, "prompts is 0; it must be at least 1"),
@@ -245,18 +245,16 @@ def test_rewards_that_fail_are_named(tmp_path, reward, message):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "prompts", "minibatches", "rows"), [(50, 32, 2, 128), (512, 32, 1, 32), (20_000, 32, 1, 1), (1000, 3, 1, 12)]
+    ("response", "responses", "rows"),
+    [(44, 128, 21), (44, 8000, 250), (500, 256, 8), (500, 2048, 32), (20_000, 256, 1)],
 )
-def test_micro_batches_hold_a_bounded_number_of_tokens(tokens, prompts, minibatches, rows):
-    changes = {
-        "max_prompt_tokens": tokens // 2,
-        "max_response_tokens": tokens // 2,
-        "group_size": 8,
-        "microbatch_rows": None,
-    }
-    config = TINY.replace(prompts=prompts, minibatches=minibatches, **changes)
-    assert config.microbatch_rows == rows
-    assert config.microbatch_rows * tokens <= 16_384 or rows == 1
+@pytest.mark.parametrize("devices", [1, 8])
+def test_micro_batches_hold_a_bounded_number_of_tokens(response, responses, rows, devices):
+    """With prompts of six slots."""
+    config = TINY.replace(max_response_tokens=response, microbatch_rows=None)
+    sized = first_state(TINY)[0]._replace(config=config, mesh=make_mesh(devices, 1), prompt_length=6)
+    assert sized.rows_at_once(responses) == max(rows // devices, 1) * devices
+    assert rows * (response + 6) <= 16_384 or rows == 1
 
 
 def test_configuration_survives_json():

@@ -43,7 +43,8 @@ class OptimizationConfig:
     minibatches: int = 1
     """Optimiser updates per rollout."""
     microbatch_rows: int | None = None
-    """Responses whose activations are held at once; by default as many as fit in 16,384 tokens."""
+    """Maximum number of rows whose activations are held at once, each of one or several responses; by default as many as fit in
+    16,384 tokens."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10

@@ -83,26 +83,11 @@ class TrainConfig:
         prompts, minibatches = self.sampling.prompts, self.optimization.minibatches
         if prompts % minibatches:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
-        rows, microbatch = self.minibatch_rows, self.optimization.microbatch_rows
-        if microbatch is not None and rows % microbatch:
-            raise InputError(
-                f"microbatch_rows={microbatch} does not divide the {rows} responses of a mini-batch "
-                f"({prompts} prompts / {minibatches} mini-batches x {self.sampling.group_size}); choose a divisor."
-            )
 
     @property
     def minibatch_rows(self) -> int:
         """Responses of one optimiser update."""
         return self.sampling.prompts // self.optimization.minibatches * self.sampling.group_size
-
-    @property
-    def microbatch_rows(self) -> int:
-        """Responses whose activations are held at once: a divisor of the mini-batch."""
-        if self.optimization.microbatch_rows is not None:
-            return self.optimization.microbatch_rows
-        rows = self.minibatch_rows
-        tokens = self.data.max_prompt_tokens + self.sampling.max_response_tokens
-        return max((n for n in range(1, rows + 1) if rows % n == 0 and n * tokens <= MICROBATCH_TOKENS), default=1)
 
     @property
     def generated_task(self) -> TaskConfig | None:
