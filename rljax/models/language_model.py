@@ -161,4 +161,5 @@ def insert_prompts(model: Model, state: DecodeState, fresh: DecodeState, source:
     turn = state.slot - fresh.slot
     cache = jax.tree.map(lambda layer: jnp.roll(layer, turn, axis=2), fresh.cache)
     turned = (cache, jnp.roll(fresh.attention, turn, axis=1), fresh.lengths)
-    return DecodeState(*insert_rows((state.cache, state.attention, state.lengths), turned, source), state.slot)
+    cache, attention, lengths = insert_rows((state.cache, state.attention, state.lengths), turned, source)
+    return DecodeState(cache, attention, lengths, state.slot)

@@ -6,7 +6,7 @@ memory does not grow with the number of chunks.
 Axes: N parts that devices hold, A rows of a part, K scored tokens of a row, C tokens of a chunk, D width, V vocabulary.
 """
 
-from functools import partial
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -81,8 +81,7 @@ def _log_softmax(hidden: Array, head: Array, temperature: float) -> Float[Array,
     return jax.nn.log_softmax(logits / temperature, axis=-1)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _scores(hidden: Array, head: Array, tokens: Array, temperature: float) -> tuple[Array, Array]:
+def _plain_scores(hidden: Array, head: Array, tokens: Array, temperature: float) -> tuple[Array, Array]:
     """Scan over the leading axis of `hidden [chunks, N, A, C, D]` and `tokens [chunks, N, A, C]`."""
     weight = head.astype(hidden.dtype)
 
@@ -96,7 +95,7 @@ def _scores(hidden: Array, head: Array, tokens: Array, temperature: float) -> tu
 
 
 def _forward(hidden: Array, head: Array, tokens: Array, temperature: float) -> tuple[tuple[Array, Array], tuple]:
-    scores = _scores(hidden, head, tokens, temperature)
+    scores = _plain_scores(hidden, head, tokens, temperature)
     return scores, (hidden, head, tokens, scores[1])
 
 
@@ -124,4 +123,10 @@ def _backward(temperature: float, residuals: tuple, gradient: tuple[Array, Array
     return by_hidden, by_head.sum(0).astype(head.dtype), None
 
 
-_scores.defvjp(_forward, _backward)
+def _with_derivative() -> Callable[[Array, Array, Array, float], tuple[Array, Array]]:
+    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(3,))
+    scores.defvjp(_forward, _backward)
+    return scores
+
+
+_scores = _with_derivative()

@@ -60,20 +60,20 @@ def shared_rows(lengths: Int[np.ndarray, "N"], slots: int) -> list[list[int]]:
     return rows
 
 
-def lay_out(sequences: Sequences, chosen: Bool[np.ndarray, "B"], *, rows: int) -> Layout:
-    """Pack the chosen sequences into rows of L + T slots, and the rows into micro-batches.
+def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int) -> Layout:
+    """Pack sequences into rows of L + T slots, and the rows into micro-batches.
 
     All shapes but K follow from the shapes of the sequences, and K is rounded up to a quarter of a row: few programs are compiled.
     There are micro-batches for the case that every sequence fills a row; those at the end may be empty.
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
-        chosen: which of them are packed, `[B]`.
+        mask: the tokens that matter, `[B, T]`; sequences without one are left out.
         rows: R, rows of a micro-batch.
     """
     count, length = sequences.tokens.shape
     slots = sequences.prompt_tokens.shape[-1] + length
-    places = np.flatnonzero(chosen)
+    places = np.flatnonzero(mask.any(axis=-1))
     lengths = sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1)
     shared = [[int(places[sequence]) for sequence in row] for row in shared_rows(lengths[places], slots)]
     scored = _scored_slots(max((int(sequences.attention[row].sum()) for row in shared), default=1), slots)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
@@ -31,9 +32,9 @@ class Prompts(NamedTuple):
 class Draws(NamedTuple):
     """How each row is to be drawn."""
 
-    seeds: UInt32[Array, "B 2"]
+    seeds: UInt32[Array | np.ndarray, "B 2"]
     """Seed of the row's draws, two 32-bit words: a row does not depend on those beside it."""
-    limit: Int[Array, "B"]
+    limit: Int[Array | np.ndarray, "B"]
     """Most tokens of the row, at most T."""
 
 
@@ -133,7 +134,7 @@ def _with_token(
 ) -> Rows:
     """Draw a token of the rows that are marked `drawn`."""
     samples = rows.samples
-    keys = jax.random.wrap_key_data(rows.draws.seeds, impl="threefry2x32")
+    keys = jax.random.wrap_key_data(jnp.asarray(rows.draws.seeds), impl="threefry2x32")
     token, behaviour, policy = draw(logits, jax.vmap(jax.random.fold_in)(keys, samples.count), sampling)
     place = jnp.arange(drawn.size), jnp.where(drawn, samples.count, samples.tokens.shape[1])  # beyond the end: not written
     count = samples.count + drawn.astype(jnp.int32)

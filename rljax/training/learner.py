@@ -144,7 +144,7 @@ def make_improve(
         history: list[UpdateMetrics] = []
         for responses, part in mini_batches((sequences, batch), minibatches):
             if part.weights.any():
-                layout = lay_out(responses, part.mask.any(-1), rows=rows)
+                layout = lay_out(responses, part.mask, rows=rows)
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
         if algorithm.reference_rate > 0:
@@ -173,7 +173,7 @@ def make_teach(
         check_support(critic.head, batch)
         history: list[CriticMetrics] = []
         parts = [
-            (lay_out(responses, part.mask.any(-1), rows=rows), part)
+            (lay_out(responses, part.mask, rows=rows), part)
             for responses, part in mini_batches((sequences, batch), schedule.minibatches)
         ]
         for layout, part in parts * (schedule.passes * passes):

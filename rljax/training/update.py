@@ -85,7 +85,7 @@ def on_sequences(
     compiled = jax.jit(function)
 
     def call(params: Params, sequences: Sequences) -> Output:
-        layout = lay_out(sequences, sequences.attention.any(-1), rows=rows)
+        layout = lay_out(sequences, sequences.attention, rows=rows)
         used = [i for i, part in enumerate(layout.responses) if i == 0 or (part >= 0).any()]
         parts = [jax.tree.map(lambda array, i=i: array[i], layout.packed) for i in used]
         outputs = fetch([compiled(params, put_rows(mesh, part)) for part in parts])
@@ -107,13 +107,14 @@ def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequen
     return on_sequences(score, mesh, rows)
 
 
-def has_responses(part: tuple[Packed, Array]) -> Bool[Array, ""]:
-    """Whether any response is trained on in a micro-batch."""
-    return (part[1] >= 0).any()
+def has_responses(part: Layout) -> Bool[Array, ""]:
+    """Whether a micro-batch has any response."""
+    return (jnp.asarray(part.responses) >= 0).any()
 
 
-def rows_of(batch: Batch[Array], responses: Int[Array, "C"]) -> Batch[Array]:
+def rows_of(batch: Batch[Array], responses: Int[Array | np.ndarray, "C"]) -> Batch[Array]:
     """Pick the rows of a micro-batch; where there is no response, everything is 0."""
+    responses = jnp.asarray(responses)
     is_there = (responses >= 0)[:, None]
 
     def picked(array: Array) -> Array:
@@ -158,12 +159,11 @@ def make_policy_step(
     """
 
     def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, UpdateMetrics]:
-        def objective(params: Params, part: tuple[Packed, Array]) -> tuple[Array, LossMetrics]:
-            packed, responses = part
-            scores = score(params, packed)
-            return loss(algorithm, scores.logp, rows_of(batch, responses), entropy=scores.entropy)
+        def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
+            scores = score(params, part.packed)
+            return loss(algorithm, scores.logp, rows_of(batch, part.responses), entropy=scores.entropy)
 
-        gradient, metrics = accumulate(objective, state.params, (layout.packed, layout.responses), counts=has_responses)
+        gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
         return _applied(state, optimizer, gradient), UpdateMetrics(metrics, optax.tree.norm(gradient))
 
     return _jitted(step, state, mesh)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from rljax.algorithms import Algorithm, Batch, ValueMetrics, explained_variance_of, value_loss
 from rljax.algorithms.value_head import ValueHead
 from rljax.errors import InputError
-from rljax.models import Packed, Params
+from rljax.models import Params
 from rljax.parallel import accumulate, replicated
 from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences
@@ -47,7 +47,12 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
-    return on_sequences(critic.values, mesh, rows)
+    compiled = on_sequences(critic.values, mesh, rows)
+
+    def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
+        return np.asarray(compiled(params, sequences))
+
+    return values
 
 
 def make_value_step(
@@ -69,13 +74,12 @@ def make_value_step(
     def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
         before = required(state.critic, "state.critic")
 
-        def objective(learned: Params, part: tuple[Packed, Array]) -> tuple[Array, ValueMetrics]:
-            packed, responses = part
-            outputs = critic.function.outputs({**before.params, **learned}, packed)
-            return value_loss(algorithm, critic.head.value(outputs), rows_of(batch, responses), outputs=outputs)
+        def objective(learned: Params, part: Layout) -> tuple[Array, ValueMetrics]:
+            outputs = critic.function.outputs({**before.params, **learned}, part.packed)
+            return value_loss(algorithm, critic.head.value(outputs), rows_of(batch, part.responses), outputs=outputs)
 
         learned = critic.learned(before.params)
-        gradient, sums = accumulate(objective, learned, (layout.packed, layout.responses), counts=has_responses)
+        gradient, sums = accumulate(objective, learned, layout, counts=has_responses)
         updates, opt_state = optimizer.update(gradient, before.opt_state, learned)
         changed = optax.apply_updates(learned, updates)
         params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict

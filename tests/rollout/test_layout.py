@@ -36,7 +36,7 @@ SEQUENCES = sequences_with(RANDOM.integers(1, LENGTH + 1, COUNT), RANDOM.integer
 @pytest.mark.parametrize("rows", [1, 4, 32])
 def test_every_token_of_every_chosen_sequence_has_one_slot(rows):
     chosen = RANDOM.random(COUNT) < 0.7
-    layout = lay_out(SEQUENCES, chosen, rows=rows)
+    layout = lay_out(SEQUENCES, SEQUENCES.attention & chosen[:, None], rows=rows)
     packed = layout.packed
     assert packed.tokens.shape == (-(-COUNT // rows), rows, BEFORE + LENGTH)
     assert sorted(layout.responses[layout.responses >= 0]) == np.flatnonzero(chosen).tolist()
@@ -74,7 +74,7 @@ def test_little_of_the_used_micro_batches_is_padding_at_lognormal_lengths(seed):
     before = random.integers(16, 33, 512)
     blank = np.zeros((512, 256), np.int32)
     attention, prompts = np.arange(256) < lengths[:, None], np.arange(32) >= 32 - before[:, None]
-    layout = lay_out(Sequences(blank[:, :32], prompts, blank, attention), np.ones(512, bool), rows=16)
+    layout = lay_out(Sequences(blank[:, :32], prompts, blank, attention), attention, rows=16)
     computed = layout.packed.segments[(layout.responses >= 0).any(-1)]
     assert (computed > 0).sum() == lengths.sum() + before.sum()
     assert (computed == 0).mean() <= 0.10
@@ -86,7 +86,9 @@ def test_few_shapes_are_compiled():
     for seed in range(20):
         random = np.random.default_rng(seed)
         sequences = sequences_with(random.integers(1, LENGTH + 1, COUNT), random.integers(1, BEFORE + 1, COUNT))
-        shapes.add(str(jax.tree.map(np.shape, lay_out(sequences, random.random(COUNT) < 0.8, rows=4))))
+        shapes.add(
+            str(jax.tree.map(np.shape, lay_out(sequences, sequences.attention & (random.random((COUNT, 1)) < 0.8), rows=4)))
+        )
     assert len(shapes) <= 2
 
 
@@ -128,7 +130,7 @@ def test_loss_and_gradient_are_those_of_a_row_for_each_response(params, rollout,
 
     differentiate = jax.jit(jax.value_and_grad(total))
     expected = differentiate(params, jax.tree.map(jnp.asarray, pack(SEQUENCES)), batch)
-    layout = jax.tree.map(jnp.asarray, lay_out(SEQUENCES, np.asarray(batch.mask).any(-1), rows=4))
+    layout = jax.tree.map(jnp.asarray, lay_out(SEQUENCES, np.asarray(batch.mask), rows=4))
     used = np.flatnonzero((layout.responses >= 0).any(-1))
     assert used.size < COUNT / 4
     parts = [

@@ -294,7 +294,7 @@ def taught(request):
         state = create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=start)
         state = place(state, mesh, transformer_policy(config, eos=1, shards=mesh.shape["fsdp"]).partition)
         step = make_value_step(algorithm, critic, optimizer, state, mesh)
-        layout = lay_out(sequences, batch.mask.any(-1), rows=microbatch)
+        layout = lay_out(sequences, batch.mask, rows=microbatch)
         state, metrics = step(state, *put_layout(mesh, layout, batch))
         return jax.device_get((state.critic.params, metrics))
 

@@ -50,7 +50,7 @@ def updated(data, *, microbatch, mesh, steps=1):
     state = placed(mesh)
     step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
     sequences, batch = data
-    layout = lay_out(sequences, batch.mask.any(-1), rows=microbatch)
+    layout = lay_out(sequences, batch.mask, rows=microbatch)
     history = []
     for _ in range(steps):
         state, metrics = step(state, *put_layout(mesh, layout, batch))
@@ -90,7 +90,7 @@ def test_the_state_lives_where_the_mesh_wants_it(data):
     state = placed(mesh, with_reference=True)
     step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
     sequences, batch = data
-    layout = lay_out(sequences, batch.mask.any(-1), rows=16)
+    layout = lay_out(sequences, batch.mask, rows=16)
     after, _ = step(state, *put_layout(mesh, layout, batch))
     matrix = after.params["layers"][0]["feed_forward"]["gate"]
     assert {shard.data.shape for shard in matrix.addressable_shards} == {(16, 8)}
@@ -136,7 +136,7 @@ def test_responses_without_a_trained_token_cost_nothing(data, single):
     for array in (doubled[0].attention, doubled[1].mask, doubled[1].weights, doubled[1].token_share):
         array[empty] = 0
     assert_same(updated(doubled, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
-    used = [lay_out(part[0], part[1].mask.any(-1), rows=4).responses >= 0 for part in (data, doubled)]
+    used = [lay_out(part[0], part[1].mask, rows=4).responses >= 0 for part in (data, doubled)]
     assert used[0].any(-1).sum() == used[1].any(-1).sum() < ROWS / 4
 
 
