@@ -80,6 +80,8 @@ def loss(
         entropy=None if entropy is None else zero_outside(entropy, batch.mask),
         ref_logp=batch.ref_logp,
         policy_logp=zero_outside(batch.policy_logp, batch.mask),
+        old_logp=zero_outside(batch.old_logp, batch.mask),
+        behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
     )
     terms: dict[str, Float[Array, ""]] = {}
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):

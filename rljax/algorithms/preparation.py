@@ -301,6 +301,7 @@ def prepare(
         weights=_weights(algorithm, trained, policy_logp, minibatches),
         old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
         policy_logp=policy_logp,
+        behaviour_logp=zero_outside(rollout.behaviour_logp, rollout.mask),
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
         term_weights=_term_weights(algorithm, trained, minibatches),
         token_share=_for_each_minibatch(trained, minibatches, lambda part: token_mean(part.mask)),
