@@ -9,9 +9,11 @@ Command:
     rljax train                                   (this file is its default)
     python experiments/arithmetic_dapo.py         (the same)
 
-Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which the group's z-score makes equal; a
-0.3-million-parameter model from random weights, so learning rate, batch and lengths are of another size; the warm start
-takes the place of pretraining; 2 updates a rollout instead of 16. The settings of a critic are for `--algorithm vapo` and its like.
+Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which the group's z-score makes equal only
+while no response is overlong: the penalty of up to -1 is then the whole distance of right and wrong, not half of it (of two right
+answers among four the one with half the penalty gets the advantage 0.26 and the other 1.31, instead of 0.61 and 1.09); a
+0.3-million-parameter model from random weights, so learning rate, batch and lengths are of another size; the warm start takes the
+place of pretraining; 2 updates a rollout instead of 16. The settings of a critic are for `--algorithm vapo` and its like.
 """
 
 import rljax

@@ -29,8 +29,8 @@ def batch_normalized(
     Args:
         advantage: any per-token advantage, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        eps: ε, added to the standard deviation; not negative. REINFORCE++ and Open-Reasoner-Zero state none; their code
-            bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
+        eps: ε, added to the standard deviation; not negative. REINFORCE++ prints it without a number (version 9,
+            Eqs. 5 and 7), Open-Reasoner-Zero states none; their code bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
         ddof: delta degrees of freedom of the standard deviation, 0 (REINFORCE++, Open-Reasoner-Zero) or 1 (verl).
 
     Returns:

@@ -162,7 +162,7 @@ def gae(
         [0.5, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; Eq. 7 of the design document.
+        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 5; Eq. 7 of the design document.
     """
     check_tokens(mask, gamma, rewards=rewards, values=values)
     _check_lambda(mask, lambda_=lambda_)
@@ -340,7 +340,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
         [0.0, 0.0, 0.0, 0.5, 0.8999999761581421]
 
     Source:
-        VAPO, arXiv:2504.05118, Eq. 4.
+        VAPO, arXiv:2504.05118, Eq. 5; Eq. 4 is the condition on the sum that it follows from.
     """
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)

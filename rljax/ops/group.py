@@ -109,7 +109,7 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
         [[3.0, -1.5, -1.5]]
 
     Source:
-        RLOO, arXiv:2402.14740, Section 3.2.
+        RLOO, arXiv:2402.14740, Section 2.3.
     """
     member = group_members(rewards, valid)
     size = member.sum(-1, keepdims=True).astype(rewards.dtype)

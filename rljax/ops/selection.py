@@ -154,7 +154,8 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
         [0.0, 0.434, 0.0]
 
     Source:
-        Bae et al., arXiv:2504.03380; the identity follows from the optimum above for a binary reward.
+        Arithmetic, from the optimum above for a binary reward. Bae et al., arXiv:2504.03380, bound the divergence from below by
+        the variance of the pass rate; where its maximum lies is not their claim.
     """
     check_floating(pass_rate=pass_rate)
     check_between(0.0, 1.0, pass_rate=pass_rate)

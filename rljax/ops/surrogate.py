@@ -188,7 +188,7 @@ def cispo(
         [1.5, -1.0]
 
     Source:
-        MiniMax-M1, arXiv:2506.13585, Section 3.
+        MiniMax-M1, arXiv:2506.13585, Section 3.1, Eqs. 4-5.
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
     weight = jax.lax.stop_gradient(jnp.clip(jnp.exp(log_ratio), 1 - low, 1 + high))
