@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Term, TermInputs
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics
+from rljax.ops.arrays import in_float32
 from rljax.ops.categorical import categorical_cross_entropy
 from rljax.ops.divergence import k3
 from rljax.ops.masked import zero_outside
@@ -37,6 +38,7 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
+@in_float32
 def loss(
     algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
 ) -> tuple[Float[Array, ""], LossMetrics]:
@@ -99,6 +101,7 @@ def loss(
     )
 
 
+@in_float32
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:

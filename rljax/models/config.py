@@ -37,6 +37,8 @@ class TransformerConfig:
     tied_head: bool = True
     """The output head is the embedding, transposed."""
     qkv_bias: bool = False
+    output_bias: bool = False
+    """A bias of the attention's output, as Llama has with `attention_bias`."""
     qk_norm: bool = False
     """RMSNorm of every query and key head (Qwen 3)."""
     compute_dtype: str = "float32"
