@@ -1,4 +1,4 @@
-"""Errata of the other documents: two introductions, a guide, a table of methods, and one result as it is quoted.
+"""Errata of the other documents: two introductions, a guide, and a table of methods.
 
 A counterexample takes the refuted form as an argument, by default the document's. With the right form in its place nothing
 is refuted, which the tests use.

@@ -60,7 +60,7 @@ def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Res
     @functools.wraps(equation)
     def widened(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         wide_args, wide_kwargs = jax.tree.map(at_least_float32, (args, kwargs))
-        return equation(*wide_args, **wide_kwargs)
+        return equation(*wide_args, **wide_kwargs)  # pyright: ignore[reportCallIssue]  the tree keeps their structure
 
     return widened
 
