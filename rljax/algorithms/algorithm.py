@@ -75,6 +75,10 @@ class TermInputs(NamedTuple):
     """Log-probability under the reference policy, nats; None where the rollout has none."""
     policy_logp: Float[Array, "B T"]
     """Log-probability under the policy before the update, nats."""
+    old_logp: Float[Array, "B T"]
+    """Log of the importance ratio's denominator, nats; `policy_logp` itself unless the algorithm has a `denominator`."""
+    behaviour_logp: Float[Array, "B T"]
+    """Log-probability under the distribution that was sampled from, nats."""
 
 
 @documented
@@ -212,6 +216,8 @@ class Batch(NamedTuple, Generic[Data]):
     """Log of the importance ratio's denominator, nats."""
     policy_logp: Float[Data, "B T"]
     """Log-probability under the policy before the update, nats."""
+    behaviour_logp: Float[Data, "B T"]
+    """Log-probability under the distribution that was sampled from, nats."""
     ref_logp: Float[Data, "B T"] | None
     """Log-probability under the reference policy, nats; None where the rollout has none."""
     term_weights: tuple[Float[Data, "B T"], ...]

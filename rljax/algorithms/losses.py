@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Term, TermInputs
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics
+from rljax.ops.arrays import in_float32
 from rljax.ops.categorical import categorical_cross_entropy
 from rljax.ops.divergence import k3
 from rljax.ops.masked import zero_outside
@@ -37,6 +38,7 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
+@in_float32
 def loss(
     algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
 ) -> tuple[Float[Array, ""], LossMetrics]:
@@ -80,6 +82,8 @@ def loss(
         entropy=None if entropy is None else zero_outside(entropy, batch.mask),
         ref_logp=batch.ref_logp,
         policy_logp=zero_outside(batch.policy_logp, batch.mask),
+        old_logp=zero_outside(batch.old_logp, batch.mask),
+        behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
     )
     terms: dict[str, Float[Array, ""]] = {}
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):
@@ -97,6 +101,7 @@ def loss(
     )
 
 
+@in_float32
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:

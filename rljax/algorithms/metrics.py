@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import in_float32
 from rljax.records import documented
 
 
@@ -77,6 +78,7 @@ class ValueMetrics(NamedTuple):
         return {"value_loss": float(self.loss), "value_explained_variance": float(explained_variance_of(self))}
 
 
+@in_float32
 def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
     """Explained variance from the sums that `value_loss` returns, added up over micro-batches.
 

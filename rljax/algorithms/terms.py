@@ -37,6 +37,18 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
     return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 
 
+def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
+    """KL penalty in the loss to the policy that sampled, `c Σ w · k3(logp, policy_logp)`; no term at all when c is 0.
+
+    The policy before top-k or top-p cut it, where the rollout has its log-probabilities: with those of the cut distribution k3
+    would not be 0 for the sampler itself.
+    """
+    check_nonnegative(coefficient=coefficient)
+    if coefficient == 0:
+        return ()
+    return (Term("sampler_kl", coefficient, lambda inputs: k3(inputs.logp, inputs.policy_logp)),)
+
+
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
     """KL penalty in the reward, `r_t - β (log π - log π_ref)`; no slot, and no reference model, when beta is 0."""
     check_nonnegative(beta=beta)

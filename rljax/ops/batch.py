@@ -6,7 +6,7 @@ Unlike a group's, they see all prompts of the batch: compute them once, before i
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, in_float32
 from rljax.ops.checks import (
     check_floating,
     check_mask,
@@ -16,6 +16,7 @@ from rljax.ops.masked import group_members, masked_normalized
 from rljax.ops.selection import has_mixed_outcomes
 
 
+@in_float32
 def batch_normalized(
     advantage: Float[Array, "*rows T"], mask: Mask, *, eps: Number = 1e-8, ddof: int = 0
 ) -> Float[Array, "*rows T"]:
@@ -28,8 +29,8 @@ def batch_normalized(
     Args:
         advantage: any per-token advantage, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        eps: ε, added to the standard deviation; not negative. REINFORCE++ and Open-Reasoner-Zero state none; their code
-            bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
+        eps: ε, added to the standard deviation; not negative. REINFORCE++ prints it without a number (version 9,
+            Eqs. 5 and 7), Open-Reasoner-Zero states none; their code bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
         ddof: delta degrees of freedom of the standard deviation, 0 (REINFORCE++, Open-Reasoner-Zero) or 1 (verl).
 
     Returns:
@@ -54,6 +55,7 @@ def batch_normalized(
     return flat.reshape(advantage.shape)
 
 
+@in_float32
 def batch_normalized_rewards(
     rewards: Float[Array, "..."], *, eps: Number = 1e-8, ddof: int = 0, valid: Mask | None = None
 ) -> Float[Array, "..."]:
@@ -95,16 +97,18 @@ def batch_normalized_rewards(
     return masked_normalized(flat, member, eps=eps, ddof=ddof).reshape(rewards.shape)
 
 
+@in_float32
 def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, ""]:
     """Factor that restores the gradient of a mean over groups of which some have no signal.
 
     ::
 
-        α = B / (B - M)        B groups, of which M are right throughout or wrong throughout
+        α = B / (B - M)        B groups with a valid response, of which M are right throughout or wrong throughout
 
     Args:
         rewards: one number a response, `[..., G]`; the batch is all of them.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. A group without one has no
+            token in the mean that α restores, so B leaves it out.
 
     Returns:
         a number, at least 1; 0 when no group has a signal, because every advantage is 0 then and the step is void.
@@ -123,4 +127,5 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
     """
     mixed = has_mixed_outcomes(rewards, valid=valid)
     kept = mixed.sum().astype(rewards.dtype)
-    return jnp.where(kept > 0, mixed.size / jnp.maximum(kept, 1), 0.0)
+    groups = group_members(rewards, valid).any(-1).sum().astype(rewards.dtype)
+    return jnp.where(kept > 0, groups / jnp.maximum(kept, 1), 0.0)

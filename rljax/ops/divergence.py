@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from rljax.ops.arrays import Mask, common_dtype
+from rljax.ops.arrays import Mask, at_least_float32, common_dtype, in_float32
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
 from rljax.ops.masked import zero_outside
 
 
+@in_float32
 def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """The plain estimator of KL(π‖π_ref): unbiased, of either sign, of no use as a loss.
 
@@ -49,6 +50,7 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return logp - ref_logp
 
 
+@in_float32
 def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the right gradient.
 
@@ -80,6 +82,7 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return jnp.square(k1(logp, ref_logp)) / 2
 
 
+@in_float32
 def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref) whose gradient is that of the other KL.
 
@@ -112,6 +115,7 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return jnp.expm1(d) - d
 
 
+@in_float32
 def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     """KL(π‖π_ref) of the next token, over the whole vocabulary.
 
@@ -150,6 +154,7 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
     return (jnp.exp(logp) * gap).sum(-1)
 
 
+@in_float32
 def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     """Entropy of the next token, over the whole vocabulary.
 
@@ -183,6 +188,7 @@ def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     return -(probability * jnp.where(probability > 0, logp, 0)).sum(-1)
 
 
+@in_float32
 def kl_in_reward(
     rewards: Float[Array, "*rows T"],
     logp: Float[Array, "*rows T"],
@@ -229,6 +235,7 @@ def kl_in_reward(
     return zero_outside(rewards, mask) - beta * penalty
 
 
+@in_float32
 def batch_normalized_kl(
     logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -306,7 +313,7 @@ def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
         old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
         check_floating(**{old_name: old, new_name: new})
         check_same_shape(**{old_name: old, new_name: new})
-        dtype = common_dtype(old, rate)
+        dtype = common_dtype(at_least_float32(old), at_least_float32(new), rate)
         kept, taken = jnp.asarray(1 - rate, dtype) * old.astype(dtype), jnp.asarray(rate, dtype) * new.astype(dtype)
         return (kept + taken).astype(old.dtype)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, in_float32
 from rljax.ops.checks import (
     check_floating,
     check_mask,
@@ -18,6 +18,7 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members, masked_centered, masked_normalized
 
 
+@in_float32
 def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Reward less the mean of its group.
 
@@ -48,6 +49,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
     return masked_centered(rewards, group_members(rewards, valid))
 
 
+@in_float32
 def group_normalized(
     rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
@@ -83,6 +85,7 @@ def group_normalized(
     return masked_normalized(rewards, group_members(rewards, valid), eps=eps, ddof=ddof)
 
 
+@in_float32
 def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Reward less the mean of the others.
 
@@ -106,13 +109,14 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
         [[3.0, -1.5, -1.5]]
 
     Source:
-        RLOO, arXiv:2402.14740, Section 3.2.
+        RLOO, arXiv:2402.14740, Section 2.3.
     """
     member = group_members(rewards, valid)
     size = member.sum(-1, keepdims=True).astype(rewards.dtype)
     return masked_centered(rewards, member) * (size / jnp.maximum(size - 1, 1))
 
 
+@in_float32
 def process_normalized(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:

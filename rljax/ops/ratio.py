@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask
+from rljax.ops.arrays import Mask, in_float32
 from rljax.ops.checks import check_floating, check_positive, check_rank, check_same_shape
 from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 
 
+@in_float32
 def token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -51,6 +52,7 @@ def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*r
     return jnp.where(mask.astype(bool), per_row[..., None], 0)
 
 
+@in_float32
 def sequence_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -84,6 +86,7 @@ def sequence_log_ratio(
     return _over_tokens(masked_mean(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
+@in_float32
 def sequence_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -140,6 +143,7 @@ def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
         raise ValueError(f"old_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
 
 
+@in_float32
 def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator: the sampler's expected probability within a group, lengths normalised away.
 
@@ -175,6 +179,7 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
     return _log_denominator(masked_mean(old_logp, mask), mask)
 
 
+@in_float32
 def group_expectation_log_ratio(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
@@ -214,6 +219,7 @@ def group_expectation_log_ratio(
     return sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)
 
 
+@in_float32
 def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator as the paper writes it, of whole-response probabilities.
 
@@ -248,6 +254,7 @@ def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G 
     return _log_denominator(masked_sum(old_logp, mask), mask)
 
 
+@in_float32
 def group_expectation_log_ratio_unnormalized(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
@@ -284,6 +291,7 @@ def group_expectation_log_ratio_unnormalized(
     return _over_tokens(masked_sum(logp, mask), mask) - log_e
 
 
+@in_float32
 def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio kept within a symmetric bound.
 
@@ -316,6 +324,7 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
     return jnp.clip(log_ratio, -bound, bound)
 
 
+@in_float32
 def truncated_importance_weight(
     learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: float = 2.0
 ) -> Float[Array, "*rows T"]:

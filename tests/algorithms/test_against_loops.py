@@ -170,7 +170,7 @@ def gepo(x, sg):
             w.append(exp(sum(x[p, i, t] for t in range(n)) / n))
         expected = sum(b * b for b in q) / sum(q)
         total += sum(pessimistic(w[i] / expected, a[p][i], 0.2, 0.2) for i in range(G))
-    return total / len(ROWS)
+    return total / len(ROWS) - 0.05 * sequence_mean(lambda p, i, t: 1 / rho(x, p, i, t) + log(rho(x, p, i, t)) - 1)
 
 
 def gmpo(x, sg):
@@ -301,6 +301,14 @@ def squared(lambda_):
     return objective
 
 
+def open_reasoner_zero_values(v, sg):
+    def worse(p, i, t):
+        old, target = D.values[p, i, t], D.rewards[p, i]
+        return max((v[p, i, t] - target) ** 2, (clip(v[p, i, t], old - 0.3, old + 0.3) - target) ** 2) / 2
+
+    return token_mean(worse)
+
+
 def ppo_values(v, sg):
     def worse(p, i, t):
         old = D.values[p, i, t]
@@ -315,9 +323,11 @@ OPTIONS = {
     "dapo": {"max_length": 6, "cache": 3},
     "dapo_grpo": {"beta": 0.5},
     "dr_grpo": {"max_length": 7},
+    "gepo": {"sampler_kl": 0.05},
     "gpg": {"norm": 2.0},
     "gspo": {"clip_low": 0.1, "clip_high": 0.15},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.15},
+    "open_reasoner_zero": {"value_clip": 0.3},
     "ppo": {"beta": 0.1, "entropy": 0.01, "dual_clip": 1.5, "gamma": 0.95, "lambda_": 0.9, "value_clip": 0.4},
     "reinforce_pp": {"beta": 0.1},
     "reinforce_pp_baseline": {"beta": 0.1},
@@ -328,7 +338,7 @@ OPTIONS = {
 }
 OBJECTIVES = {name: value for name, value in globals().items() if name in BY_NAME}
 VALUE_LOSSES = {
-    "open_reasoner_zero": squared(1.0),
+    "open_reasoner_zero": open_reasoner_zero_values,
     "ppo": ppo_values,
     "vapo": squared(1.0),
     "vapo_grpo": squared(1.0),

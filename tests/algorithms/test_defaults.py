@@ -23,14 +23,14 @@ DEFAULTS = {
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
     "dapo_grpo": {"clip_low": 0.2, "clip_high": 0.28, "beta": 0.01, **ZSCORE},
     "dr_grpo": {"max_length": 3000, "clip": 0.2},
-    "gepo": {"clip": 0.2},
+    "gepo": {"clip": 0.2, "sampler_kl": 0.005},
     "gmpo": {"clip": 0.4, **ZSCORE},
     "gpg": {"norm": 1.0},
     "grpo": {"clip": 0.2, "beta": 0.04, **ZSCORE},
     "grpo_process": {"clip": 0.2, "beta": 0.04, **ZSCORE},
     "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
     "gspo_token": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
-    "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, **OVER_BATCH},
+    "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, "value_clip": 0.2, **OVER_BATCH},
     "ppo": {
         "clip": 0.2,
         "gamma": 1.0,
@@ -74,6 +74,25 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
     described = text[text.index("Args:") : text.index("Deviations:")]
     for argument in defaults_of(name):
         assert f"\n    {argument}: " in described, argument
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cispo", ("Section 3.1", "dynamic sampling", "length penalty", "keep_group", "shape_reward")),
+        ("dr_grpo", ("truncated response the reward 0",)),
+        ("gepo", ("0 leaves it out",)),
+        ("open_reasoner_zero", ("rows first",)),
+        ("reinforce_pp", ("Eq. 1 of version 9", "a mean over the tokens of each response", "Eqs. 5 and 7")),
+        ("reinforce_pp_baseline", ("Eq. 1 of version 9", "Eqs. 5 and 7")),
+        ("rloo", ("Section 2.3",)),
+        ("t1", ("whose equations were not found",)),
+    ],
+)
+def test_what_a_second_reading_of_the_sources_found_is_told(name, words):
+    text = " ".join(inspect.getdoc(BY_NAME[name]).split())
+    for word in words:
+        assert word in text
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -146,6 +165,7 @@ def test_numbers_for_whoever_runs_the_optimisers(name):
     [
         ("gpg", {"norm": 0.0}, r"norm must be positive, got 0\.0"),
         ("grpo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
+        ("gepo", {"sampler_kl": -1.0}, r"coefficient must not be negative, got -1\.0"),
         ("rloo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
         ("ppo", {"entropy": -1.0}, r"coefficient must not be negative, got -1\.0"),
         ("t1", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),

@@ -221,3 +221,51 @@ def test_a_batch_without_tokens_costs_nothing():
     total, metrics = value_loss(algorithm, nothing, batch)
     assert total == 0
     assert explained_variance_of(metrics) == 0
+
+
+@pytest.mark.parametrize("name", ["policy_logp", "old_logp", "behaviour_logp"])
+def test_a_term_reads_the_log_probability_that_it_asks_for(name):
+    mask = jnp.array([[[1, 1, 0], [1, 1, 1]]], bool)
+    rollout = Rollout(
+        mask=mask,
+        behaviour_logp=jnp.where(mask, -1.0, jnp.nan),
+        rewards=jnp.array([[1.0, 0.0]]),
+        policy_logp=jnp.where(mask, -2.0, jnp.nan),
+    )
+    algorithm = BY_NAME["grpo"](beta=0.0)._replace(
+        denominator=lambda logp, mask: jnp.where(mask, 2 * logp, 0.0),
+        terms=(Term("read", 1.0, lambda inputs: inputs._asdict()[name], needs=name),),
+    )
+    batch = prepare(algorithm, rollout)
+    _, metrics = loss(algorithm, batch.policy_logp, batch)
+    expected = {"policy_logp": -2.0, "old_logp": -4.0, "behaviour_logp": -1.0}
+    np.testing.assert_allclose(metrics.terms["read"], expected[name], rtol=1e-6)
+
+
+def test_the_penalty_of_gepo_is_0_for_the_policy_that_sampled():
+    mask = jnp.ones((1, 2, 3), bool)
+    sampled = -jnp.ones((1, 2, 3))
+    rollout = Rollout(mask=mask, behaviour_logp=sampled / 2, rewards=jnp.array([[1.0, 0.0]]), policy_logp=sampled)
+    algorithm = BY_NAME["gepo"]()
+    batch = prepare(algorithm, rollout)
+    assert loss(algorithm, batch.policy_logp, batch)[1].terms["sampler_kl"] == 0
+    moved = loss(algorithm, batch.policy_logp - 0.5, batch)[1].terms["sampler_kl"]
+    np.testing.assert_allclose(moved, np.exp(0.5) - 0.5 - 1, rtol=1e-5)
+    assert BY_NAME["gepo"](sampler_kl=0.0).terms == ()
+
+
+def test_half_precision_gives_the_loss_of_its_rounded_numbers():
+    mask = jnp.array(np.arange(300) < np.array([[300, 280, 300, 7]])[..., None])
+
+    def losses(dtype):
+        rng = np.random.default_rng(1)
+        arrays = [jnp.array(x, jnp.bfloat16).astype(dtype) for x in -np.abs(rng.normal(size=(3, 1, 4, 300)))]
+        rewards = jnp.array([[0.7, 0.1, 0.2, 0.3]], jnp.bfloat16).astype(dtype)
+        algorithm = BY_NAME["vapo"]()
+        rollout = Rollout(mask=mask, behaviour_logp=arrays[0], rewards=rewards, values=arrays[2])
+        batch = prepare(algorithm, rollout)
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(batch)} == {"bool", "float32"}
+        outputs = arrays[1].reshape(4, 300), arrays[2].reshape(4, 300) * 2
+        return loss(algorithm, outputs[0], batch)[0], value_loss(algorithm, outputs[1], batch)[0]
+
+    np.testing.assert_allclose(losses(jnp.bfloat16), losses(jnp.float32), rtol=1e-5)

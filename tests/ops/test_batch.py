@@ -81,10 +81,26 @@ def test_peer_library_agrees_on_whitening(shared_data, x64):
 @given(hnp.arrays(np.float64, (P, G), elements=st.sampled_from([0.0, 1.0])), valid_arrays)
 def test_gpg_scale_matches_formula(rewards, valid):
     mixed = [len({r for r, v in zip(*row, strict=True) if v}) > 1 for row in zip(rewards, valid, strict=True)]
-    expected = P / sum(mixed) if any(mixed) else 0.0
+    expected = valid.any(1).sum() / sum(mixed) if any(mixed) else 0.0
     with jax.enable_x64(True):
         scale = gpg_scale(jnp.array(np.where(valid, rewards, np.nan)), valid=jnp.array(valid))
     np.testing.assert_allclose(scale, expected)
+
+
+def test_gpg_scale_leaves_out_a_group_without_a_valid_response():
+    rewards = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert gpg_scale(rewards).item() == 3.0
+    assert gpg_scale(rewards, valid=jnp.array([[1, 1], [1, 1], [0, 0]])).item() == 2.0
+
+
+@pytest.mark.parametrize("unit", [1e20, 1e-25])
+def test_a_z_score_does_not_depend_on_the_unit(unit):
+    rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
+    expected = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
+    scaled = jnp.array(np.float32(unit) * rewards)
+    np.testing.assert_allclose(group.group_normalized(scaled, eps=0.0), expected, rtol=1e-5)
+    flat = (rewards - rewards.mean()) / rewards.std()
+    np.testing.assert_allclose(batch_normalized_rewards(scaled, eps=0.0), flat, rtol=1e-5)
 
 
 def test_gpg_scale_of_a_batch_without_a_signal_is_zero():

@@ -1,5 +1,7 @@
 """Divergences against loops written from the formula, values and gradients."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,3 +243,19 @@ def test_estimators_refuse(op):
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_half_precision_keeps_the_digits_of_a_whole_vocabulary():
+    rng = np.random.default_rng(0)
+    logits = jnp.array(rng.normal(size=32_768), jnp.bfloat16)
+    ref_logits = jnp.array(np.asarray(logits, np.float32) + 0.05 * rng.normal(size=32_768), jnp.bfloat16)
+    p, q = (np.asarray(x, np.float64) for x in (logits, ref_logits))
+    p, q = (x - np.log(np.exp(x).sum()) for x in (p, q))
+    np.testing.assert_allclose(divergence.exact_kl(logits, ref_logits), (np.exp(p) * (p - q)).sum(), rtol=1e-3)
+    np.testing.assert_allclose(divergence.entropy(logits), -(np.exp(p) * p).sum(), rtol=1e-5)
+
+
+def test_k3_of_neighbours_in_half_precision_is_not_0():
+    logp, ref_logp = (jnp.array([x], jnp.bfloat16) for x in (-0.5, -0.50390625))
+    d = -0.00390625
+    np.testing.assert_allclose(divergence.k3(logp, ref_logp), [math.exp(d) - d - 1], rtol=1e-4)

@@ -284,3 +284,13 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_two_scales_of_a_reward_have_one_z_score_until_a_penalty_joins():
+    right, penalty = np.array([1.0, 1.0, 0.0, 0.0], np.float32), np.array([0.0, -0.5, 0.0, 0.0], np.float32)
+    zero_one, plus_minus = right, 2 * right - 1
+    same = [group.group_normalized(jnp.array(rewards), eps=0.0) for rewards in (zero_one, plus_minus)]
+    np.testing.assert_allclose(*same, rtol=1e-6)
+    penalised = [group.group_normalized(jnp.array(rewards + penalty), eps=0.0) for rewards in (zero_one, plus_minus)]
+    np.testing.assert_allclose(penalised[0], [1.31, 0.26, -0.78, -0.78], atol=0.005)
+    np.testing.assert_allclose(penalised[1], [1.09, 0.61, -0.85, -0.85], atol=0.005)

@@ -6,7 +6,7 @@ Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid`
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number, as_float
+from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -22,6 +22,7 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members, masked_centered, masked_mean
 
 
+@in_float32
 def weighted_centered(
     rewards: Float[Array, "*P G"], weights: Float[Array, "*P G"], *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
@@ -67,6 +68,7 @@ def weighted_centered(
     return jnp.where(member & has_baseline, centered - drift, 0.0)
 
 
+@in_float32
 def length_quality(lengths: Lengths) -> Float[Array, "..."]:
     """Quality weight that falls with the length of a response.
 
@@ -98,6 +100,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
     return jnp.where(empty, 0.0, 1.0 / jnp.sqrt(jnp.where(empty, 1.0, tokens)))
 
 
+@in_float32
 def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     """Quality weight: the policy's probability of a response, as a geometric mean over its tokens.
 
@@ -136,6 +139,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
     return jnp.where(mask.astype(bool).any(-1), jnp.exp(mean), 0.0)
 
 
+@in_float32
 def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Float[Array, "*P G"]:
     """Quality weight: the inverse variance of repeated scorings of a response.
 
@@ -175,6 +179,7 @@ def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Flo
     return 1.0 / (floor + jnp.square(centered).sum(-1) / (scores.shape[-1] - 1))
 
 
+@in_float32
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Rank of a response in its group; ties share the mean of their ranks.
 
@@ -225,6 +230,7 @@ def _centered_by_type(
     return jnp.where(member & (size > 1), offset - mean, 0.0)
 
 
+@in_float32
 def hierarchical(
     rewards: Float[Array, "*P G"],
     types: Int[Array, "*P"],
