@@ -1,7 +1,8 @@
 """Importance ratios, in log space.
 
 `logp` carries the gradient, `old_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
-every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does.
+every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does. Weights made of ratios are in
+`rljax.ops.correction`.
 """
 
 import jax
@@ -314,44 +315,3 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
     check_floating(log_ratio=log_ratio)
     check_positive(bound=bound)
     return jnp.clip(log_ratio, -bound, bound)
-
-
-def truncated_importance_weight(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: float = 2.0
-) -> Float[Array, "*rows T"]:
-    """Weight that corrects for a sampler whose numbers differ from the learner's, capped.
-
-    Both log-probabilities are of the same parameters: those that sampled, once as the training code scores the tokens and
-    once as the sampling engine did. The surrogate of each token is multiplied by the weight.
-
-    ::
-
-        min(π_learner(o_t) / π_sampler(o_t), C)
-
-    Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
-        mask: response tokens, bool or 0/1, `[..., T]`.
-        cap: C, positive. Below 1 it would cut agreeing tokens too.
-
-    Returns:
-        `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
-
-    Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or `cap` is not positive.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.9])), jnp.log(jnp.array([0.5, 0.1, 0.1]))
-        >>> truncated_importance_weight(learner, sampler, jnp.array([1, 1, 0])).tolist()
-        [1.0, 2.0, 0.0]
-
-    Source:
-        Convention: Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework
-        Secretly Brings You Off-Policy RL Training" (2025), C = 2.
-    """
-    check_floating(learner_logp=learner_logp, sampler_logp=sampler_logp)
-    check_same_shape(learner_logp=learner_logp, sampler_logp=sampler_logp, mask=mask)
-    check_positive(cap=cap)
-    ratio = jnp.exp(token_log_ratio(learner_logp, sampler_logp, mask))
-    return zero_outside(jnp.minimum(ratio, cap), mask)
