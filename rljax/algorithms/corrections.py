@@ -17,13 +17,12 @@ from rljax.ops.correction import (
     masked_importance_weight,
     off_policy_sequence_mask,
     ratio_outside_bounds,
-    response_log_ratio,
     sequence_masked_importance_weight,
     sequence_truncated_importance_weight,
     truncated_importance_weight,
     two_sided_importance_weight,
 )
-from rljax.ops.ratio import sequence_log_ratio, token_log_ratio
+from rljax.ops.ratio import response_log_ratio, sequence_log_ratio, token_log_ratio
 
 LogRatio = Callable[[Array, Array, Array], Array]
 """(policy_logp, behaviour_logp, mask) -> log-ratio on each token, of the token or of its response."""

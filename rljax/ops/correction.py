@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 from rljax.ops.arrays import Mask, Number, common_dtype
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_positive, check_same_shape
-from rljax.ops.masked import masked_sum, zero_outside
-from rljax.ops.ratio import sequence_log_ratio, token_log_ratio
+from rljax.ops.masked import zero_outside
+from rljax.ops.ratio import response_log_ratio, sequence_log_ratio, token_log_ratio
 
 
 def _in_float32(
@@ -171,39 +171,6 @@ def two_sided_importance_weight(
     return zero_outside(jnp.clip(ratio, low, high), mask)
 
 
-def response_log_ratio(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask
-) -> Float[Array, "*rows T"]:
-    """Log-ratio of a whole response, not normalised by its length.
-
-    ::
-
-        log ρ(o_i) = Σ_t log π_learner(o_it) - log π_sampler(o_it)
-
-    Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats.
-        mask: response tokens, bool or 0/1, `[..., T]`.
-
-    Returns:
-        `[..., T]`, nats: the row's number on each of its tokens, 0 outside the mask.
-
-    Raises:
-        ValueError: the shapes differ, or the log-probabilities are not floating point.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> response_log_ratio(jnp.array([-1.0, -2.0, 9.0]), jnp.array([-1.5, -3.0, 9.0]), jnp.array([1, 1, 0])).tolist()
-        [1.5, 1.5, 0.0]
-
-    Source:
-        Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch" (2025): the
-        ratio of sequence-level importance sampling.
-    """
-    total = masked_sum(_token_log_ratio(learner_logp, sampler_logp, mask), mask)
-    return jnp.where(mask.astype(bool), total[..., None], 0)
-
-
 def sequence_truncated_importance_weight(
     learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
@@ -234,10 +201,11 @@ def sequence_truncated_importance_weight(
         [1.25 1.25 0.  ]
 
     Source:
-        Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch" (2025),
-        sequence-level truncated importance sampling; C = 2 is the default of the training code verl.
+        Convention: Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch"
+        (2025), sequence-level truncated importance sampling; C = 2 is the default of the training code verl.
     """
     check_positive(cap=cap)
+    _check_pair(learner_logp, sampler_logp, mask)
     ratio = jnp.exp(response_log_ratio(learner_logp, sampler_logp, mask))
     return zero_outside(jnp.minimum(ratio, cap), mask)
 
@@ -277,9 +245,10 @@ def sequence_masked_importance_weight(
          [1.25 1.25]]
 
     Source:
-        Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch" (2025),
-        sequence-level masked importance sampling; (0, 2) are the defaults of `seq_mis` in the training code verl.
+        Convention: Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch"
+        (2025), sequence-level masked importance sampling; (0, 2) are the defaults of `seq_mis` in the training code verl.
     """
+    _check_pair(learner_logp, sampler_logp, mask)
     _check_bounds(low, high)
     return _kept_weight(response_log_ratio(learner_logp, sampler_logp, mask), mask, low=low, high=high)
 
@@ -321,7 +290,7 @@ def geometric_rejection(
         [[0.0, 0.0], [1.0, 1.0]]
 
     Source:
-        Rejection by the geometric mean in Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the
+        Convention: rejection by the geometric mean, Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the
         Training-Inference Mismatch" (2025); (0.999, 1.001) are those of `geo_rs` in the training code verl.
     """
     _check_pair(learner_logp, sampler_logp, mask)

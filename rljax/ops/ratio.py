@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask
+from rljax.ops.arrays import Mask, common_dtype
 from rljax.ops.checks import check_floating, check_positive, check_rank, check_same_shape
 from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 
@@ -119,6 +119,41 @@ def sequence_token_log_ratio(
     sequence = jax.lax.stop_gradient(sequence_log_ratio(logp, old_logp, mask))
     token = zero_outside(logp, mask)
     return sequence + (token - jax.lax.stop_gradient(token))
+
+
+def response_log_ratio(
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Log-ratio of a whole response, not normalised by its length.
+
+    ::
+
+        log ρ(o_i) = Σ_t log ρ_it        ρ(o_i) = π_θ(o_i | q) / π_old(o_i | q)
+
+    Args:
+        logp: log-probabilities under the policy of the numerator, `[..., T]`, nats.
+        old_logp: under the policy that sampled, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats: log ρ(o_i) on each token of row i, 0 outside the mask; float32 at least. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, or the log-probabilities are not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> response_log_ratio(jnp.array([-1.0, -2.0, 9.0]), jnp.array([-1.5, -3.0, 9.0]), jnp.array([1, 1, 0])).tolist()
+        [1.5, 1.5, 0.0]
+
+    Source:
+        Convention: the logarithm of the importance weight of a sequence, e.g. in Liu, Li et al., "When Speed Kills Stability:
+        Demystifying RL Collapse from the Training-Inference Mismatch" (2025).
+    """
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
+    dtype = common_dtype(logp, old_logp, jnp.zeros((), jnp.float32))
+    return _over_tokens(masked_sum(token_log_ratio(logp.astype(dtype), old_logp.astype(dtype), mask), mask), mask)
 
 
 def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:

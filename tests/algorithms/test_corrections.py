@@ -54,8 +54,8 @@ def test_weights_and_cuts_agree(name):
     weight, cut = np.asarray(correction.weight(*arrays)), np.asarray(correction.cut(*arrays))
     low, high = BOUNDS[name].get("low", 0.0), BOUNDS[name]["high"]
     seen = set()
-    for *row, t in np.ndindex(*SHAPE):
-        row = tuple(row)
+    for place in np.ndindex(*SHAPE):
+        row, t = place[:2], place[2]
         if not MASK[row][t]:
             assert (weight[row][t], cut[row][t]) == (0, False)
             continue
@@ -81,9 +81,9 @@ def test_nothing_is_cut_where_the_policies_agree(name):
 
 def test_refusals():
     arrays = jnp.asarray(POLICY), jnp.asarray(SAMPLER), jnp.asarray(MASK)
-    with pytest.raises(ValueError, match="cap must be positive, got 0.0"):
+    with pytest.raises(ValueError, match=r"cap must be positive, got 0\.0"):
         BY_NAME["capped"](high=0.0).weight(*arrays)
-    with pytest.raises(ValueError, match=r"low must lie in \[0, 2\], got 3.0"):
+    with pytest.raises(ValueError, match=r"low must lie in \[0, 2\], got 3\.0"):
         BY_NAME["masked"](low=3.0, high=2.0).weight(*arrays)
     with pytest.raises(ValueError, match=r"delta must not be negative, got -1\.0"):
         off_policy_mask(-1.0)

@@ -63,7 +63,7 @@ CORRECTED = {
 }
 OFF_POLICY = "dr_grpo, masked off-policy"
 CASES |= CORRECTED
-CASES[OFF_POLICY] = CASES["dr_grpo"]._replace(off_policy_mask=off_policy_mask(0.1), terms=importance_weighted_kl(0.5))
+CASES[OFF_POLICY] = CASES["dr_grpo"]._replace(off_policy_mask=off_policy_mask(0.0), terms=importance_weighted_kl(0.5))
 
 # Their statistics are of the rollout, not of a mini-batch.
 BATCH_GLOBAL = {

@@ -120,7 +120,7 @@ CALLS = {
     "correction.truncated_importance_weight": {**PAIR, "cap": 2.0},
     "correction.masked_importance_weight": {**PAIR, "low": 0.5, "high": 5.0},
     "correction.two_sided_importance_weight": {**PAIR, "low": 0.5, "high": 2.0},
-    "correction.response_log_ratio": PAIR,
+    "ratio.response_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
     "correction.sequence_truncated_importance_weight": {**PAIR, "cap": 2.0},
     "correction.sequence_masked_importance_weight": {**PAIR, "low": 0.0, "high": 2.0},
     "correction.geometric_rejection": {**PAIR, "low": 0.7, "high": 1.4},

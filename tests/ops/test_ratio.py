@@ -53,6 +53,10 @@ def sequence_by_loop(logp, behaviour, mask):
     return over_tokens(mean_by_loop(logp, mask) - mean_by_loop(behaviour, mask), mask)
 
 
+def response_by_loop(logp, behaviour, mask):
+    return over_tokens(sum_by_loop(logp, mask) - sum_by_loop(behaviour, mask), mask)
+
+
 def denominator_by_loop(log_q, mask):
     out = np.zeros(LENGTH_SHAPE)
     for p in range(SHAPE[0]):
@@ -98,6 +102,7 @@ def value_and_gradient(op):
 CASES = {
     "token": (ratio.token_log_ratio, token_by_loop),
     "sequence": (ratio.sequence_log_ratio, sequence_by_loop),
+    "response": (ratio.response_log_ratio, response_by_loop),
     "group_expectation": (ratio.group_expectation_log_ratio, expectation_by_loop),
     "group_expectation_unnormalized": (ratio.group_expectation_log_ratio_unnormalized, unnormalized_by_loop),
 }
@@ -255,6 +260,7 @@ X = jnp.zeros((2, 3))
 M = jnp.ones((2, 3))
 ROW_WISE = [
     ratio.token_log_ratio,
+    ratio.response_log_ratio,
     ratio.sequence_log_ratio,
     ratio.sequence_token_log_ratio,
     ratio.group_expectation_log_ratio,

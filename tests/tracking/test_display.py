@@ -38,7 +38,7 @@ WRITTEN = [
     ("entropy", "0.432", "nats/token"),
     ("KL", "0.0057", "nats/token"),
     ("clip fraction", "1.23", "%"),
-    ("cut by the correction", "3.45", "%"),
+    ("cut by correction", "3.45", "%"),
     ("off-policy masked", "6.78", "%"),
     ("explained variance", "0.457", ""),
     ("value loss", "0.0321", ""),
