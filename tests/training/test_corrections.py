@@ -51,6 +51,13 @@ def test_two_steps_with_every_correction(name, tmp_path):
     assert saved["algorithm"]["correction"] == name
 
 
+def test_where_every_response_is_rejected_nothing_is_updated(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), steps=1, top_k=2, correction="geometric")
+    (row,) = rl_rows(rljax.train(config, even_length).run)
+    assert row["correction_cut"] == 1.0
+    assert "loss" not in row
+
+
 def test_two_steps_with_the_off_policy_mask(tmp_path):
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), off_policy_delta=0.0), even_length)
     rows = rl_rows(result.run)
