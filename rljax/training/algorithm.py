@@ -85,18 +85,15 @@ def make_correction(settings: AlgorithmConfig) -> Correction:
     name = settings.correction
     if name not in CORRECTIONS:
         raise InputError(f"The correction {name!r} is unknown; choose one of none, {', '.join(CORRECTIONS)}.")
-    bounds = {"low": settings.correction_low, "high": settings.correction_high}
-    given = {bound: value for bound, value in bounds.items() if value is not None}
+    settable = {"low": settings.correction_low, "high": settings.correction_high}
+    bounds = {bound: value for bound, value in settable.items() if value is not None}
     known = inspect.signature(CORRECTIONS[name]).parameters
-    for bound in set(given) - set(known):
+    for bound in set(bounds) - set(known):
         raise InputError(f"The correction {name} has no correction_{bound}; leave it out, or choose another correction.")
     for bound, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and bound not in given:
+        if parameter.default is inspect.Parameter.empty and bound not in bounds:
             raise InputError(f"The correction {name} needs correction_{bound}, which has no default; give a number.")
-    try:
-        return CORRECTIONS[name](**given)
-    except ValueError as error:
-        raise InputError(f"The bounds {given} do not fit the correction {name}: {error}.") from error
+    return CORRECTIONS[name](**bounds)
 
 
 def one_response_a_prompt(config: TrainConfig) -> TrainConfig:
