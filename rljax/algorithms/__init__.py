@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term, TermInputs
+from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Critic, Past, Rollout, Term, TermInputs
 from rljax.algorithms.cispo import cispo
 from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dr_grpo import dr_grpo
@@ -53,6 +53,7 @@ __all__ = [
     "BY_NAME",
     "Algorithm",
     "Batch",
+    "Correction",
     "Critic",
     "LossMetrics",
     "Past",

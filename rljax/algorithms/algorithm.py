@@ -98,6 +98,16 @@ class Term(NamedTuple):
 
 
 @documented
+class Correction(NamedTuple):
+    """How tokens are weighed that the sampler found likelier, or less likely, than the learner does."""
+
+    weight: Callable[[Array, Array, Array], Float[Array, "P G T"]]
+    """(policy_logp, behaviour_logp, mask) -> factor of each token's weight."""
+    cut: Callable[[Array, Array, Array], Bool[Array, "P G T"]]
+    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio lies outside the bounds: capped, or left out."""
+
+
+@documented
 class Critic(NamedTuple):
     """One slot for each idea about the value function.
 
@@ -170,8 +180,11 @@ class Algorithm(NamedTuple):
     """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus."""
     scale: Callable[..., Float[Array, ""]] | None = None
     """Unshaped rewards of an optimiser batch -> factor of its surrogate's weights."""
-    correction: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, behaviour_logp, mask) -> factor of each weight, where the sampling engine computes other log-probabilities."""
+    correction: Correction | None = None
+    """Factor of each weight, where the sampling engine computes other log-probabilities."""
+    off_policy_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts: a mask that depends on the policy
+    that is trained. It sees whole rows and leaves weights and terms as they are."""
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None
@@ -224,6 +237,8 @@ class Batch(NamedTuple, Generic[Data]):
     """Weights of each of the algorithm's terms."""
     token_share: Float[Data, "B T"]
     """1 / (trained tokens of the optimiser batch) on its trained tokens: averages over the batch are sums with it."""
+    correction_cut: Bool[Data, "B T"] | None = None
+    """Trained tokens that the correction capped or left out; None without a correction."""
     old_values: Float[Data, "B T"] | None = None
     """The critic's values at sampling; None without a critic, as the two below."""
     value_target: Float[Data, "B T"] | None = None

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Term, TermInputs
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics
@@ -38,6 +38,13 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
+def _trained_on(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
+    """The tokens whose surrogate counts."""
+    if algorithm.off_policy_mask is None:
+        return batch.mask
+    return batch.mask & algorithm.off_policy_mask(jax.lax.stop_gradient(inputs), batch.advantage, batch.mask)
+
+
 @in_float32
 def loss(
     algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
@@ -46,7 +53,7 @@ def loss(
 
     ::
 
-        L = -Σ_bt w_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt
+        L = -Σ_bt w_bt M_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt        M = off_policy_mask, or 1
 
     Args:
         algorithm: the record of functions that prepared the batch.
@@ -76,7 +83,6 @@ def loss(
     _check_terms(algorithm, batch)
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
-    total = -(batch.weights * zero_outside(surrogate, batch.mask)).sum()
     inputs = TermInputs(
         logp=zero_outside(logp, batch.mask),
         entropy=None if entropy is None else zero_outside(entropy, batch.mask),
@@ -85,6 +91,8 @@ def loss(
         old_logp=zero_outside(batch.old_logp, batch.mask),
         behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
     )
+    trained = _trained_on(algorithm, inputs, batch)
+    total = -(batch.weights * zero_outside(surrogate, trained)).sum()
     terms: dict[str, Float[Array, ""]] = {}
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):
         terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
@@ -98,6 +106,9 @@ def loss(
         ratio=(batch.token_share * jnp.exp(log_ratio)).sum(),
         entropy=None if inputs.entropy is None else (batch.token_share * inputs.entropy).sum(),
         terms=terms,
+        off_policy_masked=None
+        if algorithm.off_policy_mask is None
+        else jnp.where(batch.mask & ~trained, batch.token_share, 0.0).sum(),
     )
 
 

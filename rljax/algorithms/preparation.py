@@ -219,7 +219,7 @@ def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, 
     weights = _for_each_minibatch(rollout, minibatches, weigh)
     if algorithm.correction is None:
         return weights
-    return weights * algorithm.correction(policy_logp, rollout.behaviour_logp, rollout.mask)
+    return weights * algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
 
 
 def _term_weights(algorithm: Algorithm, trained: Rollout[Array], minibatches: int) -> tuple[Float[Array, "P G T"], ...]:
@@ -308,6 +308,9 @@ def prepare(
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
         term_weights=_term_weights(algorithm, trained, minibatches),
         token_share=_for_each_minibatch(trained, minibatches, lambda part: token_mean(part.mask)),
+        correction_cut=None
+        if algorithm.correction is None
+        else algorithm.correction.cut(policy_logp, trained.behaviour_logp, trained.mask),
         **_critic_data(algorithm.critic, rollout, trained, token_rewards, value_minibatches),
     )
     return jax.lax.stop_gradient(jax.tree.map(lambda x: x.reshape(prompts * group, length), batch))

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from rljax.algorithms.algorithm import Rollout, Term, TermInputs
 from rljax.ops.checks import check_nonnegative
-from rljax.ops.divergence import k3, kl_in_reward
+from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
 
 
@@ -47,6 +47,22 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     if coefficient == 0:
         return ()
     return (Term("sampler_kl", coefficient, lambda inputs: k3(inputs.logp, inputs.policy_logp)),)
+
+
+def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
+    """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all when beta is 0.
+
+    The denominator of ρ is the sampler's log-probability: the tokens are its draws, and for them alone is the estimate unbiased.
+    """
+    check_nonnegative(beta=beta)
+    if beta == 0:
+        return ()
+
+    def per_token(inputs: TermInputs) -> Array:
+        assert inputs.ref_logp is not None  # `needs` asks for it
+        return importance_weighted_k3(inputs.logp, inputs.behaviour_logp, inputs.ref_logp)
+
+    return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 
 
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:

@@ -1,7 +1,8 @@
 """Importance ratios, in log space.
 
 `logp` carries the gradient, `old_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
-every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does.
+every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does. Weights made of ratios are in
+`rljax.ops.correction`.
 """
 
 import jax
@@ -121,6 +122,41 @@ def sequence_token_log_ratio(
     sequence = jax.lax.stop_gradient(sequence_log_ratio(logp, old_logp, mask))
     token = zero_outside(logp, mask)
     return sequence + (token - jax.lax.stop_gradient(token))
+
+
+@in_float32
+def response_log_ratio(
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Log-ratio of a whole response, not normalised by its length.
+
+    ::
+
+        log ρ(o_i) = Σ_t log ρ_it        ρ(o_i) = π_θ(o_i | q) / π_old(o_i | q)
+
+    Args:
+        logp: log-probabilities under the policy of the numerator, `[..., T]`, nats.
+        old_logp: under the policy that sampled, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats: log ρ(o_i) on each token of row i, 0 outside the mask; float32 at least. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, or the log-probabilities are not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> response_log_ratio(jnp.array([-1.0, -2.0, 9.0]), jnp.array([-1.5, -3.0, 9.0]), jnp.array([1, 1, 0])).tolist()
+        [1.5, 1.5, 0.0]
+
+    Source:
+        Convention: the logarithm of the importance weight of a sequence, e.g. in Liu, Li et al., "When Speed Kills Stability:
+        Demystifying RL Collapse from the Training-Inference Mismatch" (2025).
+    """
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
+    return _over_tokens(masked_sum(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
 def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:
@@ -322,45 +358,3 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
     check_floating(log_ratio=log_ratio)
     check_positive(bound=bound)
     return jnp.clip(log_ratio, -bound, bound)
-
-
-@in_float32
-def truncated_importance_weight(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: float = 2.0
-) -> Float[Array, "*rows T"]:
-    """Weight that corrects for a sampler whose numbers differ from the learner's, capped.
-
-    Both log-probabilities are of the same parameters: those that sampled, once as the training code scores the tokens and
-    once as the sampling engine did. The surrogate of each token is multiplied by the weight.
-
-    ::
-
-        min(π_learner(o_t) / π_sampler(o_t), C)
-
-    Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
-        mask: response tokens, bool or 0/1, `[..., T]`.
-        cap: C, positive. Below 1 it would cut agreeing tokens too.
-
-    Returns:
-        `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
-
-    Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or `cap` is not positive.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.9])), jnp.log(jnp.array([0.5, 0.1, 0.1]))
-        >>> truncated_importance_weight(learner, sampler, jnp.array([1, 1, 0])).tolist()
-        [1.0, 2.0, 0.0]
-
-    Source:
-        Convention: Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework
-        Secretly Brings You Off-Policy RL Training" (2025), C = 2.
-    """
-    check_floating(learner_logp=learner_logp, sampler_logp=sampler_logp)
-    check_same_shape(learner_logp=learner_logp, sampler_logp=sampler_logp, mask=mask)
-    check_positive(cap=cap)
-    ratio = jnp.exp(token_log_ratio(learner_logp, sampler_logp, mask))
-    return zero_outside(jnp.minimum(ratio, cap), mask)

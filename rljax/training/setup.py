@@ -29,7 +29,7 @@ from rljax.rewards import resolve
 from rljax.rewards.calling import Progress
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
-from rljax.training.algorithm import check_algorithm, laid_out, make_algorithm
+from rljax.training.algorithm import check_algorithm, corrected, laid_out, make_algorithm
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
@@ -202,7 +202,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
-    algorithm = make_algorithm(config) if seams.algorithm is None else seams.algorithm
+    algorithm = corrected(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
     _check_sizes(config, algorithm, mesh)

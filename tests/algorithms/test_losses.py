@@ -9,7 +9,8 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, Term, explained_variance_of, loss, value_loss
 from rljax.algorithms import prepare as prepare_eagerly
-from rljax.algorithms.terms import entropy_bonus, kl_penalty, kl_to_reference, positive_examples
+from rljax.algorithms.corrections import off_policy_mask
+from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_penalty, kl_to_reference, positive_examples
 from rljax.ops.value import explained_variance
 
 P, G, T = 2, 2, 3
@@ -58,7 +59,7 @@ def test_refusals(rollout):
         loss(with_bonus, logp, prepare(with_bonus, rollout))
 
 
-@pytest.mark.parametrize("make", [kl_to_reference, kl_penalty, entropy_bonus, positive_examples])
+@pytest.mark.parametrize("make", [kl_to_reference, importance_weighted_kl, kl_penalty, entropy_bonus, positive_examples])
 def test_coefficients_are_not_negative_and_zero_leaves_nothing(make):
     assert not make(0.0)
     assert make(0.5)
@@ -269,3 +270,41 @@ def test_half_precision_gives_the_loss_of_its_rounded_numbers():
         return loss(algorithm, outputs[0], batch)[0], value_loss(algorithm, outputs[1], batch)[0]
 
     np.testing.assert_allclose(losses(jnp.bfloat16), losses(jnp.float32), rtol=1e-5)
+
+
+def test_the_weighted_penalty_counts_from_the_policy_that_sampled(rollout):
+    algorithm = BY_NAME["rloo"]()._replace(terms=importance_weighted_kl(0.5))
+    full = rollout._replace(policy_logp=draw(7), ref_logp=draw(8))
+    batch, logp = prepare(algorithm, full), rows(draw(9))
+    total, metrics = loss(algorithm, logp, batch)
+    plain, _ = loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), full))
+    expected = 0.0
+    for p, g, t in np.ndindex(P, G, T):
+        if MASK[p, g, t]:
+            d = full.ref_logp[p, g, t] - logp[p * G + g, t]
+            rho = np.exp(logp[p * G + g, t] - full.behaviour_logp[p, g, t])
+            expected += batch.weights[p * G + g, t] * rho * (np.exp(d) - d - 1)
+    np.testing.assert_allclose(metrics.terms["reference_kl"], expected, rtol=1e-9)
+    np.testing.assert_allclose(total - plain, 0.5 * expected, rtol=1e-9)
+    assert algorithm.needs("ref_logp")
+
+
+def test_the_off_policy_mask_leaves_out_the_surrogate_alone(rollout):
+    plain = BY_NAME["rloo"](beta=0.0)._replace(terms=kl_to_reference(0.5))
+    masked = plain._replace(off_policy_mask=off_policy_mask(0.4))
+    full = rollout._replace(ref_logp=draw(8), policy_logp=draw(7))
+    logp = rows(rollout.behaviour_logp) - jnp.asarray([0.5, 0.1, 0.5, 0.5])[:, None]
+    batch = prepare(plain, full)
+    (_, whole), whole_slope = jax.value_and_grad(lambda x: loss(plain, x, batch), has_aux=True)(logp)
+    (total, metrics), slope = jax.value_and_grad(lambda x: loss(masked, x, batch), has_aux=True)(logp)
+    # Responses 0 and 3 were right, 1 and 2 wrong; of the wrong ones the policy has moved away from the third alone.
+    assert np.sign(np.asarray(batch.advantage)[:, 0]).tolist() == [1, -1, -1, 1]
+    np.testing.assert_allclose(metrics.off_policy_masked, 3 / 8)
+    assert whole.off_policy_masked is None
+    assert "off_policy_masked" in metrics.numbers()
+    np.testing.assert_allclose(metrics.terms["reference_kl"], whole.terms["reference_kl"])
+    left = batch._replace(weights=batch.weights.at[2].set(0.0))
+    expected, expected_slope = jax.value_and_grad(lambda x: loss(plain, x, left)[0])(logp)
+    np.testing.assert_allclose(total, expected, rtol=1e-12)
+    np.testing.assert_allclose(slope, expected_slope, rtol=1e-12)
+    assert not np.allclose(slope, whole_slope)

@@ -19,7 +19,9 @@ from rljax.algorithms import (
     prepare,
     value_loss,
 )
-from rljax.ops.ratio import truncated_importance_weight
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.corrections import off_policy_mask
+from rljax.algorithms.terms import importance_weighted_kl
 from rljax.ops.weights import overlong_filter
 
 P, G, T = 4, 4, 8
@@ -44,9 +46,24 @@ OPTIONS = {
     "vapo_grpo": {"alpha": 0.5},
 }
 CASES: dict[str, Algorithm] = {name: factory(**OPTIONS.get(name, {})) for name, factory in BY_NAME.items()}
-CASES["dapo, filtered and corrected"] = CASES["dapo"]._replace(
-    filter_tokens=overlong_filter, correction=truncated_importance_weight
-)
+# Bounds that cut some of the tokens.
+BOUNDS = {
+    "capped": {"high": 1.05},
+    "masked": {"low": 0.9, "high": 1.1},
+    "two_sided": {"low": 0.9, "high": 1.1},
+    "sequence": {"high": 1.05},
+    "sequence_masked": {"low": 0.8, "high": 1.2},
+    "geometric": {"low": 0.95, "high": 1.05},
+}
+CORRECTED = {
+    f"dapo, filtered and corrected: {name}": CASES["dapo"]._replace(
+        filter_tokens=overlong_filter, correction=factory(**BOUNDS[name])
+    )
+    for name, factory in CORRECTIONS.items()
+}
+OFF_POLICY = "vc_ppo, masked off-policy"
+CASES |= CORRECTED
+CASES[OFF_POLICY] = CASES["vc_ppo"]._replace(off_policy_mask=off_policy_mask(0.05), terms=importance_weighted_kl(0.5))
 
 # Their statistics are of the rollout, not of a mini-batch.
 BATCH_GLOBAL = {
@@ -198,6 +215,19 @@ def test_there_is_something_to_keep(case):
     assert gradient.entropy.any() == (case.name in {"ppo", "t1"})
     assert not gradient.values[~MASK].any()
     assert gradient.values.any() == (case.program.algorithm.critic is not None)
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_every_correction_cuts_some_tokens(name):
+    batch = Program(CASES[name]).batch(DATA.rollout)
+    assert set(batch.correction_cut[batch.mask].tolist()) == {False, True}
+    assert not batch.correction_cut[~batch.mask].any()
+
+
+def test_the_off_policy_mask_leaves_out_some_tokens(case):
+    share = case.result.metrics[0].off_policy_masked
+    assert (share is not None) == (case.name == OFF_POLICY)
+    assert share is None or 0 < share < 0.9
 
 
 def test_a_response_without_tokens_trains_nothing(case):

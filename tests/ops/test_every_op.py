@@ -34,6 +34,7 @@ HISTORY, IDS = empty_history(2, 2), np.array([0, 1])
 PROBS = RNG.dirichlet(np.ones(3), (2, 2)).astype(np.float32)
 OFFSET = {"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
 LAMBDA = {"lambda_": 0.95, "bootstrap": REWARDS}
+PAIR = {"learner_logp": X, "sampler_logp": Y, "mask": MASK}
 LENGTH = {"target": 4.0, "threshold": 0.5, "alpha": 0.1, "beta": 0.1}
 
 # A legal call of every equation, every argument by its name.
@@ -47,6 +48,7 @@ CALLS = {
     "divergence.k1": {"logp": X, "ref_logp": Y},
     "divergence.k2": {"logp": X, "ref_logp": Y},
     "divergence.k3": {"logp": X, "ref_logp": Y},
+    "divergence.importance_weighted_k3": {"logp": X, "old_logp": Y, "ref_logp": Z},
     "divergence.exact_kl": {"logits": X, "ref_logits": Y},
     "divergence.entropy": {"logits": X},
     "divergence.kl_in_reward": {"rewards": Z, "logp": X, "ref_logp": Y, "mask": MASK, "beta": 0.1},
@@ -118,7 +120,15 @@ CALLS = {
     "ratio.group_expectation_log_ratio_unnormalized": {"logp": X, "old_logp": Y, "mask": MASK},
     "ratio.clamp_log_ratio": {"log_ratio": X, "bound": 20.0},
     "unpublished.ratio_bound.bounded_ratio": {"log_ratio": X, "bound": 10.0},
-    "ratio.truncated_importance_weight": {"learner_logp": X, "sampler_logp": Y, "mask": MASK, "cap": 2.0},
+    "correction.truncated_importance_weight": {**PAIR, "cap": 2.0},
+    "correction.masked_importance_weight": {**PAIR, "low": 0.5, "high": 5.0},
+    "correction.two_sided_importance_weight": {**PAIR, "low": 0.5, "high": 2.0},
+    "ratio.response_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
+    "correction.sequence_truncated_importance_weight": {**PAIR, "cap": 2.0},
+    "correction.sequence_masked_importance_weight": {**PAIR, "low": 0.0, "high": 2.0},
+    "correction.geometric_rejection": {**PAIR, "low": 0.7, "high": 1.4},
+    "correction.ratio_outside_bounds": {"log_ratio": X, "mask": MASK, "low": 0.5, "high": 5.0},
+    "correction.off_policy_sequence_mask": {"logp": X, "old_logp": Y, "advantage": Z + 1, "mask": MASK, "delta": 0.1},
     "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
     "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
     "regularise.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
