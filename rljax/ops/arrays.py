@@ -32,3 +32,9 @@ def common_dtype(*arrays: Array | Number) -> jnp.dtype:
     """The dtype of arrays of mixed precision together, also under strict promotion; a Python number does not widen it."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)
+
+
+def at_least_float32(*arrays: Float[Array, "..."]) -> tuple[Float[Array, "..."], ...]:
+    """The same arrays in their common precision, float32 at least."""
+    dtype = common_dtype(jnp.zeros((), jnp.float32), *arrays)
+    return tuple(array.astype(dtype) for array in arrays)
