@@ -15,6 +15,7 @@ from rljax.cli.book import Algorithms, Equations, Errata, run_algorithms, run_eq
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.plot import Plot, run_plot
+from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.train import DEFAULT_EXPERIMENT, INTERRUPTED, Train, load_experiment, run_train, starting_config
@@ -27,6 +28,7 @@ rljax train                          a small model learns arithmetic, from rando
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
 rljax preprocess INPUT OUTPUT        check a dataset, drop what is bad or repeated, measure the rest
 rljax reward-model PAIRS             a reward model from preference pairs
+rljax preference PAIRS --loss dpo --model FOLDER_OR_HUB_ID   a language model from preference pairs
 rljax eval RUN                       how good is it on held-out problems: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4+5="   ask it something
 rljax plot RUN [RUN ...]             its curves, or several runs in one picture
@@ -44,6 +46,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[[Any], int]]] = MappingProx
         "train": (Train, run_train),
         "preprocess": (Preprocess, run_preprocess),
         "reward-model": (RewardModel, run_reward_model),
+        "preference": (Preference, run_preference),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
         "plot": (Plot, run_plot),
