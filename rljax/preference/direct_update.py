@@ -190,7 +190,7 @@ def make_direct_step(
         point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
 
         def objective(params: Params, part: Laid[Array]) -> tuple[Array, Metrics]:
-            lengths = count_tokens(part.mask).reshape(-1, 2)
+            lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
             numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point)
             metrics = {name: share * each.sum() for name, each in judge_logps(loss, numbers).items()}
             return metrics["loss"], metrics
