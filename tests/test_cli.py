@@ -162,7 +162,7 @@ def test_help_names_every_command(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, eval"),
+        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, preference, eval"),
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),

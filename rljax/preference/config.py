@@ -132,7 +132,7 @@ _AT_LEAST_ONE = (
 @documented
 @dataclass(frozen=True)
 class RewardModelConfig(PairConfig):
-    """Settings of one training of a reward model on preference pairs; also those of `PairConfig`."""
+    """Settings of one training of a reward model on preference pairs."""
 
     model: str | None = None
     """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""

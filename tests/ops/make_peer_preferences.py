@@ -38,17 +38,23 @@ def function(file, name, namespace):
     return namespace[name]
 
 
-def main(trl):
-    import torch
-    import torch.nn.functional as F
-
+def drawn():
+    """Summed log-probabilities and lengths of 12 pairs, and log-probabilities of 24 mismatched responses."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, (2, 12)).astype(float)
     logp = -rng.uniform(0.02, 2.0, (2, 12)) * lengths
     ref_logp = logp + rng.normal(0, 3, (2, 12))
     other = -rng.uniform(20, 40, 24)
     ref_other = other - rng.normal(0.4, 1, 24)
-    inputs = {"logp": logp, "ref_logp": ref_logp, "lengths": lengths, "other": other, "ref_other": ref_other}
+    return {"logp": logp, "ref_logp": ref_logp, "lengths": lengths, "other": other, "ref_other": ref_other}
+
+
+def main(trl):
+    import torch
+    import torch.nn.functional as F
+
+    inputs = drawn()
+    lengths = inputs["lengths"]
     torch.Tensor.float = torch.Tensor.double
     tensor = {name: torch.tensor(array) for name, array in inputs.items()}
     tensor["logp"].requires_grad_(True)

@@ -13,7 +13,7 @@ from rljax.training.config.options import Options
 @documented
 @dataclass(frozen=True)
 class PreferenceConfig(PairConfig):
-    """Settings of one training of a language model on preference pairs; also those of `PairConfig`."""
+    """Settings of one training of a language model on preference pairs."""
 
     loss: str = "dpo"
     """'dpo', 'cdpo' (some labels are wrong), 'ipo', 'ipo_average' (IPO on averages over the tokens), 'kto', 'simpo' or 'orpo'."""
