@@ -177,7 +177,7 @@ def test_help_names_every_command(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, eval"),
+        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, preference, eval"),
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
         (("train", "--correction", "clipped"), "correction 'clipped' is unknown; choose one of none, capped"),
         (("train", "--correction", "two_sided"), "two_sided needs correction_low"),

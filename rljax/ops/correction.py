@@ -381,6 +381,6 @@ def off_policy_sequence_mask(
     check_floating(logp=logp, old_logp=old_logp, advantage=advantage)
     check_same_shape(logp=logp, old_logp=old_logp, advantage=advantage, mask=mask)
     check_nonnegative(delta=delta)
-    drift = -sequence_log_ratio(*_in_float32(logp, old_logp), mask)
+    drift = -sequence_log_ratio(logp, old_logp, mask)
     unwanted = (zero_outside(advantage, mask) < 0) & (drift > delta)
     return mask.astype(bool) & ~unwanted

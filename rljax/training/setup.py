@@ -23,6 +23,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import check_rows, make_mesh
+from rljax.preference.note import folder_tokenizer
 from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
 from rljax.rewards import resolve
@@ -79,7 +80,7 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
     if config.model.tokenizer is not None:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
-        return load_tokenizer(str(locate(config.model.path)))
+        return folder_tokenizer(locate(config.model.path))
     return load_tokenizer("bytes" if config.generated_task is None else "characters")
 
 

@@ -60,7 +60,12 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig, devices: int) -> V
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
-    return in_chunks(critic.values, mesh, rows)
+    compiled = in_chunks(critic.values, mesh, rows)
+
+    def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
+        return np.asarray(compiled(params, sequences))
+
+    return values
 
 
 def make_value_step(

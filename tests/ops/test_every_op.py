@@ -32,6 +32,7 @@ LENGTHS = np.array([3.0, 5.0, 9.0], np.float32)
 SUPPORT = np.array([-2.0, -1.0, 0.0], np.float32)
 HISTORY, IDS = empty_history(2, 2), np.array([0, 1])
 PROBS = RNG.dirichlet(np.ones(3), (2, 2)).astype(np.float32)
+FOUR = {"chosen": X, "rejected": Y, "ref_chosen": Z, "ref_rejected": X - Y}
 OFFSET = {"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
 LAMBDA = {"lambda_": 0.95, "bootstrap": REWARDS}
 PAIR = {"learner_logp": X, "sampler_logp": Y, "mask": MASK}
@@ -111,6 +112,19 @@ CALLS = {
         **{"beta": 0.1, "max_complexity": 2.0, "chunk": 2},
     },
     "preference.bradley_terry_loss": {"chosen": X, "rejected": Y, "margin": 0.1},
+    "direct_preference.implicit_reward": {"logp": X, "ref_logp": Y, "beta": 0.1},
+    "direct_preference.dpo_loss": {**FOUR, "beta": 0.5},
+    "direct_preference.conservative_dpo_loss": {**FOUR, "beta": 0.5, "epsilon": 0.1},
+    "direct_preference.ipo_loss": {**FOUR, "tau": 0.5},
+    "direct_preference.kto_reference_point": {"logp": X, "ref_logp": Y},
+    "direct_preference.kto_loss": {
+        **{"logp": X, "ref_logp": Y, "desirable": MASK, "reference_point": 0.1, "beta": 0.5},
+        **{"desirable_weight": 1.5, "undesirable_weight": 0.5},
+    },
+    "reference_free.simpo_loss": {"chosen": X, "rejected": Y, "beta": 2.0, "margin": 0.5},
+    "reference_free.log_odds": {"mean_logp": X},
+    "reference_free.odds_ratio_loss": {"chosen": X, "rejected": Y},
+    "reference_free.orpo_loss": {"chosen": X, "rejected": Y, "coefficient": 0.1},
     "ratio.token_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
     "ratio.sequence_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
     "ratio.sequence_token_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
@@ -239,8 +253,10 @@ def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
             assert signature[argument].kind == inspect.Parameter.KEYWORD_ONLY, argument
 
 
-# Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py` and `test_surrogate.py` say what it is.
+# Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py`, `test_surrogate.py` and
+# `test_direct_preference.py` say what it is.
 STOPPED = {
+    "direct_preference.kto_reference_point": {"logp", "ref_logp"},
     "ratio.sequence_token_log_ratio": {"logp", "old_logp"},
     "surrogate.cispo": {"log_ratio"},
 }
