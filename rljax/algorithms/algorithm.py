@@ -50,7 +50,7 @@ class Rollout(NamedTuple, Generic[Data]):
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
-    """Entropy of the policy that sampled, at each token, nats; for algorithms with an exploration bonus."""
+    """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
 
 
 @documented
@@ -161,17 +161,19 @@ class Algorithm(NamedTuple):
     critic: Critic | None = None
     """Credit from a value function."""
     token_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(token rewards, mask) -> advantage of each token, with neither group nor critic."""
+    """(token rewards, mask) -> advantage of each token, without a critic."""
     step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
     """(step rewards, step ends) -> advantage of each token."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus."""
+    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
     """Unshaped rewards of an optimiser batch -> factor of its surrogate's weights."""
     correction: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(policy_logp, behaviour_logp, mask) -> factor of each weight, where the sampling engine computes other log-probabilities."""
+    trust_region: Callable[[Array, Array, Array], Bool[Array, "B T"]] | None = None
+    """(logp, old_logp, advantage) -> tokens whose surrogate counts; None: all. It carries no gradient."""
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Term, TermInputs
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics
@@ -37,6 +37,15 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
+def _trained(algorithm: Algorithm, logp: Array, batch: Batch[Array]) -> Bool[Array, "B T"]:
+    """Tokens whose surrogate counts."""
+    mask = batch.mask.astype(bool)
+    if algorithm.trust_region is None:
+        return mask
+    inside = algorithm.trust_region(zero_outside(logp, mask), zero_outside(batch.old_logp, mask), batch.advantage)
+    return mask & jax.lax.stop_gradient(inside)
+
+
 def loss(
     algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
 ) -> tuple[Float[Array, ""], LossMetrics]:
@@ -45,6 +54,8 @@ def loss(
     ::
 
         L = -Σ_bt w_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt
+
+    The first sum is over the tokens of the algorithm's trust region, where it has one.
 
     Args:
         algorithm: the record of functions that prepared the batch.
@@ -74,7 +85,8 @@ def loss(
     _check_terms(algorithm, batch)
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
-    total = -(batch.weights * zero_outside(surrogate, batch.mask)).sum()
+    trained = _trained(algorithm, logp, batch)
+    total = -(batch.weights * zero_outside(surrogate, trained)).sum()
     inputs = TermInputs(
         logp=zero_outside(logp, batch.mask),
         entropy=None if entropy is None else zero_outside(entropy, batch.mask),
@@ -87,7 +99,7 @@ def loss(
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):
         terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
         total = total + term.coefficient * terms[term.name]
-    clipped = jax.lax.stop_gradient((slope == 0) & (batch.advantage != 0))
+    clipped = jax.lax.stop_gradient(((slope == 0) | ~trained) & (batch.advantage != 0))
     return total, LossMetrics(
         loss=total,
         share=batch.token_share.sum(),

@@ -32,9 +32,14 @@ EMPTY = (1, 2)  # a response without a token, which has a reward and is compared
 OPTIONS = {
     "dapo": {"max_length": 6, "cache": 4},
     "dapo_grpo": {"beta": 0.5},
+    "dppo": {"threshold": 0.05, "cap": 1.3},
     "dr_grpo": {"max_length": 6},
+    "forking_tokens": {"share": 0.3, "max_length": 6, "cache": 4},
     "gspo": {"clip_low": 0.1, "clip_high": 0.1},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.1},
+    "luspo": {"clip_low": 0.1, "clip_high": 0.1},
+    "pass_at_k": {"k": 2},
+    "pkpo": {"k": 3},
     "ppo": {"beta": 0.1, "entropy": 0.01, "dual_clip": 1.5},
     "reinforce_pp": {"beta": 0.1},
     "reinforce_pp_baseline": {"beta": 0.1},
@@ -51,9 +56,12 @@ CASES["dapo, filtered and corrected"] = CASES["dapo"]._replace(
 # Their statistics are of the rollout, not of a mini-batch.
 BATCH_GLOBAL = {
     "dapo_grpo": "the bonus is centred over the rollout",
+    "forking_tokens": "the threshold of the entropy is the rollout's",
+    "lite_ppo": "the standard deviation is the rollout's",
     "open_reasoner_zero": "advantages are normalised over the rollout",
     "reinforce_pp": "advantages are normalised over the rollout",
     "reinforce_pp_baseline": "advantages are normalised over the rollout",
+    "scale_rl": "the standard deviation is the rollout's",
     "t1": "the KL's mean is over the rollout",
 }
 
