@@ -156,8 +156,8 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
 
     ::
 
-        A_i = (n/C(n, k)) Σ_{|I| = k, i ∈ I} (max_{j ∈ I} r_j - max_{j ∈ I∖i} r_j)  =  (n/C(n, k)) Σ_{j < i} C(j-1, k-2) (r_i - r_j)
-        the second with r_1 ≤ r_2 ≤ … ≤ r_n
+        A_i = (n/C(n, k)) Σ_{|I| = k, i ∈ I} (max_{j ∈ I} r_j - max_{j ∈ I∖i} r_j)
+            = (n/C(n, k)) Σ_{1 < m ≤ i} C(m-1, k-1) (r_m - r_{m-1})        with r_1 ≤ r_2 ≤ … ≤ r_n
 
     Args:
         rewards: one number a response, `[..., G]`.
@@ -176,21 +176,15 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
         [1.3333 1.3333 0.     0.    ]
 
     Source:
-        PKPO, arXiv:2505.15201, Eq. 33; the second form: the terms of Eqs. 19 and 34 in which another response is best cancel.
+        PKPO, arXiv:2505.15201, Eq. 33; the second form is its sum over the steps between sorted rewards,
+        all of one sign.
     """
     member = group_members(rewards, valid)
     _check_k(rewards, lowest=2, k=k)
     ordered, rank, size, back = _ascending(rewards, member)
-    lowest = ordered[..., :1]
-    offset = jnp.where(rank < size, ordered - lowest, 0.0)
-    below = _sum_below(_share_with_two(rank, size, k) * offset)
-    credit = jnp.maximum(size * (_share_with(rank, size, k) * offset - below), 0.0)
-    return _in_place(_without_ties(credit, offset), back, member, size, k)
-
-
-def _without_ties(credit: Array, offset: Array) -> Array:
-    """Exactly 0 where a reward is the group's lowest."""
-    return jnp.where(offset > 0, credit, 0.0)
+    before = jnp.concatenate([ordered[..., :1], ordered[..., :-1]], -1)
+    steps = jnp.where(rank < size, _share_with(rank, size, k) * (ordered - before), 0.0)
+    return _in_place(size * jax.lax.cumsum(steps, steps.ndim - 1), back, member, size, k)
 
 
 def pass_at_k_normalized(

@@ -34,7 +34,7 @@ OPTIONS = {
     "dapo_grpo": {"beta": 0.5},
     "dppo": {"threshold": 0.05, "cap": 1.3},
     "dr_grpo": {"max_length": 6},
-    "forking_tokens": {"share": 0.3, "max_length": 6, "cache": 4},
+    "forking_tokens": {"share": 0.45, "max_length": 6, "cache": 4},
     "gspo": {"clip_low": 0.1, "clip_high": 0.1},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.1},
     "luspo": {"clip_low": 0.1, "clip_high": 0.1},
