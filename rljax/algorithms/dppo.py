@@ -34,10 +34,10 @@ def dppo(*, threshold: float = 0.15, cap: float = 20.0, eps: float = 1e-6, ddof:
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the paper is about the mask; the advantages are GRPO's. μ is the policy before the update as it was scored; the paper
-    takes the sampling engine's own numbers. The value of the objective is relative to the sampling policy's (log ρ in place of
-    log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence; those over the largest K
-    probabilities need logits that a rollout does not keep.
+    Deviations: the paper is about the mask; the advantages are GRPO's. μ is the policy before the update as it was scored, where
+    the paper takes the sampling engine's own numbers. The value of the objective is relative to the sampling policy's (log ρ in
+    place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence; those over the
+    largest K probabilities need logits that a rollout does not keep.
     """
     check_nonnegative(threshold=threshold)
     check_at_least(1, cap=cap)

@@ -36,6 +36,6 @@ def forking_tokens(
     Deviations: those of `dapo`; and the entropy is that of the policy that sampled, its threshold that of the rollout, where the
     paper has those of each batch that is trained.
     """
-    return dapo(
-        clip_low=clip_low, clip_high=clip_high, max_length=max_length, cache=cache, eps=eps, ddof=ddof
-    )._replace(bonus=partial(only_high_entropy, share=share))
+    return dapo(clip_low=clip_low, clip_high=clip_high, max_length=max_length, cache=cache, eps=eps, ddof=ddof)._replace(
+        bonus=partial(only_high_entropy, share=share)
+    )

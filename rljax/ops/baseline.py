@@ -84,9 +84,7 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
     check_same_shape(token_rewards=token_rewards, mask=mask)
     counts = mask.astype(bool)
     check_group(token_rewards=token_rewards[..., 0])
-    advantage = length_weighted_centered(
-        zero_outside(token_rewards, mask).sum(-1), counts.sum(-1), valid=counts.any(-1)
-    )
+    advantage = length_weighted_centered(zero_outside(token_rewards, mask).sum(-1), counts.sum(-1), valid=counts.any(-1))
     return jnp.where(counts, advantage[..., None], 0.0)
 
 

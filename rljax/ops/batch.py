@@ -233,7 +233,9 @@ def decoupled_normalized(
     check_floating(scores=scores, weights=weights)
     check_rank(2, scores=scores)
     if weights.shape != scores.shape[-1:]:
-        raise ValueError(f"weights must have one entry for each of the {scores.shape[-1]} scores, got {list(weights.shape)}")
+        raise ValueError(
+            f"weights must have one entry for each of the {scores.shape[-1]} scores, got {list(weights.shape)}"
+        )
     check_group(scores=scores[..., 0])
     first = jnp.moveaxis(scores, -1, 0)
     member = group_members(first[0], valid)

@@ -22,9 +22,7 @@ def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Arr
     return candidate & (x >= flat[jnp.minimum(wanted, flat.size) - 1])
 
 
-def high_entropy_tokens(
-    entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2
-) -> Bool[Array, "*rows T"]:
+def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2) -> Bool[Array, "*rows T"]:
     """Tokens of the batch's highest entropy, where a response forks.
 
     ::

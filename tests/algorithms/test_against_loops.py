@@ -305,7 +305,9 @@ def pass_at_k(x, sg):
 def gain_in_pairs(rewards):
     """n s_i, over all pairs."""
     pairs = list(combinations(range(len(rewards)), 2))
-    gains = [sum(max(rewards[a], rewards[b]) - rewards[a + b - i] for a, b in pairs if i in (a, b)) for i in range(len(rewards))]
+    gains = [
+        sum(max(rewards[a], rewards[b]) - rewards[a + b - i] for a, b in pairs if i in (a, b)) for i in range(len(rewards))
+    ]
     return [len(rewards) * gain / len(pairs) for gain in gains]
 
 

@@ -148,9 +148,13 @@ def test_centered_over_a_deviation_of_the_batch_matches_formula(of_advantages, r
 
 def test_the_two_deviations_agree_where_prompts_are_equally_hard(x64):
     rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    np.testing.assert_allclose(batch.centered_over_advantage_std(rewards), batch.centered_over_reward_std(rewards), rtol=1e-12)
+    np.testing.assert_allclose(
+        batch.centered_over_advantage_std(rewards), batch.centered_over_reward_std(rewards), rtol=1e-12
+    )
     apart = rewards + jnp.array([[5.0], [0.0]])
-    assert np.abs(batch.centered_over_reward_std(apart)).max() < 0.5 * np.abs(batch.centered_over_advantage_std(apart)).max()
+    assert (
+        np.abs(batch.centered_over_reward_std(apart)).max() < 0.5 * np.abs(batch.centered_over_advantage_std(apart)).max()
+    )
 
 
 @given(hnp.arrays(np.float64, (P, G, 2), elements=st.integers(-30, 30).map(lambda k: k / 8)), valid_arrays)
@@ -187,7 +191,8 @@ def test_decoupling_tells_apart_what_the_sum_does_not(x64):
     assert not together.any()
     np.testing.assert_allclose(apart, np.zeros((1, 4)), atol=1e-9)
     unequal = batch.decoupled_normalized(scores, jnp.array([2.0, 1.0]))
-    assert unequal[0, 0] > 1 > 0 > unequal[0, 1]
+    assert unequal[0, 0] > 1
+    assert unequal[0, 1] < 0
 
 
 PAIR = jnp.ones((2, 2))
@@ -207,7 +212,10 @@ PAIR = jnp.ones((2, 2))
         (lambda: batch.batch_normalized_rewards(PAIR, valid=jnp.ones(4)), "valid must have the shape of rewards"),
         (lambda: batch.centered_over_reward_std(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
         (lambda: batch.centered_over_advantage_std(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
-        (lambda: batch.decoupled_normalized(PAIR[:, :, None], PAIR[0]), "weights must have one entry for each of the 1 scores"),
+        (
+            lambda: batch.decoupled_normalized(PAIR[:, :, None], PAIR[0]),
+            "weights must have one entry for each of the 1 scores",
+        ),
         (lambda: batch.decoupled_normalized(PAIR[:, :1, None], PAIR[0, :1]), "scores must hold groups of at least 2"),
         (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must hold groups of at least 2"),
     ],

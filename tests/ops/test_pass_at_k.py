@@ -94,7 +94,9 @@ def every_outcome(size, probability):
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
-@pytest.mark.parametrize(("case", "k"), [("credit", 1), ("credit", 3), ("leave one out", 2), ("marginal", 2), ("marginal", 4)])
+@pytest.mark.parametrize(
+    ("case", "k"), [("credit", 1), ("credit", 3), ("leave one out", 2), ("marginal", 2), ("marginal", 4)]
+)
 def test_the_gradient_of_pass_at_k_is_unbiased(case, k, probability, x64):
     outcomes, chance = every_outcome(G, probability)
     advantage = np.array(COMPILED[case](jnp.array(outcomes), k=k))
