@@ -9,7 +9,7 @@ from rljax.ops.surrogate import clipped
 from rljax.ops.weights import sequence_mean
 
 
-def pass_at_k(*, k: int = 4, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
+def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
     """Pass@k training (arXiv:2508.10751): GRPO of subsets of k responses, whose reward is their best, all subsets at once.
 
     ::
@@ -18,7 +18,7 @@ def pass_at_k(*, k: int = 4, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
         A_i = mean over the subsets I of k with i of (R_I - mean R) / std R      R_I = 1 if a response of I is right, else 0
 
     Args:
-        k: responses in a subset, from 1 to G; the paper varies it.
+        k: responses in a subset, from 1 to G; 2 fits every group, the paper varies it.
         clip: ε = 0.2, PPO's.
         eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
 

@@ -9,7 +9,7 @@ from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import sequence_sum
 
 
-def pkpo(*, k: int = 4) -> Algorithm:
+def pkpo(*, k: int = 2) -> Algorithm:
     """PKPO (arXiv:2505.15201, Eq. 33): REINFORCE on what a response adds to the best of k.
 
     ::
@@ -17,7 +17,8 @@ def pkpo(*, k: int = 4) -> Algorithm:
         ∇J = Σ_i s_i ∇ log π(o_i | q)      s_i = (1/C(G, k)) Σ_{|I| = k, i ∈ I} (max_{j ∈ I} r_j - max_{j ∈ I∖i} r_j)
 
     Args:
-        k: responses of which the best counts, from 2 to G; the paper compares 2, 4 and 8, and anneals it. k = 1 is `rloo`.
+        k: responses of which the best counts, from 2 to G; 2 fits every group, the paper compares 2, 4 and 8 and anneals it.
+            For k = 1 there is `rloo`.
 
     Deviations: none known. The estimator of the least variance is taken; `rljax.ops.pass_at_k` has the paper's two others. It is
     on-policy: take one update a rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π);

@@ -20,8 +20,8 @@ def adaptive_kl_coefficient(
         e = clip((KL - KL_target) / KL_target, -bound, bound)        β' = β (1 + K_β e)
 
     Args:
-        coefficient: β of the last update, not negative, in the reward's unit a nat.
-        divergence: KL(π ‖ π_ref) of the last rollout, nats a response, or whatever the target counts.
+        coefficient: β of the last update, a number (shape `[]`), not negative, in the reward's unit a nat.
+        divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), nats a response, or what the target counts.
         target: KL_target, positive, in the unit of `divergence`.
         gain: K_β = 0.1 (Section 2.2), not negative. Codes with a horizon h and a batch of n responses have n / h in its place.
         bound: 0.2 (Section 2.2): largest relative error that counts, not negative.

@@ -37,8 +37,8 @@ DEFAULTS = {
     "max_rl": {"eps": 0.0},
     "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, **OVER_BATCH},
     "opo": {},
-    "pass_at_k": {"k": 4, "clip": 0.2, "eps": 1e-6},
-    "pkpo": {"k": 4},
+    "pass_at_k": {"k": 2, "clip": 0.2, "eps": 1e-6},
+    "pkpo": {"k": 2},
     "ppo": {
         "clip": 0.2,
         "gamma": 1.0,

@@ -148,6 +148,7 @@ def test_a_mix_needs_to_know_how_far_the_training_is():
 
 NEEDS = {
     "dapo_grpo": {"behaviour_entropy"},
+    "forking_tokens": {"behaviour_entropy"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
     "open_reasoner_zero": {"values"},

@@ -39,7 +39,7 @@ def rollout(x64):
 
 
 def moved(rollout):
-    return (rollout.behaviour_logp + 0.4 * DRAWN["shift"]).reshape(-1, T)
+    return (rollout.behaviour_logp + 0.4 * DRAWN["shift"][: len(rollout.mask)]).reshape(-1, T)
 
 
 def compiled(function):

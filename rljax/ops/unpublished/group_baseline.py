@@ -52,8 +52,8 @@ def weighted_centered(
         [1.5, -1.5, -1.5]
 
     Source:
-        unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are one equation. Published: with lengths
-        as weights, `rljax.ops.baseline.length_weighted_centered`; for the same job `leave_one_out` of `rljax.ops.group`.
+        unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are one equation. Published for the same
+        job: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose weights are lengths.
     """
     member = group_members(rewards, valid)
     check_floating(weights=weights)
@@ -89,8 +89,8 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. The published estimator
-        weighs a baseline by the length itself, not by its inverse root: `rljax.ops.baseline.length_weighted_centered`.
+        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. Published for the same
+        job: `rljax.ops.baseline.length_weighted_centered`, which weighs by the length itself and not by its inverse root.
     """
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
