@@ -20,7 +20,7 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
         A_i = (r_i - mean r) / (standard deviation of these differences in the batch)
 
     Args:
-        cap: ε_max = 5; the paper finds 4, 5 and 8 alike.
+        cap: ε_max = 5; the paper finds little difference between 4 and 8.
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 

@@ -118,8 +118,8 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
     """Reward less the mean of its group, over that mean: a hard prompt weighs as the inverse of its pass rate.
 
     For rewards of 0 and 1, REINFORCE with it climbs log p(correct) instead of p(correct), as far as G responses can tell: its
-    expectation is the gradient of Σ_{k<G} pass@k / k, and log p is the same series without an end. That counts a group without a
-    correct response as 0.
+    expectation is the gradient of Σ_{k<G} pass@k / k, and log p is the same series without an end. (Without the mean subtracted it
+    would include k = G: the baseline is missing in groups without a correct response, whose advantages are 0.)
 
     ::
 

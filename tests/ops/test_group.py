@@ -159,6 +159,8 @@ def test_mean_normalized_climbs_the_truncated_log_of_the_pass_rate(probability, 
     pass_at_k_slopes = [k * wrong ** (k - 1) * probability * wrong for k in range(1, size)]
     expected = sum(slope / k for k, slope in enumerate(pass_at_k_slopes, 1))
     np.testing.assert_allclose((chance * estimate).sum(), expected, rtol=1e-12)
+    raw = (outcomes / np.maximum(outcomes.mean(-1, keepdims=True), 1e-9) * (outcomes - probability)).mean(-1)
+    np.testing.assert_allclose((chance * raw).sum(), expected + wrong ** (size - 1) * probability * wrong, rtol=1e-12)
 
 
 STEP_ENDS = hnp.arrays(bool, (2, 2, T))
