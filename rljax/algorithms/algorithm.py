@@ -50,7 +50,7 @@ class Rollout(NamedTuple, Generic[Data]):
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
-    """Entropy of the policy that sampled, at each token, nats; for algorithms with an exploration bonus."""
+    """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
 
 
 @documented
@@ -171,20 +171,20 @@ class Algorithm(NamedTuple):
     critic: Critic | None = None
     """Credit from a value function."""
     token_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(token rewards, mask) -> advantage of each token, with neither group nor critic."""
+    """(token rewards, mask) -> advantage of each token, without a critic."""
     step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
     """(step rewards, step ends) -> advantage of each token."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus."""
+    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
     """Unshaped rewards of an optimiser batch -> factor of its surrogate's weights."""
     correction: Correction | None = None
     """Factor of each weight, where the sampling engine computes other log-probabilities."""
-    off_policy_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
-    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts: a mask that depends on the policy
-    that is trained. It sees whole rows and leaves weights and terms as they are."""
+    surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees whole rows, may
+    depend on the policy that is trained, and leaves weights and terms as they are."""
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None

@@ -40,9 +40,9 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
 
 def _trained_on(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
     """The tokens whose surrogate counts."""
-    if algorithm.off_policy_mask is None:
+    if algorithm.surrogate_mask is None:
         return batch.mask
-    return batch.mask & algorithm.off_policy_mask(jax.lax.stop_gradient(inputs), batch.advantage, batch.mask)
+    return batch.mask & algorithm.surrogate_mask(jax.lax.stop_gradient(inputs), batch.advantage, batch.mask)
 
 
 @in_float32
@@ -53,7 +53,7 @@ def loss(
 
     ::
 
-        L = -Σ_bt w_bt M_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt        M = off_policy_mask, or 1
+        L = -Σ_bt w_bt M_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt        M = surrogate_mask, or 1
 
     Args:
         algorithm: the record of functions that prepared the batch.
@@ -106,8 +106,8 @@ def loss(
         ratio=(batch.token_share * jnp.exp(log_ratio)).sum(),
         entropy=None if inputs.entropy is None else (batch.token_share * inputs.entropy).sum(),
         terms=terms,
-        off_policy_masked=None
-        if algorithm.off_policy_mask is None
+        surrogate_masked=None
+        if algorithm.surrogate_mask is None
         else jnp.where(batch.mask & ~trained, batch.token_share, 0.0).sum(),
     )
 

@@ -27,7 +27,7 @@ class LossMetrics(NamedTuple):
     """Mean entropy, nats a token; None where the loss was called without entropies."""
     terms: dict[str, Float[Array, ""]]
     """Weighted sum of each further term of the loss, before its coefficient, by the term's name."""
-    off_policy_masked: Float[Array, ""] | None = None
+    surrogate_masked: Float[Array, ""] | None = None
     """Share of tokens whose surrogate the off-policy mask leaves out; None where there is none."""
 
     def numbers(self) -> dict[str, float]:
@@ -43,7 +43,7 @@ class LossMetrics(NamedTuple):
         """
         if float(self.share) == 0:
             return {}
-        names = ("loss", "clip_fraction", "kl", "ratio", "entropy", "off_policy_masked")
+        names = ("loss", "clip_fraction", "kl", "ratio", "entropy", "surrogate_masked")
         values = {name: value for name, value in self._asdict().items() if name in names and value is not None}
         return {name: float(value) for name, value in (values | self.terms).items()}
 

@@ -25,7 +25,7 @@ _WHY = {
     "values": "the algorithm has a critic",
     "step_rewards": "the algorithm is supervised step by step",
     "step_end": "the algorithm is supervised step by step",
-    "behaviour_entropy": "the algorithm has an exploration bonus",
+    "behaviour_entropy": "the algorithm explores by the entropy of the policy that sampled",
 }
 
 

@@ -2,8 +2,8 @@
 
 One rule holds for the dtype of every equation. It computes in float32 at least: `in_float32` widens bfloat16 and float16, and
 what comes back stays wide, so float16 and bfloat16 in mean float32 out, and float64 in means float64 out. The gradient of an
-argument has that argument's dtype. Two functions return the dtype of what they update: `divergence.ema_update` that of the
-reference, `weights.overlong_filter` that of the mask.
+argument has that argument's dtype. Three functions return the dtype of what they update: `divergence.ema_update` and
+`reference.reset_reference` that of the reference, `weights.overlong_filter` that of the mask.
 """
 
 import functools

@@ -42,7 +42,7 @@ METRICS = (
     Metric("kl", "KL", "nats/token", ".4f"),
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
     Metric("correction_cut", "cut by correction", "%", ".2f", 100.0),
-    Metric("off_policy_masked", "off-policy masked", "%", ".2f", 100.0),
+    Metric("surrogate_masked", "off-policy masked", "%", ".2f", 100.0),
     Metric("explained_variance", "explained variance", "", ".3f"),
     Metric("value_loss", "value loss", "", ".4f"),
     Metric("advantage_correlation", "credit correlation", "", ".3f"),

@@ -64,11 +64,11 @@ def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """
     settings = config.algorithm
     if settings.off_policy_delta is not None:
-        if algorithm.off_policy_mask is not None:
+        if algorithm.surrogate_mask is not None:
             raise InputError(
                 f"off_policy_delta={settings.off_policy_delta}: the algorithm has an off-policy mask already; leave it out."
             )
-        algorithm = algorithm._replace(off_policy_mask=off_policy_mask(settings.off_policy_delta))
+        algorithm = algorithm._replace(surrogate_mask=off_policy_mask(settings.off_policy_delta))
     if settings.correction == "none":
         return algorithm
     if algorithm.correction is not None:

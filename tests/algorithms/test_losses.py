@@ -291,7 +291,7 @@ def test_the_weighted_penalty_counts_from_the_policy_that_sampled(rollout):
 
 def test_the_off_policy_mask_leaves_out_the_surrogate_alone(rollout):
     plain = BY_NAME["rloo"](beta=0.0)._replace(terms=kl_to_reference(0.5))
-    masked = plain._replace(off_policy_mask=off_policy_mask(0.4))
+    masked = plain._replace(surrogate_mask=off_policy_mask(0.4))
     full = rollout._replace(ref_logp=draw(8), policy_logp=draw(7))
     logp = rows(rollout.behaviour_logp) - jnp.asarray([0.5, 0.1, 0.5, 0.5])[:, None]
     batch = prepare(plain, full)
@@ -299,9 +299,9 @@ def test_the_off_policy_mask_leaves_out_the_surrogate_alone(rollout):
     (total, metrics), slope = jax.value_and_grad(lambda x: loss(masked, x, batch), has_aux=True)(logp)
     # Responses 0 and 3 were right, 1 and 2 wrong; of the wrong ones the policy has moved away from the third alone.
     assert np.sign(np.asarray(batch.advantage)[:, 0]).tolist() == [1, -1, -1, 1]
-    np.testing.assert_allclose(metrics.off_policy_masked, 3 / 8)
-    assert whole.off_policy_masked is None
-    assert "off_policy_masked" in metrics.numbers()
+    np.testing.assert_allclose(metrics.surrogate_masked, 3 / 8)
+    assert whole.surrogate_masked is None
+    assert "surrogate_masked" in metrics.numbers()
     np.testing.assert_allclose(metrics.terms["reference_kl"], whole.terms["reference_kl"])
     left = batch._replace(weights=batch.weights.at[2].set(0.0))
     expected, expected_slope = jax.value_and_grad(lambda x: loss(plain, x, left)[0])(logp)

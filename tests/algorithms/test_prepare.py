@@ -62,7 +62,11 @@ def grouped(x):
         ("vapo_grpo", "values", r"rollout\.values must be given"),
         ("grpo_process", "step_rewards", r"rollout\.step_rewards must be given: the algorithm is supervised step by step"),
         ("grpo_process", "step_end", r"rollout\.step_end must be given: the algorithm is supervised step by step"),
-        ("dapo_grpo", "behaviour_entropy", r"rollout\.behaviour_entropy must be given: .* an exploration bonus; got None"),
+        (
+            "dapo_grpo",
+            "behaviour_entropy",
+            r"rollout\.behaviour_entropy must be given: .* entropy of the policy that sampled; got None",
+        ),
     ],
 )
 def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, missing, message):
@@ -145,6 +149,7 @@ def test_a_mix_needs_to_know_how_far_the_training_is():
 
 NEEDS = {
     "dapo_grpo": {"behaviour_entropy"},
+    "forking_tokens": {"behaviour_entropy"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
     "open_reasoner_zero": {"values"},

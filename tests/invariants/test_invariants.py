@@ -34,9 +34,14 @@ EMPTY = (1, 2)  # a response without a token, which has a reward and is compared
 OPTIONS = {
     "dapo": {"max_length": 6, "cache": 4},
     "dapo_grpo": {"beta": 0.5},
+    "dppo": {"threshold": 0.05, "cap": 1.3},
     "dr_grpo": {"max_length": 6},
+    "forking_tokens": {"share": 0.45, "max_length": 6, "cache": 4},
     "gspo": {"clip_low": 0.1, "clip_high": 0.1},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.1},
+    "luspo": {"clip_low": 0.1, "clip_high": 0.1},
+    "pass_at_k": {"k": 2},
+    "pkpo": {"k": 3},
     "ppo": {"beta": 0.1, "entropy": 0.01, "dual_clip": 1.5},
     "reinforce_pp": {"beta": 0.1},
     "reinforce_pp_baseline": {"beta": 0.1},
@@ -63,14 +68,17 @@ CORRECTED = {
 }
 OFF_POLICY = "vc_ppo, masked off-policy"
 CASES |= CORRECTED
-CASES[OFF_POLICY] = CASES["vc_ppo"]._replace(off_policy_mask=off_policy_mask(0.05), terms=importance_weighted_kl(0.5))
+CASES[OFF_POLICY] = CASES["vc_ppo"]._replace(surrogate_mask=off_policy_mask(0.05), terms=importance_weighted_kl(0.5))
 
 # Their statistics are of the rollout, not of a mini-batch.
 BATCH_GLOBAL = {
     "dapo_grpo": "the bonus is centred over the rollout",
+    "forking_tokens": "the threshold of the entropy is the rollout's",
+    "lite_ppo": "the standard deviation is the rollout's",
     "open_reasoner_zero": "advantages are normalised over the rollout",
     "reinforce_pp": "advantages are normalised over the rollout",
     "reinforce_pp_baseline": "advantages are normalised over the rollout",
+    "scale_rl": "the standard deviation is the rollout's",
     "t1": "the KL's mean is over the rollout",
 }
 
@@ -225,7 +233,7 @@ def test_every_correction_cuts_some_tokens(name):
 
 
 def test_the_off_policy_mask_leaves_out_some_tokens(case):
-    share = case.result.metrics[0].off_policy_masked
+    share = case.result.metrics[0].surrogate_masked
     assert (share is not None) == (case.name == OFF_POLICY)
     assert share is None or 0 < share < 0.9
 

@@ -68,6 +68,15 @@ CALLS = {
     "group.group_centered": {"rewards": REWARDS, "valid": VERDICTS},
     "group.group_normalized": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
     "group.leave_one_out": {"rewards": REWARDS, "valid": VERDICTS},
+    "group.mean_normalized": {"rewards": REWARDS, "eps": 0.0, "valid": VERDICTS},
+    "pass_at_k.pass_at_k_credit": {"rewards": REWARDS, "k": 2, "valid": VERDICTS},
+    "pass_at_k.pass_at_k_leave_one_out": {"rewards": REWARDS, "k": 1, "valid": VERDICTS},
+    "pass_at_k.pass_at_k_marginal": {"rewards": REWARDS, "k": 2, "valid": VERDICTS},
+    "pass_at_k.pass_at_k_normalized": {"rewards": REWARDS, "k": 1, "threshold": 0.3, "eps": 1e-6, "valid": VERDICTS},
+    "baseline.length_weighted_centered": {"rewards": REWARDS, "lengths": 10 * RATES, "valid": VERDICTS},
+    "baseline.length_weighted_returns": {"token_rewards": X, "mask": MASK},
+    "baseline.greedy_centered": {"rewards": REWARDS, "greedy_reward": RATES[:, 0]},
+    "baseline.optimal_token_baseline": {"returns": X, "logp": Y, "square_sum": -Z / 4, "mask": MASK},
     "unpublished.group_baseline.weighted_centered": {"rewards": REWARDS, "weights": RATES, "valid": VERDICTS},
     "unpublished.group_baseline.length_quality": {"lengths": LENGTHS},
     "unpublished.group_baseline.confidence_quality": {"logp": X, "mask": MASK},
@@ -95,6 +104,9 @@ CALLS = {
     "unpublished.group_baseline.hierarchical": {"rewards": REWARDS, "types": IDS, "local_weight": 0.7, "valid": VERDICTS},
     "batch.batch_normalized": {"advantage": X, "mask": MASK, "eps": 1e-8, "ddof": 0},
     "batch.batch_normalized_rewards": {"rewards": REWARDS, "eps": 1e-8, "ddof": 0, "valid": VERDICTS},
+    "batch.centered_over_reward_std": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
+    "batch.centered_over_advantage_std": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
+    "batch.decoupled_normalized": {"scores": X, "weights": LENGTHS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
     "batch.gpg_scale": {"rewards": REWARDS, "valid": VERDICTS},
     "unpublished.mixture.mix_advantages": {"first": X, "second": Y, "weight": 0.5},
     "unpublished.mixture.with_exploration_bonus": {"advantage": X, "bonus": Y, "beta": 0.1},
@@ -111,6 +123,14 @@ CALLS = {
         **{"td": X, "complexity": Y, "mask": MASK, **OFFSET},
         **{"beta": 0.1, "max_complexity": 2.0, "chunk": 2},
     },
+    "off_policy.whole_response_token_log_ratio": {"logp": X, "old_logp": Y, "mask": MASK},
+    "off_policy.gamma_weighted": {
+        **{"log_ratio": X / 4, "advantage": Y, "power_positive": 2.0, "decay_positive": 3.0},
+        **{"power_negative": 3.0, "decay_negative": 2.0},
+    },
+    "off_policy.binary_total_variation": {"logp": X, "old_logp": Y},
+    "off_policy.binary_kl": {"logp": X, "old_logp": Y},
+    "off_policy.in_trust_region": {"log_ratio": X, "advantage": Y, "divergence": -Z, "threshold": 0.2},
     "preference.bradley_terry_loss": {"chosen": X, "rejected": Y, "margin": 0.1},
     "direct_preference.implicit_reward": {"logp": X, "ref_logp": Y, "beta": 0.1},
     "direct_preference.dpo_loss": {**FOUR, "beta": 0.5},
@@ -143,6 +163,11 @@ CALLS = {
     "correction.geometric_rejection": {**PAIR, "low": 0.7, "high": 1.4},
     "correction.ratio_outside_bounds": {"log_ratio": X, "mask": MASK, "low": 0.5, "high": 5.0},
     "correction.off_policy_sequence_mask": {"logp": X, "old_logp": Y, "advantage": Z + 1, "mask": MASK, "delta": 0.1},
+    "reference.adaptive_kl_coefficient": {
+        **{"coefficient": 0.5, "divergence": 9.0, "target": 6.0},
+        **{"gain": 0.1, "bound": 0.2},
+    },
+    "reference.reset_reference": {"reference": X, "params": Y, "step": np.array(4), "period": 2},
     "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
     "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
     "regularise.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
@@ -178,6 +203,14 @@ CALLS = {
     "surrogate.cispo": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
     "surrogate.sapo": {"log_ratio": X / 4, "advantage": Y, "tau_positive": 1.0, "tau_negative": 1.05},
     "surrogate.gmpo": {"log_ratio": X / 4, "advantage": Y, "mask": MASK, "clip": 0.4},
+    "token_choice.high_entropy_tokens": {"entropy": -X, "mask": MASK, "share": 0.3},
+    "token_choice.only_high_entropy": {"advantage": Y, "entropy": -X, "mask": MASK, "share": 0.3},
+    "token_choice.token_covariance": {"logp": X, "advantage": Y, "mask": MASK},
+    "token_choice.kl_cov_tokens": {"covariance": X, "mask": MASK, "share": 0.3},
+    "token_choice.clip_cov_tokens": {
+        **{"covariance": X, "draw": -Z / 4, "mask": MASK},
+        **{"lower": -3.0, "upper": 3.0, "share": 0.3},
+    },
     "value.value_loss": {"values": X, "returns": Y, "mask": MASK},
     "value.clipped_value_loss": {"values": X, "old_values": Z, "returns": Y, "mask": MASK, "clip": 0.2},
     "value.explained_variance": {"values": X, "returns": Y, "mask": MASK},
@@ -199,11 +232,13 @@ CALLS = {
 MASKS = {"mask", "valid", "step_end"}
 # Legal: any number of leading axes, and any length of an axis that no other argument shares.
 ANY_SHAPE = {
+    ("reference.reset_reference", "step"),
     ("categorical.two_hot", "target"),
     ("categorical.hl_gauss", "target"),
     ("unpublished.length.length_bins", "lengths"),
 }
 ANY_LAST_AXIS = {
+    ("baseline.greedy_centered", "rewards"),
     ("categorical.two_hot", "support"),
     ("categorical.hl_gauss", "support"),
     ("gae.rewards_at_last_token", "mask"),
@@ -239,7 +274,12 @@ def test_the_table_is_whole():
 
 
 # Numbers that are as much an operand of the equation as its arrays.
-OPERANDS = {("categorical.c51_projection", "discount"), ("unpublished.mixture.mix_values", "weight")}
+OPERANDS = {
+    ("categorical.c51_projection", "discount"),
+    ("reference.adaptive_kl_coefficient", "coefficient"),
+    ("reference.adaptive_kl_coefficient", "divergence"),
+    ("unpublished.mixture.mix_values", "weight"),
+}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -254,9 +294,11 @@ def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
 
 
 # Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py`, `test_surrogate.py` and
-# `test_direct_preference.py` say what it is.
+# `test_off_policy.py` and `test_direct_preference.py` say what it is.
 STOPPED = {
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
+    "off_policy.gamma_weighted": {"log_ratio"},
+    "off_policy.whole_response_token_log_ratio": {"logp", "old_logp"},
     "ratio.sequence_token_log_ratio": {"logp", "old_logp"},
     "surrogate.cispo": {"log_ratio"},
 }

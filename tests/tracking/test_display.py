@@ -19,7 +19,7 @@ METRIC_VALUES = {
     "kl": 0.00567,
     "clip_fraction": 0.0123,
     "correction_cut": 0.0345,
-    "off_policy_masked": 0.0678,
+    "surrogate_masked": 0.0678,
     "explained_variance": 0.4567,
     "value_loss": 0.03214,
     "advantage_correlation": 0.2345,

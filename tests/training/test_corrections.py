@@ -46,7 +46,7 @@ def test_two_steps_with_every_correction(name, tmp_path):
     for row in rows:
         assert 0 <= row["correction_cut"] <= 1
         assert np.isfinite(row.get("loss", 0.0))
-    assert "off_policy_masked" not in rows[0]
+    assert "surrogate_masked" not in rows[0]
     saved = json.loads((result.run / "config.json").read_text())
     assert saved["algorithm"]["correction"] == name
 
@@ -61,13 +61,13 @@ def test_where_every_response_is_rejected_nothing_is_updated(tmp_path):
 def test_two_steps_with_the_off_policy_mask(tmp_path):
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), off_policy_delta=0.0), even_length)
     rows = rl_rows(result.run)
-    assert all(0 <= row["off_policy_masked"] <= 1 for row in rows)
-    assert any(row["off_policy_masked"] > 0 for row in rows), "top-k makes the sampler likelier than the learner everywhere"
+    assert all(0 <= row["surrogate_masked"] <= 1 for row in rows)
+    assert any(row["surrogate_masked"] > 0 for row in rows), "top-k makes the sampler likelier than the learner everywhere"
     assert not any("correction_cut" in row for row in rows)
 
 
 def test_what_is_measured_is_drawn():
-    assert {"correction_cut", "off_policy_masked"} <= set(PANELS["rl"])
+    assert {"correction_cut", "surrogate_masked"} <= set(PANELS["rl"])
 
 
 def test_an_algorithm_of_ones_own_is_corrected_too():
@@ -75,8 +75,8 @@ def test_an_algorithm_of_ones_own_is_corrected_too():
     config = TINY.replace(correction="masked", correction_high=3.0, off_policy_delta=0.5)
     ours = corrected(own, config)
     assert ours.correction is not None
-    assert ours.off_policy_mask is not None
-    assert ours._replace(correction=None, off_policy_mask=None) == own
+    assert ours.surrogate_mask is not None
+    assert ours._replace(correction=None, surrogate_mask=None) == own
     assert corrected(own, TINY) == own
 
 
@@ -137,7 +137,7 @@ def test_one_correction_is_enough():
     with pytest.raises(InputError, match="correction='capped': the algorithm has a correction already"):
         corrected(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
     with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm has an off-policy mask already"):
-        corrected(BY_NAME["rloo"]()._replace(off_policy_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
+        corrected(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
 
 
 def test_an_infinite_bound_is_kept():

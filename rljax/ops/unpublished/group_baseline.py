@@ -54,7 +54,7 @@ def weighted_centered(
 
     Source:
         unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are one equation. Published for the same
-        job: `leave_one_out` and `group_normalized` of `rljax.ops.group`.
+        job: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose weights are lengths.
     """
     member = group_members(rewards, valid)
     check_floating(weights=weights)
@@ -91,8 +91,8 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. No published estimator weighs a
-        baseline by length; against a bias by length there is `rljax.ops.weights.constant_length`.
+        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. Published for the same
+        job: `rljax.ops.baseline.length_weighted_centered`, which weighs by the length itself and not by its inverse root.
     """
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
