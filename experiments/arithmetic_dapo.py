@@ -9,10 +9,11 @@ Command:
     rljax train                                   (this file is its default)
     python experiments/arithmetic_dapo.py         (the same)
 
-Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1, which gives the same z-scores in a group; the
-model has 0.3 million parameters and starts from random weights, so learning rate, batch and lengths differ; the warm start
-replaces pretraining; each rollout has 2 updates instead of 16. The critic's settings apply only to algorithms with a critic, such
-as vapo.
+Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1. The z-scores in a group are the same only while
+no response is overlong: the penalty of up to -1 is then the whole distance between right and wrong, not half of it. (Of two right
+answers among four, one with half the penalty gets the advantage 0.26 and the other 1.31, instead of 0.61 and 1.09.) The model has
+0.3 million parameters and starts from random weights, so learning rate, batch and lengths differ; the warm start replaces
+pretraining; each rollout has 2 updates instead of 16. The critic's settings apply only to algorithms with a critic, such as vapo.
 """
 
 import rljax

@@ -1,4 +1,4 @@
-"""Preference pairs whose order is easy to learn: of two digit strings the longer one is preferred."""
+"""Preference pairs whose order is easy to learn: the longer of two digit strings, or the one with even digits."""
 
 import random
 
@@ -19,3 +19,13 @@ def digit_pairs(count, seed):
 def texts(pairs):
     """Prompts and responses of pairs, preferred ones first."""
     return [pair.prompt for pair in pairs] * 2, [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+
+
+def even_pairs(count, seed):
+    """Pairs of strings of four digits, of which the one with even digits is preferred."""
+    rng = random.Random(seed)
+
+    def drawn(digits):
+        return "".join(rng.choice(digits) for _ in range(4))
+
+    return [Preference(f"{rng.randrange(1000)}=", drawn("02468"), drawn("13579")) for _ in range(count)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, parse, starting_config
 from rljax.training.config import SumsConfig, TrainConfig
 
@@ -117,6 +118,10 @@ def test_algorithms_are_listed_with_their_options(capsys):
     said = capsys.readouterr().out
     assert "DAPO (arXiv:2503.14476" in said
     assert "clip_high=0.28" in said
+    assert "--correction masked" in said
+    assert "--correction-low 0.5 --correction-high 5" in said
+    assert main(["algorithms", "dapo"]) == 0
+    assert "--correction" not in capsys.readouterr().out
 
 
 def test_equations_are_listed_and_looked_up(capsys):
@@ -153,6 +158,16 @@ def test_help_explains_every_option(command, capsys):
     assert f"rljax {command}" in capsys.readouterr().out
 
 
+def test_help_names_the_corrections(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = capsys.readouterr().out
+    for flag in ("--correction ", "--correction-low ", "--correction-high ", "--off-policy-delta "):
+        assert flag in said
+    for name in CORRECTIONS:
+        assert f"'{name}'" in said
+
+
 def test_help_names_every_command(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out
@@ -162,8 +177,10 @@ def test_help_names_every_command(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, eval"),
+        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, preference, eval"),
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
+        (("train", "--correction", "clipped"), "correction 'clipped' is unknown; choose one of none, capped"),
+        (("train", "--correction", "two_sided"), "two_sided needs correction_low"),
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
         (("train", "--resume", "./nowhere"), "nowhere"),

@@ -3,32 +3,44 @@
 from collections.abc import Callable
 
 from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout, Term, TermInputs
+from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Critic, Past, Rollout, Term, TermInputs
 from rljax.algorithms.cispo import cispo
 from rljax.algorithms.dapo import dapo, dapo_grpo
+from rljax.algorithms.dppo import dppo
 from rljax.algorithms.dr_grpo import dr_grpo
+from rljax.algorithms.forking_tokens import forking_tokens
 from rljax.algorithms.gepo import gepo
 from rljax.algorithms.gmpo import gmpo
 from rljax.algorithms.gpg import gpg
 from rljax.algorithms.grpo import grpo, grpo_process
 from rljax.algorithms.gspo import gspo, gspo_token
+from rljax.algorithms.lite_ppo import lite_ppo
 from rljax.algorithms.losses import loss, value_loss
+from rljax.algorithms.luspo import luspo
+from rljax.algorithms.max_rl import max_rl
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_variance_of
 from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
+from rljax.algorithms.opo import opo
+from rljax.algorithms.pass_at_k import pass_at_k
+from rljax.algorithms.pkpo import pkpo
 from rljax.algorithms.ppo import ppo
 from rljax.algorithms.preparation import prepare, response_rewards
 from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from rljax.algorithms.rloo import rloo
 from rljax.algorithms.sapo import sapo
+from rljax.algorithms.scale_rl import scale_rl
 from rljax.algorithms.t1 import t1
 from rljax.algorithms.vapo import vapo, vapo_grpo
 from rljax.algorithms.vc_ppo import vc_ppo
+from rljax.algorithms.vespo import vespo
 
 BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "cispo": cispo,
     "dapo": dapo,
     "dapo_grpo": dapo_grpo,
+    "dppo": dppo,
     "dr_grpo": dr_grpo,
+    "forking_tokens": forking_tokens,
     "gepo": gepo,
     "gmpo": gmpo,
     "gpg": gpg,
@@ -36,16 +48,24 @@ BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "grpo_process": grpo_process,
     "gspo": gspo,
     "gspo_token": gspo_token,
+    "lite_ppo": lite_ppo,
+    "luspo": luspo,
+    "max_rl": max_rl,
     "open_reasoner_zero": open_reasoner_zero,
+    "opo": opo,
+    "pass_at_k": pass_at_k,
+    "pkpo": pkpo,
     "ppo": ppo,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "rloo": rloo,
     "sapo": sapo,
+    "scale_rl": scale_rl,
     "t1": t1,
     "vapo": vapo,
     "vapo_grpo": vapo_grpo,
     "vc_ppo": vc_ppo,
+    "vespo": vespo,
 }
 
 __all__ = [
@@ -53,6 +73,7 @@ __all__ = [
     "BY_NAME",
     "Algorithm",
     "Batch",
+    "Correction",
     "Critic",
     "LossMetrics",
     "Past",

@@ -50,7 +50,7 @@ class Rollout(NamedTuple, Generic[Data]):
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
-    """Entropy of the policy that sampled, at each token, nats; for algorithms with an exploration bonus."""
+    """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
 
 
 @documented
@@ -75,6 +75,10 @@ class TermInputs(NamedTuple):
     """Log-probability under the reference policy, nats; None where the rollout has none."""
     policy_logp: Float[Array, "B T"]
     """Log-probability under the policy before the update, nats."""
+    old_logp: Float[Array, "B T"]
+    """Log of the importance ratio's denominator, nats; `policy_logp` itself unless the algorithm has a `denominator`."""
+    behaviour_logp: Float[Array, "B T"]
+    """Log-probability under the distribution that was sampled from, nats."""
 
 
 @documented
@@ -91,6 +95,16 @@ class Term(NamedTuple):
     """Rollout (its mask already that of the trained tokens) -> weights; None takes the surrogate's."""
     needs: str = "logp"
     """The field of `TermInputs` that it reads beside `logp`; "logp" when there is none."""
+
+
+@documented
+class Correction(NamedTuple):
+    """How tokens are weighed that the sampler found likelier, or less likely, than the learner does."""
+
+    weight: Callable[[Array, Array, Array], Float[Array, "P G T"]]
+    """(policy_logp, behaviour_logp, mask) -> factor of each token's weight."""
+    cut: Callable[[Array, Array, Array], Bool[Array, "P G T"]]
+    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio lies outside the bounds: capped, or left out."""
 
 
 @documented
@@ -157,17 +171,20 @@ class Algorithm(NamedTuple):
     critic: Critic | None = None
     """Credit from a value function."""
     token_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
-    """(token rewards, mask) -> advantage of each token, with neither group nor critic."""
+    """(token rewards, mask) -> advantage of each token, without a critic."""
     step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
     """(step rewards, step ends) -> advantage of each token."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus."""
+    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
     """Unshaped rewards of an optimiser batch -> factor of its surrogate's weights."""
-    correction: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(policy_logp, behaviour_logp, mask) -> factor of each weight, where the sampling engine computes other log-probabilities."""
+    correction: Correction | None = None
+    """Factor of each weight, where the sampling engine computes other log-probabilities."""
+    surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees whole rows, may
+    depend on the policy that is trained, and leaves weights and terms as they are."""
     reference_rate: float = 0.0
     """Share of the policy's parameters that the reference takes after each rollout's updates (`ops.divergence.ema_update`)."""
     group_size: int | None = None
@@ -212,12 +229,16 @@ class Batch(NamedTuple, Generic[Data]):
     """Log of the importance ratio's denominator, nats."""
     policy_logp: Float[Data, "B T"]
     """Log-probability under the policy before the update, nats."""
+    behaviour_logp: Float[Data, "B T"]
+    """Log-probability under the distribution that was sampled from, nats."""
     ref_logp: Float[Data, "B T"] | None
     """Log-probability under the reference policy, nats; None where the rollout has none."""
     term_weights: tuple[Float[Data, "B T"], ...]
     """Weights of each of the algorithm's terms."""
     token_share: Float[Data, "B T"]
     """1 / (trained tokens of the optimiser batch) on its trained tokens: averages over the batch are sums with it."""
+    correction_cut: Bool[Data, "B T"] | None = None
+    """Trained tokens that the correction capped or left out; None without a correction."""
     old_values: Float[Data, "B T"] | None = None
     """The critic's values at sampling; None without a critic, as the two below."""
     value_target: Float[Data, "B T"] | None = None

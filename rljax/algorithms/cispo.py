@@ -10,7 +10,7 @@ from rljax.ops.weights import token_mean
 
 
 def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """CISPO (arXiv:2506.13585, Section 3): REINFORCE under a clipped weight, so that no token loses its gradient.
+    """CISPO (arXiv:2506.13585, Eqs. 4-5): REINFORCE under a clipped weight, so that no token loses its gradient.
 
     ::
 
@@ -22,7 +22,9 @@ def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, 
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the token mean runs over the whole optimiser batch. The value of the objective is relative to the sampling
+    Deviations: Section 3.1 also takes dynamic sampling and the length penalty from DAPO; both are left out here, and are the
+    slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`) of `dapo`. The token mean runs over
+    the whole optimiser batch. The value of the objective is relative to the sampling
     policy's (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(

@@ -3,22 +3,26 @@
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.terms import kl_to_sampler
 from rljax.ops.group import group_centered
 from rljax.ops.ratio import group_expectation_log_denominator, sequence_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import sequence_mean
 
 
-def gepo(*, clip: float = 0.2) -> Algorithm:
+def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
     """GEPO (arXiv:2508.17850, Section 3): the importance weight's denominator is an expectation over the group.
 
     ::
 
-        J = (1/G) Σ_i min(w_i A_i, clip(w_i, 1-ε, 1+ε) A_i)      A_i = r_i - mean r
+        J = (1/G) Σ_i [min(w_i A_i, clip(w_i, 1-ε, 1+ε) A_i) - c (1/|o_i|) Σ_t k3_it]      A_i = r_i - mean r
         w_i = p_i / E      E = Σ_j q_j² / Σ_j q_j      p, q = exp((1/|o|) Σ_t log π(o_t)) of the learner, of the sampler
+        k3_it = q_it / p_it - log(q_it / p_it) - 1      p_it, q_it of a token
 
     Args:
         clip: ε = 0.2 (the authors' code; the paper defines the weight only).
+        sampler_kl: c, weight of the mean k3 to the sampler; 0 leaves it out. 0.005 in the recipes of the authors' code for
+            training at a delay; the argument's default there is 0.
 
     Deviations: p and q are length-normalised as in the authors' code; the paper's whole-response probabilities underflow
     (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). w is not 1 on-policy. Other settings of the paper: 8
@@ -30,5 +34,6 @@ def gepo(*, clip: float = 0.2) -> Algorithm:
         log_ratio=sequence_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=sequence_mean,
+        terms=kl_to_sampler(sampler_kl),
         group_size=8,
     )

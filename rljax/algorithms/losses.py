@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Term, TermInputs
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics
+from rljax.ops.arrays import in_float32
 from rljax.ops.categorical import categorical_cross_entropy
 from rljax.ops.divergence import k3
 from rljax.ops.masked import zero_outside
@@ -37,6 +38,14 @@ def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Fl
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
+def _trained_on(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
+    """The tokens whose surrogate counts."""
+    if algorithm.surrogate_mask is None:
+        return batch.mask
+    return batch.mask & algorithm.surrogate_mask(jax.lax.stop_gradient(inputs), batch.advantage, batch.mask)
+
+
+@in_float32
 def loss(
     algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
 ) -> tuple[Float[Array, ""], LossMetrics]:
@@ -44,7 +53,7 @@ def loss(
 
     ::
 
-        L = -Σ_bt w_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt
+        L = -Σ_bt w_bt M_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt        M = surrogate_mask, or 1
 
     Args:
         algorithm: the record of functions that prepared the batch.
@@ -74,13 +83,16 @@ def loss(
     _check_terms(algorithm, batch)
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
-    total = -(batch.weights * zero_outside(surrogate, batch.mask)).sum()
     inputs = TermInputs(
         logp=zero_outside(logp, batch.mask),
         entropy=None if entropy is None else zero_outside(entropy, batch.mask),
         ref_logp=batch.ref_logp,
         policy_logp=zero_outside(batch.policy_logp, batch.mask),
+        old_logp=zero_outside(batch.old_logp, batch.mask),
+        behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
     )
+    trained = _trained_on(algorithm, inputs, batch)
+    total = -(batch.weights * zero_outside(surrogate, trained)).sum()
     terms: dict[str, Float[Array, ""]] = {}
     for term, weights in zip(algorithm.terms, batch.term_weights, strict=True):
         terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
@@ -94,9 +106,13 @@ def loss(
         ratio=(batch.token_share * jnp.exp(log_ratio)).sum(),
         entropy=None if inputs.entropy is None else (batch.token_share * inputs.entropy).sum(),
         terms=terms,
+        surrogate_masked=None
+        if algorithm.surrogate_mask is None
+        else jnp.where(batch.mask & ~trained, batch.token_share, 0.0).sum(),
     )
 
 
+@in_float32
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import in_float32
 from rljax.records import documented
 
 
@@ -26,6 +27,8 @@ class LossMetrics(NamedTuple):
     """Mean entropy, nats a token; None where the loss was called without entropies."""
     terms: dict[str, Float[Array, ""]]
     """Weighted sum of each further term of the loss, before its coefficient, by the term's name."""
+    surrogate_masked: Float[Array, ""] | None = None
+    """Share of tokens whose surrogate the off-policy mask leaves out; None where there is none."""
 
     def numbers(self) -> dict[str, float]:
         """Python floats by name, the terms beside the others; empty for a batch without a trained token.
@@ -40,7 +43,7 @@ class LossMetrics(NamedTuple):
         """
         if float(self.share) == 0:
             return {}
-        names = ("loss", "clip_fraction", "kl", "ratio", "entropy")
+        names = ("loss", "clip_fraction", "kl", "ratio", "entropy", "surrogate_masked")
         values = {name: value for name, value in self._asdict().items() if name in names and value is not None}
         return {name: float(value) for name, value in (values | self.terms).items()}
 
@@ -77,6 +80,7 @@ class ValueMetrics(NamedTuple):
         return {"value_loss": float(self.loss), "value_explained_variance": float(explained_variance_of(self))}
 
 
+@in_float32
 def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
     """Explained variance from the sums that `value_loss` returns, added up over micro-batches.
 

@@ -3,32 +3,40 @@
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.algorithms.critic import squared_error
 from rljax.ops.batch import batch_normalized
 from rljax.ops.gae import gae, lambda_returns
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
+from rljax.ops.value import clipped_value_loss
 from rljax.ops.weights import token_mean
 
 
 def open_reasoner_zero(
-    *, clip: float = 0.2, gamma: float = 1.0, lambda_: float = 1.0, eps: float = 1e-8, ddof: int = 0
+    *,
+    clip: float = 0.2,
+    gamma: float = 1.0,
+    lambda_: float = 1.0,
+    value_clip: float = 0.2,
+    eps: float = 1e-8,
+    ddof: int = 0,
 ) -> Algorithm:
     """Open-Reasoner-Zero (arXiv:2503.24290, Section 2): PPO with λ = γ = 1, no KL, no entropy bonus.
 
     ::
 
         J = E_t min(ρ_t A'_t, clip(ρ_t, 1-ε, 1+ε) A'_t)      A'_t = (A_t - mean A) / std A      A_t = R - V_old_t
-        L_V = E_t ½ (V_t - R)²
+        L_V = E_t ½ max((V_t - R)², (clip(V_t, V_old_t ± c) - R)²)
 
     Args:
         clip: ε = 0.2.
         gamma: γ = 1.
         lambda_: λ = 1.
+        value_clip: c = 0.2 in the reward's unit (the authors' code; the paper does not mention it). Infinity turns it off.
         eps: added to the standard deviation of the rollout's advantages (unstated in the paper).
         ddof: of that standard deviation (unstated in the paper).
 
-    Deviations: none known. The mean and standard deviation are those of all tokens of the rollout. Other settings of the
+    Deviations: the authors' code averages both losses over the tokens of each of its rows first, and then over the rows; here
+    every token counts the same. The mean and standard deviation are those of all tokens of the rollout. Other settings of the
     paper: policy 1e-6 and critic 5e-6 (`learning_rate_ratio`), 50 warm-up steps of the learning rate, 128 prompts of 64
     responses, and for each update of the policy 12 of the critic (`updates`; give `prepare` as many `value_minibatches`).
     """
@@ -37,7 +45,7 @@ def open_reasoner_zero(
         critic=Critic(
             advantage=partial(gae, gamma=gamma, lambda_=lambda_),
             target=partial(lambda_returns, gamma=gamma, lambda_=lambda_),
-            loss=squared_error,
+            loss=partial(clipped_value_loss, clip=value_clip),
             learning_rate_ratio=5.0,
             updates=12,
         ),

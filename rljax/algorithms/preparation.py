@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout
+from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
 from rljax.ops.masked import count_tokens, zero_outside
@@ -24,7 +25,7 @@ _WHY = {
     "values": "the algorithm has a critic",
     "step_rewards": "the algorithm is supervised step by step",
     "step_end": "the algorithm is supervised step by step",
-    "behaviour_entropy": "the algorithm has an exploration bonus",
+    "behaviour_entropy": "the algorithm explores by the entropy of the policy that sampled",
 }
 
 
@@ -102,6 +103,7 @@ def _rewards(
     return rewards + penalty.sum(-1), token_rewards + penalty
 
 
+@in_float32
 def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> Float[Array, "P G"]:
     """Rewards by which the responses of a rollout are compared: shaped by length, less the KL penalty.
 
@@ -217,7 +219,7 @@ def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, 
     weights = _for_each_minibatch(rollout, minibatches, weigh)
     if algorithm.correction is None:
         return weights
-    return weights * algorithm.correction(policy_logp, rollout.behaviour_logp, rollout.mask)
+    return weights * algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
 
 
 def _term_weights(algorithm: Algorithm, trained: Rollout[Array], minibatches: int) -> tuple[Float[Array, "P G T"], ...]:
@@ -247,6 +249,7 @@ def _critic_data(
     }
 
 
+@in_float32
 def prepare(
     algorithm: Algorithm,
     rollout: Rollout[Array] | Rollout[np.ndarray],
@@ -301,9 +304,13 @@ def prepare(
         weights=_weights(algorithm, trained, policy_logp, minibatches),
         old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
         policy_logp=policy_logp,
+        behaviour_logp=zero_outside(rollout.behaviour_logp, rollout.mask),
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
         term_weights=_term_weights(algorithm, trained, minibatches),
         token_share=_for_each_minibatch(trained, minibatches, lambda part: token_mean(part.mask)),
+        correction_cut=None
+        if algorithm.correction is None
+        else algorithm.correction.cut(policy_logp, trained.behaviour_logp, trained.mask),
         **_critic_data(algorithm.critic, rollout, trained, token_rewards, value_minibatches),
     )
     return jax.lax.stop_gradient(jax.tree.map(lambda x: x.reshape(prompts * group, length), batch))

@@ -24,10 +24,11 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
     Args:
         clip: ε = 0.2, PPO's.
         beta: β of the KL penalty in the reward; 0 leaves it and the reference model out.
-        eps: added to the standard deviation (unstated in the paper).
+        eps: ε, added to the standard deviation; version 9 prints it without a number (Eqs. 5 and 7).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the expectation over tokens is a token mean over the optimiser batch.
+    Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
+    the optimiser batch counts the same.
     """
     return Algorithm(
         advantage=None,
@@ -51,10 +52,11 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
     Args:
         clip: ε = 0.2, PPO's.
         beta: β of the KL penalty in the loss, k2 as in the paper; 0 leaves it and the reference model out.
-        eps: added to the standard deviation (unstated in the paper).
+        eps: ε, added to the standard deviation; version 9 prints it without a number (Eqs. 5 and 7).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: the expectation over tokens is a token mean over the optimiser batch. Each response enters mean and std once
+    Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
+    the optimiser batch counts the same. Each response enters mean and std once
     for every token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """
     return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(

@@ -9,7 +9,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def rloo(*, beta: float = 0.0) -> Algorithm:
-    """RLOO (arXiv:2402.14740, Section 3.2): a response is one action.
+    """RLOO (arXiv:2402.14740, Section 2.3): a response is one action.
 
     ::
 

@@ -1,4 +1,4 @@
-"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651)."""
+"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), after descriptions: its equations were not found."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ def _less_normalized_kl(rewards: Array, logp: Array, ref_logp: Array, mask: Arra
 
 
 def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.01) -> Algorithm:
-    """T1 (arXiv:2501.11651): RLOO with an entropy bonus and a KL penalty, mean-subtracted, to a reference that moves.
+    """T1 as others describe it (arXiv:2501.11651, whose equations were not found): RLOO, entropy bonus, KL to a moving reference.
 
     ::
 

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from rljax.algorithms.algorithm import Rollout, Term, TermInputs
 from rljax.ops.checks import check_nonnegative
-from rljax.ops.divergence import k3, kl_in_reward
+from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
 
 
@@ -33,6 +33,34 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
     def per_token(inputs: TermInputs) -> Array:
         assert inputs.ref_logp is not None  # `needs` asks for it
         return estimator(inputs.logp, inputs.ref_logp)
+
+    return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
+
+
+def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
+    """KL penalty in the loss to the policy that sampled, `c Σ w · k3(logp, policy_logp)`; no term at all when c is 0.
+
+    The policy before top-k or top-p cut it, where the rollout has its log-probabilities: with those of the cut distribution k3
+    would not be 0 for the sampler itself.
+    """
+    check_nonnegative(coefficient=coefficient)
+    if coefficient == 0:
+        return ()
+    return (Term("sampler_kl", coefficient, lambda inputs: k3(inputs.logp, inputs.policy_logp)),)
+
+
+def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
+    """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all when beta is 0.
+
+    The denominator of ρ is the sampler's log-probability: the tokens are its draws, and for them alone is the estimate unbiased.
+    """
+    check_nonnegative(beta=beta)
+    if beta == 0:
+        return ()
+
+    def per_token(inputs: TermInputs) -> Array:
+        assert inputs.ref_logp is not None  # `needs` asks for it
+        return importance_weighted_k3(inputs.logp, inputs.behaviour_logp, inputs.ref_logp)
 
     return (Term("reference_kl", beta, per_token, needs="ref_logp"),)
 

@@ -228,7 +228,7 @@ ERRATA = (
         where="Eq. 11",
         claim="VAPO's lambda decays with the offset",
         correction="lambda = 1 - 1/(alpha l) is one number per response and grows with its length",
-        source=f"{VAPO}, Eq. 4",
+        source=f"{VAPO}, Eq. 5",
         check=lambda_by_length,
     ),
     Erratum(

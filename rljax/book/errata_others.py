@@ -1,4 +1,4 @@
-"""Errata of the other documents: two introductions, a guide, a table of methods, and one result as it is quoted.
+"""Errata of the other documents: two introductions, a guide, and a table of methods.
 
 Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
 which must not be refuted.
@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
-from rljax.book.erratum import ADVANCED, BAE, REVIEW, TABLE, UNDERSTANDING, Erratum, Evidence
+from rljax.book.erratum import ADVANCED, REVIEW, TABLE, UNDERSTANDING, Erratum, Evidence
 from rljax.ops.divergence import exact_kl, k3
 from rljax.ops.gae import length_adaptive_lambda
 from rljax.ops.group import group_centered, group_normalized
 from rljax.ops.ratio import group_expectation_log_denominator
-from rljax.ops.selection import rl_kl_from_pass_rate
 from rljax.ops.shaping import soft_overlong_penalty
 from rljax.ops.surrogate import clipped
 from rljax.ops.weights import sequence_mean, token_mean
@@ -198,20 +197,6 @@ def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) 
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 
 
-def best_pass_rate(best: Callable[[float], float] = lambda beta: 0.5) -> Evidence:
-    """Compare the divergence at the claimed best pass rate with that at other rates, for beta = 0.5."""
-    beta = 0.5
-    rates = jnp.linspace(0.0, 1.0, 1001)
-    divergence = rl_kl_from_pass_rate(rates, beta=beta)
-    top, most = float(rates[divergence.argmax()]), float(divergence.max())
-    claimed = float(rl_kl_from_pass_rate(jnp.array(best(beta)), beta=beta))
-    wide = float(rates[rl_kl_from_pass_rate(rates, beta=10.0).argmax()])
-    numbers = (
-        f"beta = 0.5: KL {claimed:.4f} at p = {best(beta):.3f}, most {most:.4f} at p = {top:.3f}; beta = 10: p = {wide:.3f}"
-    )
-    return Evidence(numbers, holds=most > claimed + 1e-4)
-
-
 ERRATA = (
     Erratum(
         number="12a",
@@ -291,7 +276,7 @@ ERRATA = (
         where="Length-Adaptive GAE",
         claim="lambda = 1 - 1/(0.05 l)",
         correction="It is negative below 20 tokens and has to be clamped to [0, 1]",
-        source="arithmetic; VAPO, arXiv:2504.05118, Eq. 4, has no clamp either",
+        source="arithmetic; VAPO, arXiv:2504.05118, Eq. 5, has no clamp either",
         check=negative_lambda,
     ),
     Erratum(
@@ -365,14 +350,5 @@ ERRATA = (
         correction="Its default divides by 1: it only subtracts the group mean",
         source="GPG, arXiv:2504.02546",
         check=gpg_divides,
-    ),
-    Erratum(
-        number="18",
-        document=BAE,
-        where="choice of prompts",
-        claim="Prompts with a pass rate of 1/2 have the largest divergence between initial and optimal policy",
-        correction="The maximum lies at p = beta - 1/(e^(1/beta) - 1), which is 1/2 only in the limit of a large beta",
-        source="arithmetic, from KL = log(1 - p + p e^(1/beta)) - p/beta",
-        check=best_pass_rate,
     ),
 )

@@ -11,7 +11,6 @@ UNDERSTANDING = "Understanding GRPO, DAPO, and VAPO"
 ADVANCED = "Advanced RL Algorithms for LLM Training"
 REVIEW = "DAPO: A Revolutionary RL Algorithm from ByteDance"
 TABLE = "Table of RL methods for reasoning, GRPO to Open-Reasoner-Zero"
-BAE = "Online Difficulty Filtering (Bae et al., arXiv:2504.03380), as quoted"
 
 
 @documented

@@ -18,6 +18,7 @@ from rljax.cli.book import Algorithms, Equations, Errata, run_algorithms, run_eq
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.plot import Plot, run_plot
+from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.train import DEFAULT_EXPERIMENT, INTERRUPTED, Train, load_experiment, run_train, starting_config
@@ -30,6 +31,7 @@ rljax train                          teach a small model arithmetic, from random
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
 rljax preprocess INPUT OUTPUT        check a dataset, drop bad and repeated rows, measure the rest
 rljax reward-model PAIRS             train a reward model on preference pairs
+rljax preference PAIRS --loss dpo     train a language model on preference pairs directly
 rljax eval RUN                       measure accuracy on held-out problems: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4+5="   continue a prompt
 rljax plot RUN [RUN ...]             draw the curves of a run, or several runs in one picture
@@ -48,6 +50,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[[Any], int]]] = MappingProx
         "train": (Train, run_train),
         "preprocess": (Preprocess, run_preprocess),
         "reward-model": (RewardModel, run_reward_model),
+        "preference": (Preference, run_preference),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
         "plot": (Plot, run_plot),

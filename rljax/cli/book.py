@@ -12,7 +12,7 @@ from rljax.records import documented, required
 @documented
 @dataclass(frozen=True)
 class Algorithms:
-    """List the algorithms and their options."""
+    """List the algorithms and their options, and the corrections."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
     """Names of the algorithms to list; by default all."""
@@ -33,8 +33,9 @@ class Errata:
 
 
 def run_algorithms(command: Algorithms) -> int:
-    """Print each algorithm's summary, its options, and the parts that `--without` can remove."""
+    """Print each algorithm's summary, its options and the parts that `--without` can remove; without names, the corrections too."""
     from rljax.algorithms import ABLATIONS, BY_NAME  # noqa: PLC0415
+    from rljax.algorithms.corrections import BY_NAME as CORRECTIONS  # noqa: PLC0415
     from rljax.training.algorithm import option_names  # noqa: PLC0415
 
     for name in command.names or sorted(BY_NAME):
@@ -42,6 +43,13 @@ def run_algorithms(command: Algorithms) -> int:
         print(f"{name:<20}{required(inspect.getdoc(BY_NAME[name]), name).splitlines()[0]}\n{'':<20}{options}")
         if name in ABLATIONS:
             print(f"{'':<20}--without {' '.join(ABLATIONS[name])}")
+    for name, correction in () if command.names else CORRECTIONS.items():
+        bounds = " ".join(
+            f"--correction-{bound}{'' if parameter.default is parameter.empty else f' {parameter.default:g}'}"
+            for bound, parameter in inspect.signature(correction).parameters.items()
+        )
+        summary = required(inspect.getdoc(correction), name).splitlines()[0]
+        print(f"--correction {name:<20}{summary}\n{'':<33}{bounds}")
     return 0
 
 

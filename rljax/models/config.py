@@ -54,6 +54,8 @@ class TransformerConfig:
     """Whether the output head is the transposed embedding."""
     qkv_bias: bool = False
     """Whether the query, key and value projections have a bias (Qwen 2)."""
+    output_bias: bool = False
+    """Whether the attention's output projection has a bias (Llama with `attention_bias`)."""
     qk_norm: bool = False
     """Whether every query and key head is normalised with RMSNorm (Qwen 3)."""
     compute_dtype: str = "float32"

@@ -1,7 +1,7 @@
 """Reading and writing of Hugging Face folders: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -104,6 +104,7 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
         rope_scaling=scaling,
         tied_head=raw.get("tie_word_embeddings", False),
         qkv_bias=family == "qwen2" or raw.get("attention_bias", False),
+        output_bias=family in ("llama", "qwen3") and raw.get("attention_bias", False),
         qk_norm=family == "qwen3",
         compute_dtype=compute_dtype,
         remat=remat,
@@ -178,6 +179,8 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         lambda x: x.reshape(config.width, config.heads, -1).transpose(1, 2, 0),
         lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
     )
+    if config.output_bias:
+        yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), _same, _same)
     for name in ("gate", "up", "down"):
         yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed)
 
@@ -211,13 +214,33 @@ def _get(tree: PyTree, path: Path_) -> Any:
     return tree
 
 
-def load_params(folder: Path, config: TransformerConfig) -> Params:
+def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
+    """Refuse a checkpoint with a tensor that this transformer would not compute with."""
+    # A tied head may be stored beside the embedding, and older checkpoints hold the rotary frequencies, which config.json gives.
+    copies = {"lm_head.weight"} if config.tied_head else set()
+    known = {entry.name for entry in _entries(config)} | copies | set(besides)
+    strange = sorted(name for name in names if name not in known and not name.endswith(".rotary_emb.inv_freq"))
+    if strange:
+        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        raise InputError(
+            f"The weights in {str(folder)!r} hold the tensor {strange[0]!r}{more}, which this transformer has no place for; "
+            "it would compute something else than the checkpoint's model."
+        )
+
+
+def load_params(folder: Path, config: TransformerConfig, *, besides: Collection[str] = ()) -> Params:
     """Read the weights of a folder into float32 parameters, tensor by tensor.
 
+    Args:
+        folder: of the model.
+        config: its shape.
+        besides: names of further tensors that the caller reads itself, such as a value head.
+
     Raises:
-        InputError: the weights or one tensor are missing, or a tensor's shape differs from config.json.
+        InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, or a tensor is not used.
     """
     files = _files(folder)
+    _check_all_used(files, config, folder, besides)
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}
     for entry in _entries(config):
@@ -259,7 +282,12 @@ def save_pretrained(
         for entry in _entries(config)
     }
     save_file(tensors | dict(extra), folder / WEIGHTS, metadata={"format": "pt"})
-    family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
+    family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias and not config.output_bias else "llama"
+    if family != "qwen2" and config.qkv_bias != config.output_bias:
+        raise InputError(
+            f"A {family} model has biases at all projections of its attention or at none; this one has "
+            f"qkv_bias={config.qkv_bias} and output_bias={config.output_bias}."
+        )
     rope: dict = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling is not None:
         scaling = config.rope_scaling
@@ -285,7 +313,7 @@ def save_pretrained(
         "rope_theta": config.rope_theta,
         "rope_parameters": rope,
         "tie_word_embeddings": config.tied_head,
-        "attention_bias": False,
+        "attention_bias": config.output_bias,
         "bos_token_id": bos,
         "eos_token_id": eos,
         "dtype": "float32",

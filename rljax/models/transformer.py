@@ -79,6 +79,8 @@ class Attention(nnx.Module):
             self.query_bias = nnx.Param(jnp.zeros((heads, head_dim)))
             self.key_bias = nnx.Param(jnp.zeros((kv_heads, head_dim)))
             self.value_bias = nnx.Param(jnp.zeros((kv_heads, head_dim)))
+        if config.output_bias:
+            self.output_bias = nnx.Param(jnp.zeros(width))
         if config.qk_norm:
             self.query_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
             self.key_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
@@ -121,7 +123,10 @@ class Attention(nnx.Module):
         scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
         attention = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
         mixed = jnp.einsum("BKGTS,BKSH->BTKGH", attention, values).reshape(rows, length, -1, head_dim)
-        return jnp.einsum("BTNH,NHD->BTD", mixed, self.output[...].astype(x.dtype)), LayerCache(keys, values)
+        out = jnp.einsum("BTNH,NHD->BTD", mixed, self.output[...].astype(x.dtype))
+        if self.config.output_bias:
+            out = out + self.output_bias[...].astype(x.dtype)[None, None]
+        return out, LayerCache(keys, values)
 
 
 class SwiGLU(nnx.Module):

@@ -143,7 +143,7 @@ def load_value_model(
     direction = load_tensor(folder, SURPRISAL)
     model = ValueModel(Model(config), head.shape[0], direction is not None)
     _check_fits(folder, model, vocab_size=vocab_size, size=size, surprisal=surprisal)
-    params = {"trunk": load_params(folder, config), "head": head}
+    params = {"trunk": load_params(folder, config, besides=(HEAD, SURPRISAL)), "head": head}
     return model, params if direction is None else params | {"surprisal": direction}
 
 

@@ -1,9 +1,22 @@
-"""Kinds of arguments that the equations take, and their conversion to floating point."""
+"""Kinds of arguments that the equations take, and their conversion to floating point.
+
+One rule holds for the dtype of every equation. It computes in float32 at least: `in_float32` widens bfloat16 and float16, and
+what comes back stays wide, so float16 and bfloat16 in mean float32 out, and float64 in means float64 out. The gradient of an
+argument has that argument's dtype. Three functions return the dtype of what they update: `divergence.ema_update` and
+`reference.reset_reference` that of the reference, `weights.overlong_filter` that of the mask.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Num
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 Mask = Bool[Array, "..."] | Num[Array, "..."]
 """Boolean, or the numbers 0 and 1."""
@@ -20,12 +33,58 @@ def is_concrete(*values: object) -> bool:
     return not any(isinstance(value, Tracer) for value in values)
 
 
+def at_least_float32(x: Any) -> Any:
+    """An array of half precision in float32; anything else as it is.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> at_least_float32(jnp.ones(2, jnp.bfloat16)).dtype.name, at_least_float32(0.5)
+        ('float32', 0.5)
+    """
+    half = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits < 32
+    return x.astype(jnp.float32) if half else x
+
+
+def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Compute an equation in float32 at least: arrays of half precision among its arguments, and in their trees, are widened.
+
+    bfloat16 has 8 significant bits: a sum over 300 of its numbers stops growing, and a difference of neighbours is 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> total = in_float32(lambda x: x.sum())
+        >>> total(jnp.ones(3, jnp.bfloat16)).dtype.name
+        'float32'
+    """
+
+    @functools.wraps(equation)
+    def widened(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        wide_args, wide_kwargs = jax.tree.map(at_least_float32, (args, kwargs))
+        return equation(*wide_args, **wide_kwargs)  # pyright: ignore[reportCallIssue]  the tree keeps their structure
+
+    return widened
+
+
 def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
     """An array of integers or booleans in JAX's default floating-point type; a floating-point array as it is.
 
     Strict dtype promotion refuses to mix integers with floating point, and so does this library.
     """
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:
+    """The largest power of two that is not above max |x| of each row, as a constant under differentiation; 1/2 for zeros.
+
+    To divide by it is exact, and then the sum of the squares neither overflows nor vanishes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> power_of_two(jnp.array([[3.0, -5.0], [0.0, 0.0]])).tolist()
+        [[4.0], [0.5]]
+    """
+    _, exponent = jnp.frexp(jax.lax.stop_gradient(jnp.abs(x).max(-1, keepdims=True)))
+    return jnp.ldexp(jnp.ones(exponent.shape, x.dtype), exponent - 1)
 
 
 def common_dtype(*arrays: Array | Number) -> jnp.dtype:

@@ -1,4 +1,4 @@
-"""Statistics of a whole optimiser batch: normalised advantages and rewards, and GPG's scale.
+"""Statistics of a whole batch: normalised advantages and rewards, and GPG's scale.
 
 Unlike a group's, they see all prompts of the batch: compute them once, before it is split.
 """
@@ -6,16 +6,21 @@ Unlike a group's, they see all prompts of the batch: compute them once, before i
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, in_float32
 from rljax.ops.checks import (
     check_floating,
+    check_group,
     check_mask,
+    check_nonnegative,
+    check_one_of,
+    check_rank,
     check_same_shape,
 )
-from rljax.ops.masked import group_members, masked_normalized
+from rljax.ops.masked import group_members, masked_centered, masked_normalized
 from rljax.ops.selection import has_mixed_outcomes
 
 
+@in_float32
 def batch_normalized(
     advantage: Float[Array, "*rows T"], mask: Mask, *, eps: Number = 1e-8, ddof: int = 0
 ) -> Float[Array, "*rows T"]:
@@ -28,8 +33,8 @@ def batch_normalized(
     Args:
         advantage: any per-token advantage, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        eps: ε, added to the standard deviation; not negative. REINFORCE++ and Open-Reasoner-Zero state none; their code
-            bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
+        eps: ε, added to the standard deviation; not negative. REINFORCE++ prints it without a number (version 9,
+            Eqs. 5 and 7), Open-Reasoner-Zero states none; their code bounds σ² from below by 1e-8 instead, verl adds 1e-8 to it.
         ddof: delta degrees of freedom of the standard deviation, 0 (REINFORCE++, Open-Reasoner-Zero) or 1 (verl).
 
     Returns:
@@ -54,6 +59,7 @@ def batch_normalized(
     return flat.reshape(advantage.shape)
 
 
+@in_float32
 def batch_normalized_rewards(
     rewards: Float[Array, "..."], *, eps: Number = 1e-8, ddof: int = 0, valid: Mask | None = None
 ) -> Float[Array, "..."]:
@@ -95,16 +101,166 @@ def batch_normalized_rewards(
     return masked_normalized(flat, member, eps=eps, ddof=ddof).reshape(rewards.shape)
 
 
+def _standard_deviation(x: Float[Array, "..."], member: Array, ddof: int) -> Float[Array, ""]:
+    """Over all members of the batch."""
+    centered = masked_centered(x.reshape(-1), member.reshape(-1))
+    freedom = jnp.maximum(member.sum() - ddof, 1).astype(x.dtype)
+    variance = jnp.square(centered).sum() / freedom
+    return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
+
+
+def _over(x: Float[Array, "..."], scale: Float[Array, ""], eps: Number) -> Float[Array, "..."]:
+    """`x / (scale + eps)`, and 0 where the scale is 0."""
+    return jnp.where(scale > 0, x / (jnp.where(scale > 0, scale, 1.0) + eps), 0.0)
+
+
+@in_float32
+def centered_over_reward_std(
+    rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
+) -> Float[Array, "*P G"]:
+    """Reward less the mean of its group, over the standard deviation of all rewards of the batch.
+
+    Unlike a group's own, the batch's does not blow up the difference of a group of nearly identical rewards.
+
+    ::
+
+        A_i = (r_i - mean of the group) / (σ + ε)        σ = standard deviation of all rewards of the batch
+
+    Args:
+        rewards: one number a response, `[..., G]`; the batch is all of them.
+        eps: ε, added to the standard deviation; not negative. TRL has 1e-4; the paper states none.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, without unit; 0 throughout a group of identical rewards.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
+            another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> centered_over_reward_std(jnp.array([[2.0, 0.0], [2.0, 0.0]]), eps=0.0, ddof=0).tolist()
+        [[1.0, -1.0], [1.0, -1.0]]
+
+    Source:
+        Lite PPO, arXiv:2508.08221 (group-level mean, batch-level standard deviation).
+    """
+    check_nonnegative(eps=eps)
+    check_one_of((0, 1), ddof=ddof)
+    member = group_members(rewards, valid)
+    return _over(masked_centered(rewards, member), _standard_deviation(rewards, member, ddof), eps)
+
+
+@in_float32
+def centered_over_advantage_std(
+    rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
+) -> Float[Array, "*P G"]:
+    """Reward less the mean of its group, over the standard deviation of these differences in the batch.
+
+    `centered_over_reward_std` has the rewards' own deviation there, to which the differences between prompts add.
+
+    ::
+
+        A_i = Â_i / (σ + ε)        Â_i = r_i - mean of the group        σ = standard deviation of all Â of the batch
+
+    Args:
+        rewards: one number a response, `[..., G]`; the batch is all of them.
+        eps: ε, added to the standard deviation; not negative. The paper states none.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, without unit; 0 throughout a group of identical rewards.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
+            another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> centered_over_advantage_std(jnp.array([[9.0, 7.0], [2.0, 0.0]]), eps=0.0, ddof=0).tolist()
+        [[1.0, -1.0], [1.0, -1.0]]
+
+    Source:
+        ScaleRL, arXiv:2510.13786, Section 4 (batch-level advantage normalisation).
+    """
+    check_nonnegative(eps=eps)
+    check_one_of((0, 1), ddof=ddof)
+    member = group_members(rewards, valid)
+    centered = masked_centered(rewards, member)
+    return _over(centered, _standard_deviation(centered, member, ddof), eps)
+
+
+@in_float32
+def decoupled_normalized(
+    scores: Float[Array, "*P G N"],
+    weights: Float[Array, "N"],
+    *,
+    eps: Number = 1e-6,
+    ddof: int = 1,
+    valid: Mask | None = None,
+) -> Float[Array, "*P G"]:
+    """Several rewards: each as a z-score within its group, then their weighted sum as a z-score within the batch.
+
+    A z-score of the sum gives responses of the same total one advantage, whichever reward they earned.
+
+    ::
+
+        A_i = (S_i - μ) / (σ + ε)        S_i = Σ_n w_n (r_in - mean_n) / (std_n + ε)
+        mean_n, std_n of reward n within the group; μ, σ of S over the batch
+
+    Args:
+        scores: r, N numbers a response, `[..., G, N]`.
+        weights: w, one for each reward, `[N]`.
+        eps: ε, added to each standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's.
+        ddof: delta degrees of freedom of the standard deviations, 0 or 1.
+        valid: responses that have their rewards, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, without unit.
+
+    Raises:
+        ValueError: integer arrays, groups of fewer than 2, as many weights as there are no rewards, negative `eps`, `ddof` other
+            than 0 or 1, or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> scores = jnp.array([[[1.0, 0.0], [0.0, 5.0]], [[1.0, 5.0], [0.0, 0.0]]])
+        >>> print(decoupled_normalized(scores, jnp.ones(2), eps=0.0, ddof=0).round(1))
+        [[ 0.   0. ]
+         [ 1.4 -1.4]]
+
+    Source:
+        GDPO, arXiv:2601.05242.
+    """
+    check_floating(scores=scores, weights=weights)
+    check_rank(2, scores=scores)
+    if weights.shape != scores.shape[-1:]:
+        raise ValueError(
+            f"weights must have one entry for each of the {scores.shape[-1]} scores, got {list(weights.shape)}"
+        )
+    check_group(scores=scores[..., 0])
+    first = jnp.moveaxis(scores, -1, 0)
+    member = group_members(first[0], valid)
+    normalized = masked_normalized(first, jnp.broadcast_to(member, first.shape), eps=eps, ddof=ddof)
+    total = jnp.einsum("n...,n->...", normalized, weights)
+    return batch_normalized_rewards(total, eps=eps, ddof=ddof, valid=member)
+
+
+@in_float32
 def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, ""]:
     """Factor that restores the gradient of a mean over groups of which some have no signal.
 
     ::
 
-        α = B / (B - M)        B groups, of which M are right throughout or wrong throughout
+        α = B / (B - M)        B groups with a valid response, of which M are right throughout or wrong throughout
 
     Args:
         rewards: one number a response, `[..., G]`; the batch is all of them.
-        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent. A group without one has no
+            token in the mean that α restores, so B leaves it out.
 
     Returns:
         a number, at least 1; 0 when no group has a signal, because every advantage is 0 then and the step is void.
@@ -123,4 +279,5 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
     """
     mixed = has_mixed_outcomes(rewards, valid=valid)
     kept = mixed.sum().astype(rewards.dtype)
-    return jnp.where(kept > 0, mixed.size / jnp.maximum(kept, 1), 0.0)
+    groups = group_members(rewards, valid).any(-1).sum().astype(rewards.dtype)
+    return jnp.where(kept > 0, groups / jnp.maximum(kept, 1), 0.0)

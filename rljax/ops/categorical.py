@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, is_concrete
+from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
 from rljax.ops.checks import (
     check_at_least,
     check_between,
@@ -98,6 +98,7 @@ def _between_neighbours(target: Float[Array, "..."], support: Float[Array, "N"])
     return hot[0] * (1 - share)[..., None] + hot[1] * share[..., None]
 
 
+@in_float32
 def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[Array, "*rows N"]:
     """Distribution on the two support points around the target, whose mean is exactly the target.
 
@@ -130,6 +131,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
     return _between_neighbours(target, support)
 
 
+@in_float32
 def hl_gauss(
     target: Float[Array, "*rows"], support: Float[Array, "N"], *, sigma_ratio: Number = 0.75
 ) -> Float[Array, "*rows N"]:
@@ -183,6 +185,7 @@ def _check_even(support: Array) -> None:
             raise ValueError(f"support must be evenly spaced, got distances from {widths.min():g} to {widths.max():g}")
 
 
+@in_float32
 def c51_projection(
     rewards: Float[Array, "*rows"],
     probs: Float[Array, "*rows N"],
@@ -228,6 +231,7 @@ def c51_projection(
     return (probs[..., None] * _between_neighbours(moved, support)).sum(-2)
 
 
+@in_float32
 def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
     """Value of a distribution over support points.
 
@@ -257,6 +261,7 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
     return (probs * _last(support, probs.ndim)).sum(-1)
 
 
+@in_float32
 def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
     """Value of a distribution, from its logits.
 
@@ -286,6 +291,7 @@ def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[A
     return categorical_mean(jax.nn.softmax(logits, -1), support)
 
 
+@in_float32
 def categorical_cross_entropy(
     logits: Float[Array, "*rows N"], target_probs: Float[Array, "*rows N"], mask: Mask | None = None
 ) -> Float[Array, "*rows"]:

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from rljax.ops.arrays import Mask, common_dtype
+from rljax.ops.arrays import Mask, at_least_float32, common_dtype, in_float32
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
 from rljax.ops.masked import zero_outside
 
 
+@in_float32
 def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """The plain estimator of KL(π‖π_ref): unbiased, of either sign, of no use as a loss.
 
@@ -49,6 +50,7 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return logp - ref_logp
 
 
+@in_float32
 def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the right gradient.
 
@@ -80,6 +82,7 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return jnp.square(k1(logp, ref_logp)) / 2
 
 
+@in_float32
 def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref) whose gradient is that of the other KL.
 
@@ -112,6 +115,51 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return jnp.expm1(d) - d
 
 
+@in_float32
+def importance_weighted_k3(
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]
+) -> Float[Array, "*rows T"]:
+    """DeepSeek-V3.2's penalty: k3 times the importance ratio, which makes the estimate and its gradient unbiased.
+
+    For tokens sampled from π_old, at a fixed context, wherever π_old covers the supports of π_θ and π_ref:
+    E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it stays bounded
+    where π_θ falls far below π_ref; that of k3 does not.
+
+    ::
+
+        ρ_t k3_t = π_θ(o_t) / π_old(o_t) · (exp(d_t) - d_t - 1)        d_t = log π_ref(o_t) - log π_θ(o_t)
+
+    Args:
+        logp: log-probabilities under the policy that is trained, π_θ, `[..., T]`, nats.
+        old_logp: under the policy that sampled, π_old, `[..., T]`, nats.
+        ref_logp: under the reference π_ref, `[..., T]`, nats.
+
+    Returns:
+        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: it grows as ρ does.
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> logp, old_logp, ref_logp = jnp.array([-1.0, -1.0]), jnp.array([-1.0, -2.0]), jnp.array([0.0, 0.0])
+        >>> print(importance_weighted_k3(logp, old_logp, ref_logp).round(4))
+        [0.7183 1.9525]
+
+    Source:
+        DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, Eq. 7.
+    """
+    check_floating(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
+    check_same_shape(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
+    d, ratio = ref_logp - logp, jnp.exp(logp - old_logp)
+    far = d > 1
+    near_d, far_d = jnp.where(far, 0, d), jnp.where(far, d, 0)
+    near = ratio * (jnp.expm1(near_d) - near_d)
+    # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_old does not.
+    return jnp.where(far, jnp.exp(jnp.where(far, ref_logp - old_logp, 0)) - ratio * (1 + far_d), near)
+
+
+@in_float32
 def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     """KL(π‖π_ref) of the next token, over the whole vocabulary.
 
@@ -150,6 +198,7 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
     return (jnp.exp(logp) * gap).sum(-1)
 
 
+@in_float32
 def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     """Entropy of the next token, over the whole vocabulary.
 
@@ -183,6 +232,7 @@ def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     return -(probability * jnp.where(probability > 0, logp, 0)).sum(-1)
 
 
+@in_float32
 def kl_in_reward(
     rewards: Float[Array, "*rows T"],
     logp: Float[Array, "*rows T"],
@@ -229,6 +279,7 @@ def kl_in_reward(
     return zero_outside(rewards, mask) - beta * penalty
 
 
+@in_float32
 def batch_normalized_kl(
     logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -306,7 +357,7 @@ def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
         old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
         check_floating(**{old_name: old, new_name: new})
         check_same_shape(**{old_name: old, new_name: new})
-        dtype = common_dtype(old, rate)
+        dtype = common_dtype(at_least_float32(old), at_least_float32(new), rate)
         kept, taken = jnp.asarray(1 - rate, dtype) * old.astype(dtype), jnp.asarray(rate, dtype) * new.astype(dtype)
         return (kept + taken).astype(old.dtype)
 

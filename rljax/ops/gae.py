@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rljax.ops.arrays import Mask, Number, as_float, common_dtype
+from rljax.ops.arrays import Mask, Number, as_float, common_dtype, in_float32
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -76,6 +76,7 @@ def _scan_back(step: Step, start: Carry, mask: Mask, *arrays: Array) -> Float[Ar
     return jnp.moveaxis(out, 0, -1)
 
 
+@in_float32
 def td_errors(
     rewards: Float[Array, "*rows T"],
     values: Float[Array, "*rows T"],
@@ -123,6 +124,7 @@ def td_errors(
     return _scan_back(step, (_after_last(bootstrap, mask, dtype),), mask, rewards.astype(dtype), values.astype(dtype))
 
 
+@in_float32
 def gae(
     rewards: Float[Array, "*rows T"],
     values: Float[Array, "*rows T"],
@@ -160,7 +162,7 @@ def gae(
         [0.5, 0.5]
 
     Source:
-        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 4; Eq. 7 of the design document.
+        GAE, arXiv:1506.02438, Eq. 16; one λ a row: VAPO, arXiv:2504.05118, Eq. 5; Eq. 7 of the design document.
     """
     check_tokens(mask, gamma, rewards=rewards, values=values)
     _check_lambda(mask, lambda_=lambda_)
@@ -177,6 +179,7 @@ def gae(
     return _scan_back(step, start, mask, rewards.astype(dtype), values.astype(dtype))
 
 
+@in_float32
 def monte_carlo_returns(
     rewards: Float[Array, "*rows T"],
     mask: Mask,
@@ -220,6 +223,7 @@ def monte_carlo_returns(
     return _scan_back(step, (_after_last(bootstrap, mask, rewards.dtype),), mask, rewards)
 
 
+@in_float32
 def lambda_returns(
     rewards: Float[Array, "*rows T"],
     values: Float[Array, "*rows T"],
@@ -261,6 +265,7 @@ def lambda_returns(
     return advantage + zero_outside(values, mask).astype(advantage.dtype)
 
 
+@in_float32
 def decoupled_gae(
     rewards: Float[Array, "*rows T"],
     values: Float[Array, "*rows T"],
@@ -309,6 +314,7 @@ def decoupled_gae(
     )
 
 
+@in_float32
 def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05) -> Float[Array, "*rows"]:
     """λ that grows with the response, one a sequence.
 
@@ -334,7 +340,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
         [0.0, 0.0, 0.0, 0.5, 0.8999999761581421]
 
     Source:
-        VAPO, arXiv:2504.05118, Eq. 4.
+        VAPO, arXiv:2504.05118, Eq. 5; Eq. 4 is the condition on the sum that it follows from.
     """
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
@@ -344,6 +350,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
     return jnp.where(empty, 0.0, jnp.clip(1 - 1 / spread, 0.0, 1.0))
 
 
+@in_float32
 def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
     """Place the outcome reward of a response on its last token.
 

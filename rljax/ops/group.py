@@ -8,16 +8,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, in_float32
 from rljax.ops.checks import (
     check_floating,
     check_mask,
+    check_nonnegative,
     check_rank,
     check_same_shape,
 )
-from rljax.ops.masked import group_members, masked_centered, masked_normalized
+from rljax.ops.masked import group_members, masked_centered, masked_mean, masked_normalized
 
 
+@in_float32
 def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Reward less the mean of its group.
 
@@ -48,6 +50,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
     return masked_centered(rewards, group_members(rewards, valid))
 
 
+@in_float32
 def group_normalized(
     rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
@@ -83,6 +86,7 @@ def group_normalized(
     return masked_normalized(rewards, group_members(rewards, valid), eps=eps, ddof=ddof)
 
 
+@in_float32
 def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Reward less the mean of the others.
 
@@ -106,13 +110,54 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
         [[3.0, -1.5, -1.5]]
 
     Source:
-        RLOO, arXiv:2402.14740, Section 3.2.
+        RLOO, arXiv:2402.14740, Section 2.3.
     """
     member = group_members(rewards, valid)
     size = member.sum(-1, keepdims=True).astype(rewards.dtype)
     return masked_centered(rewards, member) * (size / jnp.maximum(size - 1, 1))
 
 
+@in_float32
+def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P G"]:
+    """Reward less the mean of its group, over that mean: a hard prompt weighs as the inverse of its pass rate.
+
+    For rewards of 0 and 1, REINFORCE with it climbs log p(correct) instead of p(correct), as far as G responses can tell: its
+    expectation is the gradient of Σ_{k<G} pass@k / k, and log p is the same series without an end. (Without the mean subtracted it
+    would include k = G: the baseline is missing in groups without a correct response, whose advantages are 0.)
+
+    ::
+
+        A_i = (r_i - mean(r)) / (mean(r) + ε)
+
+    A group of identical rewards gets exactly 0.
+
+    Args:
+        rewards: one number a response, not negative, `[..., G]`.
+        eps: ε, not negative; the paper has none, its authors' code 1e-6.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, without unit; each group sums to 0. 0 for a group whose mean is not positive.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mean_normalized(jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])).tolist()
+        [[3.0, -1.0, -1.0, -1.0], [1.0, 1.0, -1.0, -1.0]]
+
+    Source:
+        MaxRL, arXiv:2602.02710, and its authors' code.
+    """
+    check_nonnegative(eps=eps)
+    member = group_members(rewards, valid)
+    mean = masked_mean(rewards, member)[..., None]
+    positive = mean > 0
+    return jnp.where(positive, masked_centered(rewards, member) / (jnp.where(positive, mean, 1.0) + eps), 0.0)
+
+
+@in_float32
 def process_normalized(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:

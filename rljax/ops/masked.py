@@ -7,10 +7,11 @@ the value nor the gradient sees it.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, in_float32, power_of_two
 from rljax.ops.checks import check_floating, check_group, check_mask, check_nonnegative, check_one_of, check_same_shape
 
 
+@in_float32
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Put 0 wherever the mask is 0.
 
@@ -42,6 +43,7 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
     return jnp.where(mask.astype(bool), x, jnp.zeros_like(x))
 
 
+@in_float32
 def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     """Sum over the tokens of the mask.
 
@@ -70,6 +72,7 @@ def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     return zero_outside(x, mask).sum(-1)
 
 
+@in_float32
 def masked_mean(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     """Mean over the tokens of the mask.
 
@@ -127,6 +130,7 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
     return mask.astype(bool).sum(-1, dtype=jnp.int32)
 
 
+@in_float32
 def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entries of the mask less their mean.
 
@@ -163,6 +167,7 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
     return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
 
 
+@in_float32
 def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, ddof: int) -> Float[Array, "*rows T"]:
     """Entries of the mask as z-scores.
 
@@ -195,12 +200,14 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
     check_one_of((0, 1), ddof=ddof)
     centered = masked_centered(x, mask)
     freedom = mask.astype(bool).sum(-1, keepdims=True) - ddof
-    variance = jnp.square(centered).sum(-1, keepdims=True) / jnp.maximum(freedom, 1).astype(x.dtype)
+    scale = power_of_two(centered)
+    variance = jnp.square(centered / scale).sum(-1, keepdims=True) / jnp.maximum(freedom, 1).astype(x.dtype)
     constant = variance == 0
-    std = jnp.sqrt(jnp.where(constant, 1.0, variance))
+    std = scale * jnp.sqrt(jnp.where(constant, 1.0, variance))
     return jnp.where(constant, 0.0, centered / (std + eps))
 
 
+@in_float32
 def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Array, "*P G"]:
     """Responses of a group that take part in a comparison.
 

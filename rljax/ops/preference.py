@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_floating, check_nonnegative, check_same_shape
 
 Margin = float | int | Num[Array, "*pairs"] | Num[Array, ""]
 
 
+@in_float32
 def bradley_terry_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, margin: Margin = 0
 ) -> Float[Array, "*pairs"]:

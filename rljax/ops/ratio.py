@@ -1,18 +1,20 @@
 """Importance ratios, in log space.
 
 `logp` carries the gradient, `old_logp` does not: it is data. A function called `..._log_ratio` returns a log-ratio on
-every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does.
+every token, `[..., T]`, with 0 outside the mask. None of them clamps: `clamp_log_ratio` does. Weights made of ratios are in
+`rljax.ops.correction`.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask
+from rljax.ops.arrays import Mask, in_float32
 from rljax.ops.checks import check_floating, check_positive, check_rank, check_same_shape
 from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 
 
+@in_float32
 def token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -51,6 +53,7 @@ def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*r
     return jnp.where(mask.astype(bool), per_row[..., None], 0)
 
 
+@in_float32
 def sequence_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -84,6 +87,7 @@ def sequence_log_ratio(
     return _over_tokens(masked_mean(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
+@in_float32
 def sequence_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -120,6 +124,41 @@ def sequence_token_log_ratio(
     return sequence + (token - jax.lax.stop_gradient(token))
 
 
+@in_float32
+def response_log_ratio(
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Log-ratio of a whole response, not normalised by its length.
+
+    ::
+
+        log ρ(o_i) = Σ_t log ρ_it        ρ(o_i) = π_θ(o_i | q) / π_old(o_i | q)
+
+    Args:
+        logp: log-probabilities under the policy of the numerator, `[..., T]`, nats.
+        old_logp: under the policy that sampled, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats: log ρ(o_i) on each token of row i, 0 outside the mask; float32 at least. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, or the log-probabilities are not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> response_log_ratio(jnp.array([-1.0, -2.0, 9.0]), jnp.array([-1.5, -3.0, 9.0]), jnp.array([1, 1, 0])).tolist()
+        [1.5, 1.5, 0.0]
+
+    Source:
+        Convention: the logarithm of the importance weight of a sequence, e.g. in Liu, Li et al., "When Speed Kills Stability:
+        Demystifying RL Collapse from the Training-Inference Mismatch" (2025).
+    """
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
+    return _over_tokens(masked_sum(token_log_ratio(logp, old_logp, mask), mask), mask)
+
+
 def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:
     """log(Σ q² / Σ q) over the responses of each group that have tokens; 0 where none has."""
     has_tokens = mask.astype(bool).any(-1)
@@ -140,6 +179,7 @@ def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
         raise ValueError(f"old_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
 
 
+@in_float32
 def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator: the sampler's expected probability within a group, lengths normalised away.
 
@@ -175,6 +215,7 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
     return _log_denominator(masked_mean(old_logp, mask), mask)
 
 
+@in_float32
 def group_expectation_log_ratio(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
@@ -214,6 +255,7 @@ def group_expectation_log_ratio(
     return sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)
 
 
+@in_float32
 def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator as the paper writes it, of whole-response probabilities.
 
@@ -248,6 +290,7 @@ def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G 
     return _log_denominator(masked_sum(old_logp, mask), mask)
 
 
+@in_float32
 def group_expectation_log_ratio_unnormalized(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
@@ -284,6 +327,7 @@ def group_expectation_log_ratio_unnormalized(
     return _over_tokens(masked_sum(logp, mask), mask) - log_e
 
 
+@in_float32
 def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio kept within a symmetric bound.
 
@@ -314,44 +358,3 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
     check_floating(log_ratio=log_ratio)
     check_positive(bound=bound)
     return jnp.clip(log_ratio, -bound, bound)
-
-
-def truncated_importance_weight(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: float = 2.0
-) -> Float[Array, "*rows T"]:
-    """Weight that corrects for a sampler whose numbers differ from the learner's, capped.
-
-    Both log-probabilities are of the same parameters: those that sampled, once as the training code scores the tokens and
-    once as the sampling engine did. The surrogate of each token is multiplied by the weight.
-
-    ::
-
-        min(π_learner(o_t) / π_sampler(o_t), C)
-
-    Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
-        mask: response tokens, bool or 0/1, `[..., T]`.
-        cap: C, positive. Below 1 it would cut agreeing tokens too.
-
-    Returns:
-        `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
-
-    Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or `cap` is not positive.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.9])), jnp.log(jnp.array([0.5, 0.1, 0.1]))
-        >>> truncated_importance_weight(learner, sampler, jnp.array([1, 1, 0])).tolist()
-        [1.0, 2.0, 0.0]
-
-    Source:
-        Convention: Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework
-        Secretly Brings You Off-Policy RL Training" (2025), C = 2.
-    """
-    check_floating(learner_logp=learner_logp, sampler_logp=sampler_logp)
-    check_same_shape(learner_logp=learner_logp, sampler_logp=sampler_logp, mask=mask)
-    check_positive(cap=cap)
-    ratio = jnp.exp(token_log_ratio(learner_logp, sampler_logp, mask))
-    return zero_outside(jnp.minimum(ratio, cap), mask)

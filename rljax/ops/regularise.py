@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from rljax.ops.arrays import Mask, Number, common_dtype
+from rljax.ops.arrays import Mask, Number, common_dtype, in_float32
 from rljax.ops.checks import check_floating, check_mask, check_nonnegative, check_same_shape
 from rljax.ops.masked import zero_outside
 from rljax.ops.weights import token_mean
@@ -45,6 +45,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
     return token_mean(mask.astype(bool) & correct[..., None])
 
 
+@in_float32
 def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Language-model loss of each token.
 
@@ -91,6 +92,7 @@ def _check_same_tree(**trees: PyTree) -> None:
             check_same_shape(**{f"{first_name}{where}": leaf, f"{name}{where}": other})
 
 
+@in_float32
 def fisher_anchor(
     params: PyTree[Float[Array, "..."]],
     anchor_params: PyTree[Float[Array, "..."]],
@@ -141,6 +143,7 @@ def fisher_anchor(
     return 0.5 * coefficient * jnp.stack(pulls).sum()
 
 
+@in_float32
 def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
     """Diagonal of the Fisher information, from the gradient of each example's log-likelihood.
 

@@ -6,7 +6,7 @@ Rewards are `[..., P, G]`; a function of a group returns one value a prompt, `[.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, in_float32
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -15,6 +15,7 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members
 
 
+@in_float32
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
     """Groups whose responses differ in reward: dynamic sampling keeps these.
 
@@ -51,6 +52,7 @@ def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = No
     return member.any(-1) & (highest != lowest)
 
 
+@in_float32
 def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P"]:
     """Fraction of the responses of a prompt that are correct.
 
@@ -83,6 +85,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
     return correct.astype(rewards.dtype) / jnp.maximum(member.sum(-1), 1).astype(rewards.dtype)
 
 
+@in_float32
 def in_difficulty_window(
     rewards: Float[Array, "*P G"], *, low: Number, high: Number, threshold: Number = 0.0, valid: Mask | None = None
 ) -> Bool[Array, "*P"]:
@@ -123,6 +126,7 @@ def in_difficulty_window(
     return comparable & (rate >= low) & (rate <= high)
 
 
+@in_float32
 def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Float[Array, "..."]:
     """KL divergence of the initial policy from the optimum of KL-regularised RL, for a reward of 0 or 1.
 
@@ -150,7 +154,8 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
         [0.0, 0.434, 0.0]
 
     Source:
-        Bae et al., arXiv:2504.03380; the identity follows from the optimum above for a binary reward.
+        Arithmetic, from the optimum above for a binary reward. Bae et al., arXiv:2504.03380, bound the divergence from below by
+        the variance of the pass rate; where its maximum lies is not their claim.
     """
     check_floating(pass_rate=pass_rate)
     check_between(0.0, 1.0, pass_rate=pass_rate)
@@ -158,7 +163,29 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
     certain = (pass_rate <= 0) | (pass_rate >= 1)
     p = jnp.where(certain, 0.5, pass_rate)
     gain = jnp.asarray(1.0 / beta, p.dtype)
-    # Two ways to write log Z: the first keeps its digits where log Z is small, the second cannot overflow.
+    often = p > 0.5
+    rarer = jnp.where(often, 1 - p, p)
+    divergence = jnp.where(often, _kl_if_often_right(rarer, gain), _kl_if_often_wrong(rarer, gain))
+    # The exact forms are differences of numbers near p/beta, of which a large beta leaves nothing but rounding.
+    small = gain < jnp.finfo(p.dtype).eps ** (1 / 7)
+    return jnp.where(certain, 0.0, jnp.where(small, _kl_by_cumulants(p, jnp.where(small, gain, 0.0)), divergence))
+
+
+def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
+    """log(1 - p + p e^g) - p g; of two ways to write log Z the first keeps its digits, the second cannot overflow."""
     near = jnp.log1p(p * jnp.expm1(jnp.minimum(gain, 32.0)))
     far = jnp.logaddexp(jnp.log1p(-p), jnp.log(p) + gain)
-    return jnp.where(certain, 0.0, jnp.where(gain < 32.0, near, far) - p * gain)
+    return jnp.where(gain < 32.0, near, far) - p * gain
+
+
+def _kl_if_often_right(q: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
+    """The same by q = 1 - p, the share of wrong responses: log Z less g, which is log(1 - q + q e^-g), and q g."""
+    return jnp.log1p(q * jnp.expm1(-gain)) + q * gain
+
+
+def _kl_by_cumulants(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
+    """The same for a small g: the cumulants of a reward of 0 or 1, from the second on to the sixth, Σ_n κ_n g^n / n!."""
+    variance, skew = p * (1 - p), 1 - 2 * p
+    third, fourth = skew / 3, (1 - 6 * variance) / 12
+    fifth, sixth = skew * (1 - 12 * variance) / 60, (1 - 30 * variance + 120 * jnp.square(variance)) / 360
+    return variance * jnp.square(gain) / 2 * (1 + gain * (third + gain * (fourth + gain * (fifth + gain * sixth))))

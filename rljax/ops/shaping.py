@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Lengths, Number, as_float
+from rljax.ops.arrays import Lengths, Number, as_float, at_least_float32, in_float32
 from rljax.ops.checks import (
     check_between,
     check_boolean,
@@ -48,6 +48,7 @@ def rule_reward(correct: Bool[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(correct, jnp.ones(correct.shape), -1.0)
 
 
+@in_float32
 def soft_overlong_penalty(lengths: Lengths, *, max_length: Number, cache: Number) -> Float[Array, "..."]:
     """Soft overlong punishment: no penalty, then a ramp over the last `cache` tokens, then -1.
 
@@ -82,6 +83,7 @@ def soft_overlong_penalty(lengths: Lengths, *, max_length: Number, cache: Number
     return jnp.clip((max_length - cache - as_float(lengths)) / cache, -1.0, 0.0)
 
 
+@in_float32
 def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mapping[str, Number]) -> Float[Array, "..."]:
     """Weighted sum of named rewards.
 
@@ -112,4 +114,4 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         raise ValueError(f"weights must name the parts {sorted(parts)}, and at least one, got {sorted(weights)}")
     check_floating(**parts)
     check_same_shape(**parts)
-    return functools.reduce(jnp.add, (weights[name] * part for name, part in parts.items()))
+    return functools.reduce(jnp.add, (weights[name] * at_least_float32(part) for name, part in parts.items()))

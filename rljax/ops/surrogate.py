@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, is_concrete
+from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
 from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
 from rljax.ops.masked import masked_mean, zero_outside
 
@@ -42,6 +42,7 @@ def _pessimistic(
     return jnp.exp(held) * advantage
 
 
+@in_float32
 def clipped(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: float = 0.2, high: float = 0.2
 ) -> Float[Array, "*rows T"]:
@@ -76,6 +77,7 @@ def clipped(
     return _pessimistic(log_ratio, advantage, low=low, high=high, cap=jnp.inf)
 
 
+@in_float32
 def dual_clipped(
     log_ratio: Float[Array, "*rows T"],
     advantage: Float[Array, "*rows T"],
@@ -121,6 +123,7 @@ def dual_clipped(
     return _pessimistic(log_ratio, advantage, low=low, high=high, cap=cap)
 
 
+@in_float32
 def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """The score function times the advantage: no ratio, no clip.
 
@@ -153,6 +156,7 @@ def reinforce(logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"])
     return advantage * logp
 
 
+@in_float32
 def cispo(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: float, high: float
 ) -> Float[Array, "*rows T"]:
@@ -184,13 +188,14 @@ def cispo(
         [1.5, -1.0]
 
     Source:
-        MiniMax-M1, arXiv:2506.13585, Section 3.
+        MiniMax-M1, arXiv:2506.13585, Section 3.1, Eqs. 4-5.
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
     weight = jax.lax.stop_gradient(jnp.clip(jnp.exp(log_ratio), 1 - low, 1 + high))
     return weight * advantage * log_ratio
 
 
+@in_float32
 def sapo(
     log_ratio: Float[Array, "*rows T"],
     advantage: Float[Array, "*rows T"],
@@ -235,6 +240,7 @@ def sapo(
     return jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
 
 
+@in_float32
 def gmpo(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask, *, clip: float = 0.4
 ) -> Float[Array, "*rows T"]:

@@ -6,7 +6,7 @@ Losses come back per token, to be **minimised** as `sum(weights * loss)`. Values
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number
+from rljax.ops.arrays import Mask, Number, common_dtype, in_float32, power_of_two
 from rljax.ops.checks import (
     check_floating,
     check_positive,
@@ -15,6 +15,7 @@ from rljax.ops.checks import (
 from rljax.ops.masked import zero_outside
 
 
+@in_float32
 def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Half the squared error of the critic.
 
@@ -47,6 +48,7 @@ def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"]
     return 0.5 * jnp.square(zero_outside(values, mask) - zero_outside(returns, mask))
 
 
+@in_float32
 def clipped_value_loss(
     values: Float[Array, "*rows T"],
     old_values: Float[Array, "*rows T"],
@@ -93,6 +95,7 @@ def clipped_value_loss(
     return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(held - target))
 
 
+@in_float32
 def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
     """Share of the returns' variance that the critic accounts for, over all response tokens of the batch.
 
@@ -125,9 +128,11 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
     """
     check_floating(values=values, returns=returns)
     check_same_shape(values=values, returns=returns, mask=mask)
-    target = zero_outside(returns, mask)
-    total = _masked_variance(target, mask)
-    residual = _masked_variance(target - zero_outside(values, mask), mask)
+    target, value = zero_outside(returns, mask), zero_outside(values, mask)
+    dtype = common_dtype(target, value)
+    scale = power_of_two(jnp.stack([target.astype(dtype), value.astype(dtype)]).reshape(-1)).reshape(())
+    total = _masked_variance(target / scale, mask)
+    residual = _masked_variance(target / scale - value / scale, mask)
     constant = total == 0
     return jnp.where(constant, 0.0, 1 - residual / jnp.where(constant, 1.0, total))
 

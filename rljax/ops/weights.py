@@ -143,7 +143,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         [[0.5, 0.5], [0.5, 0.0]]
 
     Source:
-        RLOO, arXiv:2402.14740, Section 3.2, where a response is one action: log π(o_i) is the sum over its tokens. It is
+        RLOO, arXiv:2402.14740, Section 2.3, where a response is one action: log π(o_i) is the sum over its tokens. It is
         `constant_length` with a length of 1.
     """
     tokens = _tokens(mask)

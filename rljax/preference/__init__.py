@@ -1,1 +1,1 @@
-"""Floor 5: reward models, and the training step on pairs of responses."""
+"""Floor 5: reward models, direct losses on preferences, and the training steps on pairs of responses."""

@@ -1,4 +1,4 @@
-"""Settings for training a reward model, in one record."""
+"""Settings for training on preference pairs: those that all trainings share, and those of a reward model."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -11,15 +11,15 @@ from rljax.records import documented
 
 @documented
 @dataclass(frozen=True)
-class RewardModelConfig:
-    """Settings for training a reward model on preference pairs."""
+class PairConfig:
+    """Settings that every training on preference pairs has."""
 
     dataset: tyro.conf.Positional[str]
     """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (or none), chosen and rejected."""
 
     # --- model
     model: str | None = None
-    """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
+    """Folder or hub id of a language model to start from; without one, a small transformer with random weights."""
     tokenizer: str | None = None
     """'characters', 'bytes', a folder or a hub id; by default the model's own, or bytes without a model."""
     layers: int = 3
@@ -53,7 +53,7 @@ class RewardModelConfig:
 
     # --- optimisation
     epochs: int = 1
-    """Passes over the pairs; a reward model soon overfits them."""
+    """Passes over the pairs, which are soon overfitted."""
     steps: int | None = None
     """Number of updates, in place of epochs."""
     batch: int = 64
@@ -86,7 +86,7 @@ class RewardModelConfig:
     # --- output and display
     output: str | None = None
     """Folder to write, which must not hold a model yet; by default runs/NAME-DATE-TIME."""
-    name: str = "reward-model"
+    name: str = "pairs"
     """Name of the run, for its folder."""
     seed: int = 0
     """Random seed of parameters, order and held-out pairs."""
@@ -127,3 +127,14 @@ _AT_LEAST_ONE = (
     *("layers", "width", "heads", "kv_heads", "hidden", "heldout_pairs", "max_tokens"),
     *("epochs", "steps", "batch", "microbatch_pairs", "replicas", "fsdp"),
 )
+
+
+@documented
+@dataclass(frozen=True)
+class RewardModelConfig(PairConfig):
+    """Settings of one training of a reward model on preference pairs."""
+
+    model: str | None = None
+    """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
+    name: str = "reward-model"
+    """Name of the run, for its folder."""

@@ -11,7 +11,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.data.preferences import Preference
-from rljax.data.prompts import right_pad
+from rljax.data.problem import Problem
+from rljax.data.prompts import prompt_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Params
@@ -50,6 +51,8 @@ class EncodedPairs(NamedTuple):
     """By how much the preferred response is better, in the unit of the score, `[N]`."""
     dropped: int
     """Number of pairs left out because a side is too long."""
+    prompt_lengths: list[int]
+    """Number of prompt tokens that both sides of each pair begin with."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """All of them in arrays as long as the longest side."""
@@ -60,11 +63,11 @@ class EncodedPairs(NamedTuple):
 
 
 @documented
-class RewardState(NamedTuple):
+class PairState(NamedTuple):
     """State of the training; each update returns a new one."""
 
     params: Params
-    """Parameters of the reward model."""
+    """Parameters of the model."""
     opt_state: optax.OptState
     """State of the optimiser."""
 
@@ -87,7 +90,12 @@ def encode_pairs(
     def tokens(pair: Preference, response: str) -> list[int]:
         return sequence_tokens(pair.prompt, response, tokenizer, chat=chat, messages=pair.messages)
 
-    rows = [(tokens(pair, pair.chosen), tokens(pair, pair.rejected), pair.margin) for pair in preferences]
+    def prompt_length(pair: Preference) -> int:
+        return len(prompt_tokens(Problem(pair.prompt, "", messages=pair.messages), tokenizer, chat=chat))
+
+    rows = [
+        (tokens(pair, pair.chosen), tokens(pair, pair.rejected), pair.margin, prompt_length(pair)) for pair in preferences
+    ]
     fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= max_tokens]
     if not fitting:
         shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
@@ -97,13 +105,14 @@ def encode_pairs(
             else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest pair needs {shortest}; raise "
             "max_tokens."
         )
-    chosen, rejected, margins = zip(*fitting, strict=True)
-    return EncodedPairs(list(chosen), list(rejected), np.asarray(margins, np.float32), len(rows) - len(fitting))
+    chosen, rejected, margins, prompts = zip(*fitting, strict=True)
+    dropped = len(rows) - len(fitting)
+    return EncodedPairs(list(chosen), list(rejected), np.asarray(margins, np.float32), dropped, list(prompts))
 
 
 def make_pair_step(
-    model: ValueModel, optimizer: optax.GradientTransformation, state: RewardState, mesh: Mesh
-) -> Callable[[RewardState, Pairs[Array]], tuple[RewardState, Metrics]]:
+    model: ValueModel, optimizer: optax.GradientTransformation, state: PairState, mesh: Mesh
+) -> Callable[[PairState, Pairs[Array]], tuple[PairState, Metrics]]:
     """Compile one optimiser update towards the preferred responses.
 
     Args:
@@ -117,7 +126,7 @@ def make_pair_step(
         all computed before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
     """
 
-    def step(state: RewardState, pairs: Pairs[Array]) -> tuple[RewardState, Metrics]:
+    def step(state: PairState, pairs: Pairs[Array]) -> tuple[PairState, Metrics]:
         share = 1 / pairs.margin.size
 
         def objective(params: Params, part: Pairs[Array]) -> tuple[Array, Metrics]:
@@ -136,7 +145,7 @@ def make_pair_step(
 
         gradient, metrics = accumulate(objective, state.params, pairs)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        after = RewardState(optax.apply_updates(state.params, updates), opt_state)
+        after = PairState(optax.apply_updates(state.params, updates), opt_state)
         return after, {**metrics, "grad_norm": optax.tree.norm(gradient)}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))

@@ -3,7 +3,6 @@
 The score of a response is the output of the model's head at the last token of prompt and response, the end token included.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,35 +19,22 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 from rljax.data.cells import Messages
 from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens, right_pad
-from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, load_tokenizer
+from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, Params
 from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
 from rljax.parallel import agree, fetch, put, put_rows, shardings
+from rljax.preference.note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
 from rljax.records import documented
 from rljax.rewards.failure import Failed
 from rljax.text import one_line
 
 PREFIX = "model:"
 """Prefix of the names of these rewards: `--reward model:FOLDER`."""
-NOTE = "rljax_reward.json"
-"""File in the model's folder that holds a `Note`."""
 SHORTEST = 16
 """Sequences are padded to this many tokens times a power of two, so that few programs are compiled."""
-
-
-@documented
-class Note(NamedTuple):
-    """How the texts were encoded on which the model in a folder was trained."""
-
-    tokenizer: str
-    """Value of `--tokenizer`; "." for the tokenizer files in the folder itself."""
-    vocabulary: int
-    """Number of its tokens."""
-    chat: bool
-    """Whether prompts were written through its chat template."""
 
 
 @documented
@@ -166,51 +152,10 @@ def save_reward_model(folder: Path, trained: RewardModel) -> None:
         InputError: the note cannot name the tokenizer.
     """
     tokenizer = trained.tokenizer
-    note = Note(_name_of(tokenizer), tokenizer.vocab_size, trained.chat)
+    check_named(tokenizer)
     ends = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
     save_value_model(folder, trained.model, trained.params, **ends)
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        tokenizer.inner.save_pretrained(folder)
-    (folder / NOTE).write_text(json.dumps(note._asdict(), indent=2) + "\n", encoding="utf-8")
-
-
-def _name_of(tokenizer: Tokenizer) -> str:
-    if isinstance(tokenizer, CharacterTokenizer):
-        return f"characters:{tokenizer.alphabet}"
-    if isinstance(tokenizer, ByteTokenizer):
-        return "bytes"
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        return "."
-    raise InputError(
-        f"a {type(tokenizer).__name__} cannot be named in a reward model's folder; use 'characters', 'bytes' or a model's."
-    )
-
-
-def read_note(folder: Path) -> Note | None:
-    """Read the note of a folder; None for a model that was not trained by rljax.
-
-    Raises:
-        InputError: the note cannot be read.
-    """
-    file = folder / NOTE
-    if not file.is_file():
-        return None
-    try:
-        return Note(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{file} cannot be read ({one_line(error)}); correct it, or train the reward model again."
-        ) from error
-
-
-def folder_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer that a model's folder names or holds.
-
-    Raises:
-        InputError: the folder does neither, or its files cannot be read.
-    """
-    note = read_note(folder)
-    return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
+    save_tokenizer(folder, REWARD_NOTE, tokenizer, chat=trained.chat)
 
 
 def load_reward_model(

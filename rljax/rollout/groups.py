@@ -60,7 +60,7 @@ def take(groups: Groups, index: np.ndarray | slice) -> Groups:
 
 
 def pad(groups: Groups, count: int) -> Groups:
-    """Append groups without tokens, whose weight is zero, up to `count` groups."""
+    """Append groups without tokens or a valid response, whose weight is zero, up to `count` groups."""
     missing = count - groups.count
 
     def extend(array: np.ndarray) -> np.ndarray:
@@ -68,7 +68,6 @@ def pad(groups: Groups, count: int) -> Groups:
 
     padded = jax.tree.map(extend, groups)
     padded.prompt_attention[groups.count :, -1] = True
-    padded.rollout.valid[groups.count :] = True
     padded.prompt_ids[groups.count :] = -1
     return padded
 

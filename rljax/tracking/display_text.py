@@ -41,6 +41,8 @@ METRICS = (
     Metric("entropy", "entropy", "nats/token", ".3f"),
     Metric("kl", "KL", "nats/token", ".4f"),
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
+    Metric("correction_cut", "cut by correction", "%", ".2f", 100.0),
+    Metric("surrogate_masked", "off-policy masked", "%", ".2f", 100.0),
     Metric("explained_variance", "explained variance", "", ".3f"),
     Metric("value_loss", "value loss", "", ".4f"),
     Metric("advantage_correlation", "credit correlation", "", ".3f"),

@@ -34,6 +34,8 @@ PANELS = {
         "kl": COLOURS[4],
         "grad_norm": COLOURS[1],
         "clip_fraction": COLOURS[7],
+        "correction_cut": COLOURS[3],
+        "surrogate_masked": COLOURS[5],
         "explained_variance": COLOURS[0],
         "value_loss": COLOURS[6],
         "advantage_correlation": COLOURS[4],

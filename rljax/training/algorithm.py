@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rljax.algorithms import BY_NAME, Algorithm, LossMetrics, Past, Rollout, loss, prepare, without
+from rljax.algorithms import BY_NAME, Algorithm, Correction, LossMetrics, Past, Rollout, loss, prepare, without
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.corrections import off_policy_mask
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.errors import InputError
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
-from rljax.training.config import TrainConfig
+from rljax.training.config import AlgorithmConfig, TrainConfig
 from rljax.training.critic import check_critic, make_head
 
 
@@ -52,6 +54,46 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
         head = make_head(config.critic.head, config.critic.head_options)
         algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
     return with_pretrained_value(algorithm) if config.critic.mix_pretrained_value else algorithm
+
+
+def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
+    """Give an algorithm the correction and the off-policy mask of the settings.
+
+    Raises:
+        InputError: an unknown correction, a bound that it does not have or that is missing, or an algorithm that has one already.
+    """
+    settings = config.algorithm
+    if settings.off_policy_delta is not None:
+        if algorithm.surrogate_mask is not None:
+            raise InputError(
+                f"off_policy_delta={settings.off_policy_delta}: the algorithm has an off-policy mask already; leave it out."
+            )
+        algorithm = algorithm._replace(surrogate_mask=off_policy_mask(settings.off_policy_delta))
+    if settings.correction == "none":
+        return algorithm
+    if algorithm.correction is not None:
+        raise InputError(f"correction={settings.correction!r}: the algorithm has a correction already; leave it out.")
+    return algorithm._replace(correction=make_correction(settings))
+
+
+def make_correction(settings: AlgorithmConfig) -> Correction:
+    """Look a correction up and give it its bounds.
+
+    Raises:
+        InputError: an unknown name, or a bound that it does not have or that is missing.
+    """
+    name = settings.correction
+    if name not in CORRECTIONS:
+        raise InputError(f"The correction {name!r} is unknown; choose one of none, {', '.join(CORRECTIONS)}.")
+    settable = {"low": settings.correction_low, "high": settings.correction_high}
+    bounds = {bound: value for bound, value in settable.items() if value is not None}
+    known = inspect.signature(CORRECTIONS[name]).parameters
+    for bound in set(bounds) - set(known):
+        raise InputError(f"The correction {name} has no correction_{bound}; leave it out, or choose another correction.")
+    for bound, parameter in known.items():
+        if parameter.default is inspect.Parameter.empty and bound not in bounds:
+            raise InputError(f"The correction {name} needs correction_{bound}, which has no default; give a number.")
+    return CORRECTIONS[name](**bounds)
 
 
 def one_response_a_prompt(config: TrainConfig) -> TrainConfig:

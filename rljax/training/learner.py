@@ -48,7 +48,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
         state, past = recall(state, groups.prompt_ids, rollout)
         batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
         state, policy = improve(state, sequences, batch)
-        return state, LearnMetrics(policy=policy)
+        return state, LearnMetrics(policy=policy, correction_cut=cut_share(batch))
 
     return learn
 
@@ -76,9 +76,16 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
         state, policy = improve(state, sequences, batch)
-        return state, LearnMetrics(credit, critic, policy)
+        return state, LearnMetrics(credit, critic, policy, cut_share(batch))
 
     return learn
+
+
+def cut_share(batch: Batch[np.ndarray]) -> float | None:
+    """Share of the trained tokens that the correction capped or left out; None without a correction, or without such a token."""
+    if batch.correction_cut is None or not batch.mask.any():
+        return None
+    return float(batch.correction_cut[batch.mask].mean())
 
 
 def progress(setup: Setup, state: TrainState) -> float:

@@ -95,6 +95,8 @@ class LearnMetrics(NamedTuple):
     """The critic's updates."""
     policy: UpdateMetrics | None = None
     """The policy's updates; None when every group was filtered out."""
+    correction_cut: float | None = None
+    """Share of the trained tokens that the correction capped or left out; None without a correction."""
 
 
 @documented

@@ -1,5 +1,6 @@
 """AdamW from Optax, with a linear warm-up and gradient clipping. Any other Optax transformation can replace it."""
 
+import chex
 import jax
 import numpy as np
 import optax
@@ -97,6 +98,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
 
     def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
         updates, state = optimizer.update(params, state, params)
+        chex.assert_trees_all_equal_shapes(updates, params)  # apply_updates would broadcast
         return optax.apply_updates(params, updates), state
 
     try:

@@ -23,13 +23,14 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import check_rows, make_mesh
+from rljax.preference.note import folder_tokenizer
 from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
-from rljax.training.algorithm import check_algorithm, laid_out, make_algorithm
+from rljax.training.algorithm import check_algorithm, corrected, laid_out, make_algorithm
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
@@ -89,7 +90,7 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
     if config.model.tokenizer is not None:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
-        return load_tokenizer(str(locate(config.model.path)))
+        return folder_tokenizer(locate(config.model.path))
     return load_tokenizer("bytes" if config.generated_task is None else "characters")
 
 
@@ -212,7 +213,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
-    algorithm = make_algorithm(config) if seams.algorithm is None else seams.algorithm
+    algorithm = corrected(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
     _check_sizes(config, mesh)

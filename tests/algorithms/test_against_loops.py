@@ -3,6 +3,7 @@
 An objective is a function of the log-probabilities `x[p][i][t]`, and of a copy `sg` of them that it may not differentiate.
 """
 
+from itertools import combinations
 from math import exp, inf, log, sqrt
 from types import SimpleNamespace
 
@@ -155,9 +156,34 @@ def dapo_grpo(x, sg):
     return sequence_mean(surrogate, MIXED)
 
 
+def dppo(x, sg):
+    a = by_group(zscores)
+
+    def surrogate(p, i, t):
+        probability, old = exp(sg[p, i, t]), exp(D.old[p, i, t])
+        outward = (a[p][i] > 0 and probability > old) or (a[p][i] < 0 and probability < old)
+        if outward and abs(probability - old) > 0.1:
+            return 0.0
+        return min(probability / old, 1.3) * a[p][i] * (x[p, i, t] - D.old[p, i, t])
+
+    return token_mean(surrogate)
+
+
 def dr_grpo(x, sg):
     a = by_group(centred)
     return sum(pessimistic(rho(x, p, i, t), a[p][i], 0.2, 0.2) / 7 for p, i, t in tokens()) / len(ROWS)
+
+
+def forking_tokens(x, sg):
+    shaped = [[D.rewards[p, i] + overlong(D.lengths[p, i]) for i in range(G)] for p in range(P)]
+    a = by_group(zscores, shaped)
+    entropies = sorted((D.old_entropy[token] for token in tokens(MIXED)), reverse=True)
+    threshold = entropies[round(0.3 * len(entropies)) - 1]
+
+    def surrogate(p, i, t):
+        return pessimistic(rho(x, p, i, t), a[p][i], 0.2, 0.28) if D.old_entropy[p, i, t] >= threshold else 0.0
+
+    return token_mean(surrogate, MIXED)
 
 
 def gepo(x, sg):
@@ -170,7 +196,7 @@ def gepo(x, sg):
             w.append(exp(sum(x[p, i, t] for t in range(n)) / n))
         expected = sum(b * b for b in q) / sum(q)
         total += sum(pessimistic(w[i] / expected, a[p][i], 0.2, 0.2) for i in range(G))
-    return total / len(ROWS)
+    return total / len(ROWS) - 0.05 * sequence_mean(lambda p, i, t: 1 / rho(x, p, i, t) + log(rho(x, p, i, t)) - 1)
 
 
 def gmpo(x, sg):
@@ -222,9 +248,71 @@ def gspo_token(x, sg):
     return sequence_mean(surrogate)
 
 
+def deviation(numbers):
+    mean = sum(numbers) / len(numbers)
+    return sqrt(sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1))
+
+
+def lite_ppo(x, sg):
+    a, std = by_group(centred), deviation([D.rewards[row] for row in ROWS])
+    return token_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), a[p][i] / (std + 1e-6), 0.2, 0.2))
+
+
+def luspo(x, sg):
+    a, total = by_group(zscores), 0.0
+    for p, i in ROWS:
+        total += D.lengths[p, i] * pessimistic(sequence_ratio(x, p, i), a[p][i], 0.1, 0.15)
+    return total / len(ROWS)
+
+
+def whole_responses(x, a):
+    """REINFORCE, a response as one action."""
+    return sum(a[p][i] * (x[p, i, t] - D.old[p, i, t]) for p, i, t in tokens()) / len(ROWS)
+
+
+def max_rl(x, sg):
+    return whole_responses(x, by_group(lambda r: [(one * len(r) - sum(r)) / sum(r) for one in r]))
+
+
 def open_reasoner_zero(x, sg):
     a = over_batch(lambda p, i, t: gae(p, i, t, lambda_=1.0))
     return token_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), a(p, i, t), 0.2, 0.2))
+
+
+def opo(x, sg):
+    a = []
+    for p in range(P):
+        total = sum(D.lengths[p, i] * D.rewards[p, i] for i in range(G))
+        a.append([D.rewards[p, i] - total / sum(D.lengths[p]) for i in range(G)])
+    return whole_responses(x, a)
+
+
+def best_of_two(rewards):
+    """The z-score of each pair's best, averaged over the pairs of a response."""
+    pairs = list(combinations(range(len(rewards)), 2))
+    best = [max(rewards[i], rewards[j]) for i, j in pairs]
+    mean = sum(best) / len(best)
+    std = sqrt(sum((b - mean) ** 2 for b in best) / len(best))
+    mine = [[b for pair, b in zip(pairs, best, strict=True) if i in pair] for i in range(len(rewards))]
+    return [(sum(b) / len(b) - mean) / (std + 1e-6) for b in mine]
+
+
+def pass_at_k(x, sg):
+    a = by_group(best_of_two)
+    return sequence_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), a[p][i], 0.2, 0.2))
+
+
+def gain_in_pairs(rewards):
+    """n s_i, over all pairs."""
+    pairs = list(combinations(range(len(rewards)), 2))
+    gains = [
+        sum(max(rewards[a], rewards[b]) - rewards[a + b - i] for a, b in pairs if i in (a, b)) for i in range(len(rewards))
+    ]
+    return [len(rewards) * gain / len(pairs) for gain in gains]
+
+
+def pkpo(x, sg):
+    return whole_responses(x, by_group(gain_in_pairs))
 
 
 def ppo(x, sg):
@@ -263,6 +351,19 @@ def sapo(x, sg):
     return sequence_mean(surrogate)
 
 
+def scale_rl(x, sg):
+    a, total = by_group(centred), 0.0
+    std = deviation([a[p][i] for p, i in ROWS])
+    for group in (0, 1):  # of the mixed ones
+        rows = [(group, i) for i in range(G)]
+
+        def surrogate(p, i, t):
+            return min(rho(sg, p, i, t), 1.3) * a[p][i] / (std + 1e-6) * (x[p, i, t] - D.old[p, i, t])
+
+        total += token_mean(surrogate, rows) / 2
+    return total
+
+
 def t1(x, sg):
     mean_kl = token_mean(lambda p, i, t: k1(D.old, p, i, t))
     penalised = [
@@ -294,11 +395,31 @@ def vc_ppo(x, sg):
     return token_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), gae(p, i, t, lambda_=0.95), 0.2, 0.2))
 
 
+def vespo(x, sg):
+    a = by_group(zscores)
+
+    def surrogate(p, i, t):
+        log_w = sum(sg[p, i, k] - D.old[p, i, k] for k in range(D.lengths[p, i]))
+        power, decay = (2.0, 3.0) if a[p][i] >= 0 else (3.0, 2.0)
+        weight = exp(log_w) ** power * exp(decay * (1 - exp(log_w)))
+        return weight * a[p][i] * (log_w + x[p, i, t] - sg[p, i, t])
+
+    return token_mean(surrogate)
+
+
 def squared(lambda_):
     def objective(v, sg):
         return token_mean(lambda p, i, t: (v[p, i, t] - gae(p, i, t, lambda_) - D.values[p, i, t]) ** 2 / 2)
 
     return objective
+
+
+def open_reasoner_zero_values(v, sg):
+    def worse(p, i, t):
+        old, target = D.values[p, i, t], D.rewards[p, i]
+        return max((v[p, i, t] - target) ** 2, (clip(v[p, i, t], old - 0.3, old + 0.3) - target) ** 2) / 2
+
+    return token_mean(worse)
 
 
 def ppo_values(v, sg):
@@ -314,21 +435,29 @@ def ppo_values(v, sg):
 OPTIONS = {
     "dapo": {"max_length": 6, "cache": 3},
     "dapo_grpo": {"beta": 0.5},
+    "dppo": {"threshold": 0.1, "cap": 1.3},
     "dr_grpo": {"max_length": 7},
+    "forking_tokens": {"share": 0.3, "max_length": 6, "cache": 3},
+    "gepo": {"sampler_kl": 0.05},
     "gpg": {"norm": 2.0},
     "gspo": {"clip_low": 0.1, "clip_high": 0.15},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.15},
+    "luspo": {"clip_low": 0.1, "clip_high": 0.15},
+    "open_reasoner_zero": {"value_clip": 0.3},
+    "pass_at_k": {"k": 2},
+    "pkpo": {"k": 2},
     "ppo": {"beta": 0.1, "entropy": 0.01, "dual_clip": 1.5, "gamma": 0.95, "lambda_": 0.9, "value_clip": 0.4},
     "reinforce_pp": {"beta": 0.1},
     "reinforce_pp_baseline": {"beta": 0.1},
     "rloo": {"beta": 0.1},
+    "scale_rl": {"cap": 1.3},
     "t1": {"beta": 0.1, "entropy": 0.01},
     "vapo": {"alpha": 0.5},
     "vapo_grpo": {"alpha": 0.5, "initial": 0.8, "decay": 2.0},
 }
 OBJECTIVES = {name: value for name, value in globals().items() if name in BY_NAME}
 VALUE_LOSSES = {
-    "open_reasoner_zero": squared(1.0),
+    "open_reasoner_zero": open_reasoner_zero_values,
     "ppo": ppo_values,
     "vapo": squared(1.0),
     "vapo_grpo": squared(1.0),
@@ -411,6 +540,9 @@ def test_the_data_reach_every_branch():
     assert (ratios < 0.8).any()
     assert (ratios > 1.5).any()
     assert ((ratios > 1.2) & (ratios < 1.28)).any()
+    apart = np.abs(np.exp(D.x) - np.exp(D.old))[D.mask]
+    assert (apart > 0.1).any()
+    assert (apart < 0.1).any()
     lambdas = [vapo_lambda(p, i, 0.5) for p, i in ROWS]
     assert min(lambdas) == 0
     assert max(lambdas) > 0.5

@@ -22,15 +22,23 @@ DEFAULTS = {
     "cispo": {"clip_low": 1.0, "clip_high": 0.28, **ZSCORE},
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
     "dapo_grpo": {"clip_low": 0.2, "clip_high": 0.28, "beta": 0.01, **ZSCORE},
+    "dppo": {"threshold": 0.15, "cap": 20.0, **ZSCORE},
     "dr_grpo": {"max_length": 3000, "clip": 0.2},
-    "gepo": {"clip": 0.2},
+    "forking_tokens": {"share": 0.2, "clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
+    "gepo": {"clip": 0.2, "sampler_kl": 0.005},
     "gmpo": {"clip": 0.4, **ZSCORE},
     "gpg": {"norm": 1.0},
     "grpo": {"clip": 0.2, "beta": 0.04, **ZSCORE},
     "grpo_process": {"clip": 0.2, "beta": 0.04, **ZSCORE},
     "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
     "gspo_token": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
-    "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, **OVER_BATCH},
+    "lite_ppo": {"clip": 0.2, **ZSCORE},
+    "luspo": {"clip_low": 2e-3, "clip_high": 2.5e-3, **ZSCORE},
+    "max_rl": {"eps": 0.0},
+    "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, "value_clip": 0.2, **OVER_BATCH},
+    "opo": {},
+    "pass_at_k": {"k": 2, "clip": 0.2, "eps": 1e-6},
+    "pkpo": {"k": 2},
     "ppo": {
         "clip": 0.2,
         "gamma": 1.0,
@@ -44,10 +52,12 @@ DEFAULTS = {
     "reinforce_pp_baseline": {"clip": 0.2, "beta": 0.0, **OVER_BATCH},
     "rloo": {"beta": 0.0},
     "sapo": {"tau_positive": 1.0, "tau_negative": 1.05, **ZSCORE},
+    "scale_rl": {"cap": 5.0, **ZSCORE},
     "t1": {"beta": 2e-4, "entropy": 1e-3, "reference_rate": 0.01},
     "vapo": VAPO,
     "vapo_grpo": {"initial": 1.0, "decay": 3.0, **VAPO, **ZSCORE},
     "vc_ppo": {"clip": 0.2, "gamma": 1.0, "policy_lambda": 0.95, "value_lambda": 1.0, "pretraining_steps": 50},
+    "vespo": {"power_positive": 2.0, "decay_positive": 3.0, "power_negative": 3.0, "decay_negative": 2.0, **ZSCORE},
 }
 
 
@@ -74,6 +84,25 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
     described = text[text.index("Args:") : text.index("Deviations:")]
     for argument in defaults_of(name):
         assert f"\n    {argument}: " in described, argument
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cispo", ("Section 3.1", "dynamic sampling", "length penalty", "keep_group", "shape_reward")),
+        ("dr_grpo", ("truncated response the reward 0",)),
+        ("gepo", ("0 leaves it out",)),
+        ("open_reasoner_zero", ("rows first",)),
+        ("reinforce_pp", ("Eq. 1 of version 9", "a mean over the tokens of each response", "Eqs. 5 and 7")),
+        ("reinforce_pp_baseline", ("Eq. 1 of version 9", "Eqs. 5 and 7")),
+        ("rloo", ("Section 2.3",)),
+        ("t1", ("whose equations were not found",)),
+    ],
+)
+def test_what_a_second_reading_of_the_sources_found_is_told(name, words):
+    text = " ".join(inspect.getdoc(BY_NAME[name]).split())
+    for word in words:
+        assert word in text
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -119,10 +148,15 @@ NUMBERS = {
 GROUP_SIZES = {
     "dapo": 16,
     "dr_grpo": 8,
+    "forking_tokens": 16,
     "gepo": 8,
     "grpo": 64,
     "grpo_process": 64,
+    "lite_ppo": 8,
     "open_reasoner_zero": 64,
+    "opo": 8,
+    "pkpo": 16,
+    "scale_rl": 16,
     "t1": 64,
     "vapo": 16,
     "vapo_grpo": 16,
@@ -144,8 +178,12 @@ def test_numbers_for_whoever_runs_the_optimisers(name):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("dppo", {"threshold": -1.0}, r"threshold must not be negative, got -1\.0"),
+        ("dppo", {"cap": 0.5}, r"cap must be at least 1, got 0\.5"),
+        ("scale_rl", {"cap": 0.5}, r"cap must be at least 1, got 0\.5"),
         ("gpg", {"norm": 0.0}, r"norm must be positive, got 0\.0"),
         ("grpo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
+        ("gepo", {"sampler_kl": -1.0}, r"coefficient must not be negative, got -1\.0"),
         ("rloo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
         ("ppo", {"entropy": -1.0}, r"coefficient must not be negative, got -1\.0"),
         ("t1", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),

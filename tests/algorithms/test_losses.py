@@ -9,7 +9,8 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, Term, explained_variance_of, loss, value_loss
 from rljax.algorithms import prepare as prepare_eagerly
-from rljax.algorithms.terms import entropy_bonus, kl_penalty, kl_to_reference, positive_examples
+from rljax.algorithms.corrections import off_policy_mask
+from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_penalty, kl_to_reference, positive_examples
 from rljax.ops.value import explained_variance
 
 P, G, T = 2, 2, 3
@@ -58,7 +59,7 @@ def test_refusals(rollout):
         loss(with_bonus, logp, prepare(with_bonus, rollout))
 
 
-@pytest.mark.parametrize("make", [kl_to_reference, kl_penalty, entropy_bonus, positive_examples])
+@pytest.mark.parametrize("make", [kl_to_reference, importance_weighted_kl, kl_penalty, entropy_bonus, positive_examples])
 def test_coefficients_are_not_negative_and_zero_leaves_nothing(make):
     assert not make(0.0)
     assert make(0.5)
@@ -221,3 +222,89 @@ def test_a_batch_without_tokens_costs_nothing():
     total, metrics = value_loss(algorithm, nothing, batch)
     assert total == 0
     assert explained_variance_of(metrics) == 0
+
+
+@pytest.mark.parametrize("name", ["policy_logp", "old_logp", "behaviour_logp"])
+def test_a_term_reads_the_log_probability_that_it_asks_for(name):
+    mask = jnp.array([[[1, 1, 0], [1, 1, 1]]], bool)
+    rollout = Rollout(
+        mask=mask,
+        behaviour_logp=jnp.where(mask, -1.0, jnp.nan),
+        rewards=jnp.array([[1.0, 0.0]]),
+        policy_logp=jnp.where(mask, -2.0, jnp.nan),
+    )
+    algorithm = BY_NAME["grpo"](beta=0.0)._replace(
+        denominator=lambda logp, mask: jnp.where(mask, 2 * logp, 0.0),
+        terms=(Term("read", 1.0, lambda inputs: inputs._asdict()[name], needs=name),),
+    )
+    batch = prepare(algorithm, rollout)
+    _, metrics = loss(algorithm, batch.policy_logp, batch)
+    expected = {"policy_logp": -2.0, "old_logp": -4.0, "behaviour_logp": -1.0}
+    np.testing.assert_allclose(metrics.terms["read"], expected[name], rtol=1e-6)
+
+
+def test_the_penalty_of_gepo_is_0_for_the_policy_that_sampled():
+    mask = jnp.ones((1, 2, 3), bool)
+    sampled = -jnp.ones((1, 2, 3))
+    rollout = Rollout(mask=mask, behaviour_logp=sampled / 2, rewards=jnp.array([[1.0, 0.0]]), policy_logp=sampled)
+    algorithm = BY_NAME["gepo"]()
+    batch = prepare(algorithm, rollout)
+    assert loss(algorithm, batch.policy_logp, batch)[1].terms["sampler_kl"] == 0
+    moved = loss(algorithm, batch.policy_logp - 0.5, batch)[1].terms["sampler_kl"]
+    np.testing.assert_allclose(moved, np.exp(0.5) - 0.5 - 1, rtol=1e-5)
+    assert BY_NAME["gepo"](sampler_kl=0.0).terms == ()
+
+
+def test_half_precision_gives_the_loss_of_its_rounded_numbers():
+    mask = jnp.array(np.arange(300) < np.array([[300, 280, 300, 7]])[..., None])
+
+    def losses(dtype):
+        rng = np.random.default_rng(1)
+        arrays = [jnp.array(x, jnp.bfloat16).astype(dtype) for x in -np.abs(rng.normal(size=(3, 1, 4, 300)))]
+        rewards = jnp.array([[0.7, 0.1, 0.2, 0.3]], jnp.bfloat16).astype(dtype)
+        algorithm = BY_NAME["vapo"]()
+        rollout = Rollout(mask=mask, behaviour_logp=arrays[0], rewards=rewards, values=arrays[2])
+        batch = prepare(algorithm, rollout)
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(batch)} == {"bool", "float32"}
+        outputs = arrays[1].reshape(4, 300), arrays[2].reshape(4, 300) * 2
+        return loss(algorithm, outputs[0], batch)[0], value_loss(algorithm, outputs[1], batch)[0]
+
+    np.testing.assert_allclose(losses(jnp.bfloat16), losses(jnp.float32), rtol=1e-5)
+
+
+def test_the_weighted_penalty_counts_from_the_policy_that_sampled(rollout):
+    algorithm = BY_NAME["rloo"]()._replace(terms=importance_weighted_kl(0.5))
+    full = rollout._replace(policy_logp=draw(7), ref_logp=draw(8))
+    batch, logp = prepare(algorithm, full), rows(draw(9))
+    total, metrics = loss(algorithm, logp, batch)
+    plain, _ = loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), full))
+    expected = 0.0
+    for p, g, t in np.ndindex(P, G, T):
+        if MASK[p, g, t]:
+            d = full.ref_logp[p, g, t] - logp[p * G + g, t]
+            rho = np.exp(logp[p * G + g, t] - full.behaviour_logp[p, g, t])
+            expected += batch.weights[p * G + g, t] * rho * (np.exp(d) - d - 1)
+    np.testing.assert_allclose(metrics.terms["reference_kl"], expected, rtol=1e-9)
+    np.testing.assert_allclose(total - plain, 0.5 * expected, rtol=1e-9)
+    assert algorithm.needs("ref_logp")
+
+
+def test_the_off_policy_mask_leaves_out_the_surrogate_alone(rollout):
+    plain = BY_NAME["rloo"](beta=0.0)._replace(terms=kl_to_reference(0.5))
+    masked = plain._replace(surrogate_mask=off_policy_mask(0.4))
+    full = rollout._replace(ref_logp=draw(8), policy_logp=draw(7))
+    logp = rows(rollout.behaviour_logp) - jnp.asarray([0.5, 0.1, 0.5, 0.5])[:, None]
+    batch = prepare(plain, full)
+    (_, whole), whole_slope = jax.value_and_grad(lambda x: loss(plain, x, batch), has_aux=True)(logp)
+    (total, metrics), slope = jax.value_and_grad(lambda x: loss(masked, x, batch), has_aux=True)(logp)
+    # Responses 0 and 3 were right, 1 and 2 wrong; of the wrong ones the policy has moved away from the third alone.
+    assert np.sign(np.asarray(batch.advantage)[:, 0]).tolist() == [1, -1, -1, 1]
+    np.testing.assert_allclose(metrics.surrogate_masked, 3 / 8)
+    assert whole.surrogate_masked is None
+    assert "surrogate_masked" in metrics.numbers()
+    np.testing.assert_allclose(metrics.terms["reference_kl"], whole.terms["reference_kl"])
+    left = batch._replace(weights=batch.weights.at[2].set(0.0))
+    expected, expected_slope = jax.value_and_grad(lambda x: loss(plain, x, left)[0])(logp)
+    np.testing.assert_allclose(total, expected, rtol=1e-12)
+    np.testing.assert_allclose(slope, expected_slope, rtol=1e-12)
+    assert not np.allclose(slope, whole_slope)

@@ -9,9 +9,10 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, response_rewards
 from rljax.algorithms import prepare as prepare_eagerly
+from rljax.algorithms.corrections import capped
 from rljax.ops.gae import gae, lambda_returns
 from rljax.ops.group import group_centered
-from rljax.ops.ratio import token_log_ratio, truncated_importance_weight
+from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
 from rljax.ops.unpublished.reward_history import empty_history, push_history
 from rljax.ops.weights import overlong_filter, token_mean
@@ -61,7 +62,11 @@ def grouped(x):
         ("vapo_grpo", "values", r"rollout\.values must be given"),
         ("grpo_process", "step_rewards", r"rollout\.step_rewards must be given: the algorithm is supervised step by step"),
         ("grpo_process", "step_end", r"rollout\.step_end must be given: the algorithm is supervised step by step"),
-        ("dapo_grpo", "behaviour_entropy", r"rollout\.behaviour_entropy must be given: .* an exploration bonus; got None"),
+        (
+            "dapo_grpo",
+            "behaviour_entropy",
+            r"rollout\.behaviour_entropy must be given: .* entropy of the policy that sampled; got None",
+        ),
     ],
 )
 def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, missing, message):
@@ -77,7 +82,7 @@ def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, miss
             "truncated",
             r"rollout\.truncated must be given: .* filters overlong responses",
         ),
-        ({"correction": truncated_importance_weight}, "policy_logp", r"rollout\.policy_logp must be given: .* engine; got"),
+        ({"correction": capped()}, "policy_logp", r"rollout\.policy_logp must be given: .* engine; got"),
     ],
 )
 def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missing, message):
@@ -144,6 +149,7 @@ def test_a_mix_needs_to_know_how_far_the_training_is():
 
 NEEDS = {
     "dapo_grpo": {"behaviour_entropy"},
+    "forking_tokens": {"behaviour_entropy"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
     "open_reasoner_zero": {"values"},
@@ -163,7 +169,7 @@ def test_needs_names_the_required_fields(name):
 
 
 def test_needs_follows_the_slots():
-    with_everything = BY_NAME["dapo"]()._replace(filter_tokens=overlong_filter, correction=truncated_importance_weight)
+    with_everything = BY_NAME["dapo"]()._replace(filter_tokens=overlong_filter, correction=capped())
     assert with_everything.needs("truncated")
     assert with_everything.needs("policy_logp")
     assert BY_NAME["ppo"](beta=0.1).needs("ref_logp")
@@ -233,11 +239,13 @@ def test_the_ratio_starts_from_the_policy_not_from_the_sampler():
 
 
 def test_the_correction_weighs_the_policy_against_the_sampler():
-    batch = prepare(PLAIN._replace(correction=partial(truncated_importance_weight, cap=1.5)), EVERYTHING)
-    ratio = np.minimum(np.exp(EVERYTHING.policy_logp - EVERYTHING.behaviour_logp), 1.5)
+    batch = prepare(PLAIN._replace(correction=capped(high=1.5)), EVERYTHING)
+    ratio = np.exp(EVERYTHING.policy_logp - EVERYTHING.behaviour_logp)
     assert len({r < 1.5 for r in ratio[MASK]}) == 2
-    np.testing.assert_allclose(grouped(batch.weights), np.where(MASK, ratio / MASK.sum(), 0), rtol=1e-5)
+    np.testing.assert_allclose(grouped(batch.weights), np.where(MASK, np.minimum(ratio, 1.5) / MASK.sum(), 0), rtol=1e-5)
+    np.testing.assert_array_equal(grouped(batch.correction_cut), MASK & (ratio > 1.5))
     np.testing.assert_allclose(batch.token_share.sum(), 1.0, rtol=1e-6)
+    assert prepare(PLAIN, EVERYTHING).correction_cut is None
 
 
 def test_a_truncated_response_may_bootstrap():

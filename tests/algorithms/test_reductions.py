@@ -39,7 +39,7 @@ def rollout(x64):
 
 
 def moved(rollout):
-    return (rollout.behaviour_logp + 0.4 * DRAWN["shift"]).reshape(-1, T)
+    return (rollout.behaviour_logp + 0.4 * DRAWN["shift"][: len(rollout.mask)]).reshape(-1, T)
 
 
 def compiled(function):
@@ -111,6 +111,61 @@ def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
 
 def test_t1_without_its_ideas_is_rloo(rollout):
     assert_same(descend(BY_NAME["t1"](beta=0.0, entropy=0.0), rollout), descend(BY_NAME["rloo"](), rollout))
+
+
+def test_pass_at_1_is_grpo_without_kl(rollout):
+    ours, theirs = BY_NAME["pass_at_k"](k=1), BY_NAME["grpo"](beta=0.0, ddof=0)
+    assert_same(descend(ours, rollout), descend(theirs, rollout))
+
+
+def test_best_of_all_of_two_responses_is_one_sided_rloo(rollout):
+    pairs = jax.tree.map(lambda x: x[:, :2], rollout)
+    ours, theirs = prepare(BY_NAME["pkpo"](k=2), pairs), prepare(BY_NAME["rloo"](), pairs)
+    np.testing.assert_allclose(ours.advantage, 2 * jnp.maximum(theirs.advantage, 0), rtol=1e-12)
+
+
+def test_max_rl_is_dr_grpo_over_the_pass_rate(rollout):
+    rate = jnp.repeat(rollout.rewards.mean(-1), G)[:, None]
+    ours, theirs = prepare(BY_NAME["max_rl"](), rollout), prepare(BY_NAME["dr_grpo"](), rollout)
+    np.testing.assert_allclose(ours.advantage * rate, theirs.advantage, rtol=1e-12)
+
+
+def test_luspo_at_equal_lengths_is_gspo_times_the_length(rollout):
+    full = rollout._replace(mask=jnp.ones_like(MASK))
+    ours, theirs = (descend(BY_NAME[name](clip_low=0.1, clip_high=0.1), full) for name in ("luspo", "gspo"))
+    assert_same(ours, [T * x for x in theirs])
+
+
+def test_opo_at_equal_lengths_is_rloo_without_its_factor(rollout):
+    full = rollout._replace(mask=jnp.ones_like(MASK))
+    assert_same(descend(BY_NAME["opo"](), full), [(G - 1) / G * x for x in descend(BY_NAME["rloo"](), full)])
+
+
+def test_scale_rl_of_one_prompt_is_cispo_with_one_cap(rollout):
+    alone = jax.tree.map(lambda x: x[:1], rollout)
+    assert_same(descend(BY_NAME["scale_rl"](cap=1.3), alone), descend(BY_NAME["cispo"](clip_high=0.3), alone))
+
+
+def test_lite_ppo_of_one_prompt_is_grpo_with_a_token_mean(rollout):
+    alone = jax.tree.map(lambda x: x[:1], rollout)
+    theirs = BY_NAME["grpo"](beta=0.0)._replace(weights=token_mean)
+    assert_same(descend(BY_NAME["lite_ppo"](), alone), descend(theirs, alone))
+
+
+def test_all_tokens_as_forking_tokens_are_dapo(rollout):
+    assert_same(descend(BY_NAME["forking_tokens"](share=1.0), rollout), descend(BY_NAME["dapo"](), rollout))
+
+
+def test_dppo_without_bounds_is_importance_sampling(rollout):
+    free = BY_NAME["dppo"](threshold=math.inf, cap=1e9)
+    theirs = BY_NAME["cispo"](clip_high=1e9)
+    assert_same(descend(free, rollout), descend(theirs, rollout))
+    bounded = BY_NAME["dppo"](threshold=0.0, cap=1e9)
+    _, slope = descend(bounded, rollout)
+    _, all_of_it = descend(theirs, rollout)
+    kept = np.array(slope != 0)
+    np.testing.assert_allclose(slope, np.where(kept, all_of_it, 0.0), rtol=1e-12)
+    assert 0 < kept.sum() < (np.array(all_of_it) != 0).sum()
 
 
 def test_dapo_grpo_without_bonus_is_dapo_with_grpos_weights(rollout):

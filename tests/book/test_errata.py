@@ -34,7 +34,7 @@ def results():
 
 
 def test_every_listed_error_has_an_entry_and_numbers_differ():
-    assert {int(re.match(r"\d+", number)[0]) for number in ENTRIES} == set(range(1, 21))
+    assert {int(re.match(r"\d+", number)[0]) for number in ENTRIES} == set(range(1, 21)) - {18}  # withdrawn
     assert len(ENTRIES) == len(errata())
     assert [entry.number for entry in errata()][:4] == ["1", "2", "3a", "3b"]
 
@@ -62,11 +62,6 @@ OFFSETS = np.arange(8192.0)
 LONG = (0.95 ** (2 * OFFSETS) * np.exp(-2 * OFFSETS**2 / 8192)).sum() / (0.95 ** (2 * OFFSETS)).sum()
 KL = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
 REVERSE = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
-BEST = 0.5 - 1 / (math.e**2 - 1)
-
-
-def divergence(rate):
-    return math.log(1 - rate + rate * math.e**2) - 2 * rate
 
 
 FIGURES = {
@@ -110,7 +105,6 @@ FIGURES = {
     "14c": (f"{0.5 * (math.log(2) - KL):.4f}", "0.2500"),
     "14d": (f"{REVERSE:.4f}", f"{KL:.4f}"),
     "15b": ("1.500", "0.750"),
-    "18": (f"{divergence(0.5):.4f}", f"{divergence(BEST):.4f}", f"{BEST:.3f}", f"{10 - 1 / (math.exp(0.1) - 1):.3f}"),
 }
 
 
@@ -123,7 +117,6 @@ def test_figures_are_those_of_a_hand_computation(number, results):
 def test_hand_figures_are_the_known_ones(results):
     assert round(LONG, 3) == 0.961
     assert float(re.search(r"ratio (\S+),", results["3b"].numbers)[1]) == pytest.approx(LONG, abs=1e-5)
-    assert round(BEST, 4) == 0.3435
 
 
 def plain_gae(td):
@@ -133,10 +126,6 @@ def plain_gae(td):
 def k3_gradient(logits, reference):
     """E over the policy of (1 - ref/pi) ∇ log pi, which is pi - ref."""
     return jax.nn.softmax(logits) - jnp.exp(reference)
-
-
-def best_rate(beta):
-    return beta - 1 / (math.exp(1 / beta) - 1)
 
 
 TRUE = {
@@ -182,13 +171,18 @@ TRUE = {
     "14c": lambda: others.kl_as_expectation(k3_gradient),
     "14d": lambda: others.roles(exact_kl),
     "15b": lambda: others.gpg_divides(group_centered),
-    "18": lambda: others.best_pass_rate(best_rate),
 }
 
 
 @pytest.mark.parametrize("number", TRUE)
 def test_the_right_form_is_not_refuted(number):
     assert TRUE[number]().holds is False
+
+
+def test_bae_et_al_claim_no_maximum_of_the_divergence():
+    """They bound it from below by the variance of the pass rate; that the maximum lies elsewhere refutes nothing."""
+    assert "18" not in ENTRIES
+    assert not any("2504.03380" in entry.document for entry in ENTRIES.values())
 
 
 def test_every_check_has_its_right_form():
@@ -216,4 +210,4 @@ def test_all_is_printed_plainly_into_a_pipe():
     assert "\x1b" not in text
     assert "NOT refuted" not in text
     assert all(f"\n{number}. " in text for number in ENTRIES)
-    assert f"{len(ENTRIES)} errata: 44 of 44 counterexamples refute their claims; 7 entries have only a source." in text
+    assert f"{len(ENTRIES)} errata: 43 of 43 counterexamples refute their claims; 7 entries have only a source." in text

@@ -19,7 +19,9 @@ from rljax.algorithms import (
     prepare,
     value_loss,
 )
-from rljax.ops.ratio import truncated_importance_weight
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.corrections import off_policy_mask
+from rljax.algorithms.terms import importance_weighted_kl
 from rljax.ops.weights import overlong_filter
 
 P, G, T = 4, 4, 8
@@ -32,9 +34,14 @@ EMPTY = (1, 2)  # a response without a token, which has a reward and is compared
 OPTIONS = {
     "dapo": {"max_length": 6, "cache": 4},
     "dapo_grpo": {"beta": 0.5},
+    "dppo": {"threshold": 0.05, "cap": 1.3},
     "dr_grpo": {"max_length": 6},
+    "forking_tokens": {"share": 0.45, "max_length": 6, "cache": 4},
     "gspo": {"clip_low": 0.1, "clip_high": 0.1},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.1},
+    "luspo": {"clip_low": 0.1, "clip_high": 0.1},
+    "pass_at_k": {"k": 2},
+    "pkpo": {"k": 3},
     "ppo": {"beta": 0.1, "entropy": 0.01, "dual_clip": 1.5},
     "reinforce_pp": {"beta": 0.1},
     "reinforce_pp_baseline": {"beta": 0.1},
@@ -44,16 +51,34 @@ OPTIONS = {
     "vapo_grpo": {"alpha": 0.5},
 }
 CASES: dict[str, Algorithm] = {name: factory(**OPTIONS.get(name, {})) for name, factory in BY_NAME.items()}
-CASES["dapo, filtered and corrected"] = CASES["dapo"]._replace(
-    filter_tokens=overlong_filter, correction=truncated_importance_weight
-)
+# Bounds that cut some of the tokens.
+BOUNDS = {
+    "capped": {"high": 1.05},
+    "masked": {"low": 0.9, "high": 1.1},
+    "two_sided": {"low": 0.9, "high": 1.1},
+    "sequence": {"high": 1.05},
+    "sequence_masked": {"low": 0.8, "high": 1.2},
+    "geometric": {"low": 0.95, "high": 1.05},
+}
+CORRECTED = {
+    f"dapo, filtered and corrected: {name}": CASES["dapo"]._replace(
+        filter_tokens=overlong_filter, correction=factory(**BOUNDS[name])
+    )
+    for name, factory in CORRECTIONS.items()
+}
+OFF_POLICY = "vc_ppo, masked off-policy"
+CASES |= CORRECTED
+CASES[OFF_POLICY] = CASES["vc_ppo"]._replace(surrogate_mask=off_policy_mask(0.05), terms=importance_weighted_kl(0.5))
 
 # Their statistics are of the rollout, not of a mini-batch.
 BATCH_GLOBAL = {
     "dapo_grpo": "the bonus is centred over the rollout",
+    "forking_tokens": "the threshold of the entropy is the rollout's",
+    "lite_ppo": "the standard deviation is the rollout's",
     "open_reasoner_zero": "advantages are normalised over the rollout",
     "reinforce_pp": "advantages are normalised over the rollout",
     "reinforce_pp_baseline": "advantages are normalised over the rollout",
+    "scale_rl": "the standard deviation is the rollout's",
     "t1": "the KL's mean is over the rollout",
 }
 
@@ -198,6 +223,19 @@ def test_there_is_something_to_keep(case):
     assert gradient.entropy.any() == (case.name in {"ppo", "t1"})
     assert not gradient.values[~MASK].any()
     assert gradient.values.any() == (case.program.algorithm.critic is not None)
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_every_correction_cuts_some_tokens(name):
+    batch = Program(CASES[name]).batch(DATA.rollout)
+    assert set(batch.correction_cut[batch.mask].tolist()) == {False, True}
+    assert not batch.correction_cut[~batch.mask].any()
+
+
+def test_the_off_policy_mask_leaves_out_some_tokens(case):
+    share = case.result.metrics[0].surrogate_masked
+    assert (share is not None) == (case.name == OFF_POLICY)
+    assert share is None or 0 < share < 0.9
 
 
 def test_a_response_without_tokens_trains_nothing(case):

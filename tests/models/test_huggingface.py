@@ -23,6 +23,7 @@ STRETCH = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, origina
 SHAPES = {
     "llama": LLAMA,
     "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=STRETCH),
+    "llama-biased": replace(LLAMA, qkv_bias=True, output_bias=True),
     "qwen2": replace(LLAMA, qkv_bias=True),
     "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
 }
@@ -142,3 +143,27 @@ def test_folders_that_are_not_there_are_refused(tmp_path, llama):
     (llama / "config.json").unlink()
     with pytest.raises(InputError, match=r"has no config.json"):
         read_config(llama)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.0.self_attn.o_proj.bias", "score.weight", "model.layers.9.mlp.up_proj.weight"]
+)
+def test_a_tensor_without_a_place_is_named(llama, name):
+    tensors = load_file(llama / "model.safetensors")
+    save_file(tensors | {name: np.ones(16, np.float32)}, llama / "model.safetensors")
+    with pytest.raises(InputError, match=rf"hold the tensor '{name}', which this transformer has no place for"):
+        load_params(llama, LLAMA)
+    jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, besides=[name]), random_params(LLAMA))
+
+
+def test_copies_of_what_is_read_are_no_strangers(llama):
+    tensors = load_file(llama / "model.safetensors")
+    copies = {"lm_head.weight": np.ones((20, 16)), "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2)}
+    save_file(tensors | copies, llama / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA), random_params(LLAMA))
+
+
+def test_biases_that_no_family_has_are_not_saved(tmp_path):
+    shape = replace(LLAMA, qkv_bias=True, qk_norm=True)
+    with pytest.raises(InputError, match="qkv_bias=True and output_bias=False"):
+        save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)

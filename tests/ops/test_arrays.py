@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.ops.arrays import as_float, common_dtype, is_concrete
+from rljax.ops.arrays import as_float, at_least_float32, common_dtype, in_float32, is_concrete, power_of_two
 
 
 def test_a_traced_value_is_not_concrete():
@@ -36,3 +36,26 @@ def test_the_common_dtype_is_the_widest_under_any_promotion(promotion):
     with jax.numpy_dtype_promotion(promotion):
         assert common_dtype(narrow, jnp.asarray(wide)) == jnp.float32
         assert common_dtype(narrow, 0.5, 2) == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_widened_wherever_it_hides(dtype):
+    x = jnp.ones(300, dtype)
+    assert at_least_float32(x).dtype == jnp.float32
+    total = in_float32(lambda tree, *, more: tree["x"].sum() + more)
+    assert total({"x": x}, more=x[0]) == 301.0
+    assert jax.grad(lambda x: total({"x": x}, more=x[0]))(x).dtype == dtype
+
+
+def test_what_is_wide_enough_or_no_real_number_stays_as_it_is(x64):
+    for x in (np.ones(2), jnp.ones(2, jnp.float32), jnp.ones(2, bool), jax.random.key(0), 0.5, None, "a"):
+        assert at_least_float32(x) is x
+
+
+def test_a_power_of_two_lies_within_a_factor_of_two_below_the_largest():
+    x = np.array([[3e38, 1.0], [-1e-37, 0.0], [4.0, 1.0], [0.1, -0.3], [0.0, 0.0]], np.float32)
+    scale = np.asarray(power_of_two(jnp.asarray(x)))[:, 0]
+    mantissa, _ = np.frexp(scale)
+    np.testing.assert_array_equal(mantissa, 0.5)
+    largest = np.abs(x).max(1)[:-1]
+    assert ((scale[:-1] <= largest) & (largest / 2 < scale[:-1])).all()

@@ -81,10 +81,26 @@ def test_peer_library_agrees_on_whitening(shared_data, x64):
 @given(hnp.arrays(np.float64, (P, G), elements=st.sampled_from([0.0, 1.0])), valid_arrays)
 def test_gpg_scale_matches_formula(rewards, valid):
     mixed = [len({r for r, v in zip(*row, strict=True) if v}) > 1 for row in zip(rewards, valid, strict=True)]
-    expected = P / sum(mixed) if any(mixed) else 0.0
+    expected = valid.any(1).sum() / sum(mixed) if any(mixed) else 0.0
     with jax.enable_x64(True):
         scale = gpg_scale(jnp.array(np.where(valid, rewards, np.nan)), valid=jnp.array(valid))
     np.testing.assert_allclose(scale, expected)
+
+
+def test_gpg_scale_leaves_out_a_group_without_a_valid_response():
+    rewards = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert gpg_scale(rewards).item() == 3.0
+    assert gpg_scale(rewards, valid=jnp.array([[1, 1], [1, 1], [0, 0]])).item() == 2.0
+
+
+@pytest.mark.parametrize("unit", [1e20, 1e-25])
+def test_a_z_score_does_not_depend_on_the_unit(unit):
+    rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
+    expected = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
+    scaled = jnp.array(np.float32(unit) * rewards)
+    np.testing.assert_allclose(group.group_normalized(scaled, eps=0.0), expected, rtol=1e-5)
+    flat = (rewards - rewards.mean()) / rewards.std()
+    np.testing.assert_allclose(batch_normalized_rewards(scaled, eps=0.0), flat, rtol=1e-5)
 
 
 def test_gpg_scale_of_a_batch_without_a_signal_is_zero():
@@ -120,6 +136,81 @@ def test_gradient_is_that_of_the_formula_and_zero_outside_the_mask(name, x64):
     assert np.abs(numeric).max() > 0.1
 
 
+def deviation(numbers, ddof):
+    mean = sum(numbers) / len(numbers)
+    return (sum((x - mean) ** 2 for x in numbers) / (len(numbers) - ddof)) ** 0.5
+
+
+def slow_centered_over(rewards, valid, ddof, of_advantages):
+    """Advantages of whole groups over one deviation of the batch: that of the rewards, or of the centred ones."""
+    centred = np.zeros(rewards.shape)
+    for p, keep in enumerate(valid):
+        if keep.sum() > 1:
+            centred[p, keep] = rewards[p, keep] - sum(rewards[p, keep]) / keep.sum()
+    members = [float(x) for x in (centred if of_advantages else rewards)[valid]]
+    std = deviation(members, ddof) if len(members) > 1 else 0.0
+    return centred / (std + 0.5) if std > 1e-12 else np.zeros(rewards.shape)
+
+
+@pytest.mark.parametrize("of_advantages", [False, True])
+@given(hnp.arrays(np.float64, (P, G), elements=st.integers(-30, 30).map(lambda k: k / 8)), valid_arrays)
+def test_centered_over_a_deviation_of_the_batch_matches_formula(of_advantages, rewards, valid):
+    op = batch.centered_over_advantage_std if of_advantages else batch.centered_over_reward_std
+    for ddof in (0, 1):
+        with jax.enable_x64(True):
+            actual = op(jnp.array(np.where(valid, rewards, np.nan)), eps=0.5, ddof=ddof, valid=jnp.array(valid))
+        np.testing.assert_allclose(actual, slow_centered_over(rewards, valid, ddof, of_advantages), atol=1e-12)
+
+
+def test_the_two_deviations_agree_where_prompts_are_equally_hard(x64):
+    rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    np.testing.assert_allclose(
+        batch.centered_over_advantage_std(rewards), batch.centered_over_reward_std(rewards), rtol=1e-12
+    )
+    apart = rewards + jnp.array([[5.0], [0.0]])
+    assert (
+        np.abs(batch.centered_over_reward_std(apart)).max() < 0.5 * np.abs(batch.centered_over_advantage_std(apart)).max()
+    )
+
+
+@given(hnp.arrays(np.float64, (P, G, 2), elements=st.integers(-30, 30).map(lambda k: k / 8)), valid_arrays)
+def test_decoupled_normalized_matches_formula(scores, valid):
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(valid[..., None], scores, np.nan))
+        actual = batch.decoupled_normalized(dirty, jnp.array([1.0, 2.0]), eps=0.5, valid=jnp.array(valid))
+    total = np.zeros((P, G))
+    for p, keep in enumerate(valid):
+        if keep.sum() > 1:
+            for weight, column in zip((1.0, 2.0), scores[p, keep].T, strict=True):
+                std = deviation(list(column), ddof=1)
+                total[p, keep] += weight * (column - column.sum() / len(column)) / (std + 0.5)
+    members = total[valid]
+    expected = np.zeros((P, G))
+    if len(members) > 1 and deviation(list(members), ddof=1) > 1e-12:
+        expected[valid] = (members - members.sum() / len(members)) / (deviation(list(members), ddof=1) + 0.5)
+    np.testing.assert_allclose(actual, expected, atol=1e-9)
+
+
+def test_decoupling_one_reward_is_the_z_score_of_z_scores(x64):
+    rewards = jnp.array(np.random.default_rng(4).normal(size=(P, G)))
+    expected = batch.batch_normalized_rewards(group.group_normalized(rewards, eps=0.0), eps=0.0, ddof=1)
+    np.testing.assert_allclose(
+        batch.decoupled_normalized(rewards[..., None], jnp.ones(1), eps=0.0), expected, rtol=1e-12, atol=1e-12
+    )
+
+
+def test_decoupling_tells_apart_what_the_sum_does_not(x64):
+    """Rewards 0 or 1: one response earns the first reward, another the second; the z-score of the sum gives both the same."""
+    scores = jnp.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
+    together = group.group_normalized(scores.sum(-1))
+    apart = batch.decoupled_normalized(scores, jnp.ones(2))
+    assert not together.any()
+    np.testing.assert_allclose(apart, np.zeros((1, 4)), atol=1e-9)
+    unequal = batch.decoupled_normalized(scores, jnp.array([2.0, 1.0]))
+    assert unequal[0, 0] > 1
+    assert unequal[0, 1] < 0
+
+
 PAIR = jnp.ones((2, 2))
 
 
@@ -135,6 +226,13 @@ PAIR = jnp.ones((2, 2))
         (lambda: batch.batch_normalized_rewards(PAIR[:1, :1]), "rewards must hold groups of at least 2"),
         (lambda: batch.batch_normalized_rewards(PAIR.astype(int)), "rewards must be a floating-point array"),
         (lambda: batch.batch_normalized_rewards(PAIR, valid=jnp.ones(4)), "valid must have the shape of rewards"),
+        (lambda: batch.centered_over_reward_std(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
+        (lambda: batch.centered_over_advantage_std(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
+        (
+            lambda: batch.decoupled_normalized(PAIR[:, :, None], PAIR[0]),
+            "weights must have one entry for each of the 1 scores",
+        ),
+        (lambda: batch.decoupled_normalized(PAIR[:, :1, None], PAIR[0, :1]), "scores must hold groups of at least 2"),
         (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must hold groups of at least 2"),
     ],
 )

@@ -223,14 +223,14 @@ def test_uniform_support_matches_formula(low, high, bins):
         np.testing.assert_allclose(ops.uniform_support(low, high, bins), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_leading_axes_and_dtypes_are_free():
+def test_leading_axes_are_free_and_half_precision_is_widened():
     x, mask, probs = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4), bool), jnp.full((2, 3, 4, 5), 0.2, jnp.bfloat16)
     support = jnp.arange(5, dtype=jnp.bfloat16)
     outs = {
         "mean": jax.eval_shape(ops.categorical_mean, probs, support),
         "entropy": jax.eval_shape(ops.categorical_cross_entropy, probs, probs, mask),
     }
-    assert {name: (out.shape, out.dtype.name) for name, out in outs.items()} == dict.fromkeys(outs, ((2, 3, 4), "bfloat16"))
+    assert {name: (out.shape, out.dtype.name) for name, out in outs.items()} == dict.fromkeys(outs, ((2, 3, 4), "float32"))
     for spread in (ops.two_hot, ops.hl_gauss):
         assert jax.eval_shape(spread, x.astype(float), support.astype(float)).shape == (2, 3, 4, 5)
     assert jax.eval_shape(ops.c51_projection, x, probs, support, 0.5).shape == (2, 3, 4, 5)

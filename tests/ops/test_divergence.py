@@ -1,5 +1,7 @@
 """Divergences against loops written from the formula, values and gradients."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +75,78 @@ def test_estimator_matches_formula(name, logp, ref_logp):
 def test_k3_keeps_its_digits_where_the_policies_almost_agree():
     d = np.float32(1e-4)
     assert divergence.k3(jnp.zeros(1), jnp.array([d]))[0] == pytest.approx(float(d) ** 2 / 2, rel=5e-3)
+
+
+def weighted_by_loop(logp, old_logp, ref_logp):
+    out = np.zeros(SHAPE)
+    for index in np.ndindex(*SHAPE):
+        d = ref_logp[index] - logp[index]
+        out[index] = np.exp(logp[index] - old_logp[index]) * (np.exp(d) - d - 1)
+    return out
+
+
+@given(logp=log_probabilities, old_logp=log_probabilities, ref_logp=log_probabilities)
+def test_importance_weighted_k3_matches_formula(logp, old_logp, ref_logp):
+    with jax.enable_x64(True):
+        value, pull = jax.vjp(divergence.importance_weighted_k3, *map(jnp.asarray, (logp, old_logp, ref_logp)))
+        gradients = pull(jnp.asarray(cotangent))
+    np.testing.assert_allclose(value, weighted_by_loop(logp, old_logp, ref_logp), rtol=1e-9, atol=1e-12)
+    arguments = [logp, old_logp, ref_logp]
+    for place, gradient in enumerate(gradients):
+
+        def total(x, place=place):
+            return (cotangent * weighted_by_loop(*arguments[:place], x, *arguments[place + 1 :])).sum()
+
+        expected = finite_difference(total, arguments[place])
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-5)
+
+
+@given(logp=log_probabilities, ref_logp=log_probabilities)
+def test_importance_weighted_k3_on_policy_is_k3_with_another_gradient(logp, ref_logp):
+    with jax.enable_x64(True):
+        logp, ref_logp = jnp.asarray(logp), jnp.asarray(ref_logp)
+        np.testing.assert_allclose(
+            divergence.importance_weighted_k3(logp, logp, ref_logp), divergence.k3(logp, ref_logp), rtol=1e-9, atol=1e-12
+        )
+        slope = jax.grad(lambda x: divergence.importance_weighted_k3(x, logp, ref_logp).sum())(logp)
+    np.testing.assert_allclose(slope, logp - ref_logp, atol=1e-12, err_msg="that of k2, which is unbiased on-policy")
+
+
+@given(policy=logits, old=logits, ref=logits)
+def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(policy, old, ref):
+    def expectation(policy, old, ref):
+        """Over every token of the vocabulary, drawn from the old policy."""
+        logp, old_logp, ref_logp = (jax.nn.log_softmax(x) for x in (policy, old, ref))
+        return (jnp.exp(old_logp) * divergence.importance_weighted_k3(logp, old_logp, ref_logp)).sum()
+
+    with jax.enable_x64(True):
+        value, slope = jax.value_and_grad(expectation)(*map(jnp.asarray, (policy, old, ref)))
+    np.testing.assert_allclose(value, kl_by_hand(policy, ref).sum(), rtol=1e-9, atol=1e-9)
+    expected = finite_difference(lambda x: kl_by_hand(x, ref).sum(), policy)
+    np.testing.assert_allclose(slope, expected, atol=1e-7)
+
+
+def test_importance_weighted_k3_survives_a_token_that_the_policy_gave_up():
+    arrays = jnp.array([-200.0]), jnp.array([-1.0]), jnp.array([-1.5])
+    value, slope = jax.value_and_grad(lambda x: divergence.importance_weighted_k3(x, *arrays[1:]).sum())(arrays[0])
+    np.testing.assert_allclose(value, np.exp(-0.5), rtol=1e-6)
+    assert slope.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_importance_weighted_k3_is_computed_in_float32(dtype):
+    d = jnp.array([-1.0, -2.0], dtype)
+    assert divergence.importance_weighted_k3(d, d, d).dtype == jnp.float32
+    almost = divergence.importance_weighted_k3(jnp.zeros(1), jnp.zeros(1), jnp.full(1, 1e-4))
+    assert almost[0] == pytest.approx(5e-9, rel=5e-3)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_importance_weighted_k3_refuses():
+    with pytest.raises(ValueError, match=r"old_logp must have the shape of logp \[2, 3\], got \[3\]"):
+        divergence.importance_weighted_k3(X, X[0], X)
+    with pytest.raises(ValueError, match=r"ref_logp must be a floating-point array, got int32\[2, 3\]"):
+        divergence.importance_weighted_k3(X, X, X.astype(int))
 
 
 def softmax_by_hand(row):
@@ -241,3 +315,19 @@ def test_estimators_refuse(op):
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_half_precision_keeps_the_digits_of_a_whole_vocabulary():
+    rng = np.random.default_rng(0)
+    logits = jnp.array(rng.normal(size=32_768), jnp.bfloat16)
+    ref_logits = jnp.array(np.asarray(logits, np.float32) + 0.05 * rng.normal(size=32_768), jnp.bfloat16)
+    p, q = (np.asarray(x, np.float64) for x in (logits, ref_logits))
+    p, q = (x - np.log(np.exp(x).sum()) for x in (p, q))
+    np.testing.assert_allclose(divergence.exact_kl(logits, ref_logits), (np.exp(p) * (p - q)).sum(), rtol=1e-3)
+    np.testing.assert_allclose(divergence.entropy(logits), -(np.exp(p) * p).sum(), rtol=1e-5)
+
+
+def test_k3_of_neighbours_in_half_precision_is_not_0():
+    logp, ref_logp = (jnp.array([x], jnp.bfloat16) for x in (-0.5, -0.50390625))
+    d = -0.00390625
+    np.testing.assert_allclose(divergence.k3(logp, ref_logp), [math.exp(d) - d - 1], rtol=1e-4)

@@ -233,7 +233,7 @@ def test_gradients_match_central_differences():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_dtype_of_the_inputs_is_kept(dtype):
+def test_estimates_are_float32_whatever_comes_in(dtype):
     x, row, mask = jnp.ones((2, 3), dtype), jnp.ones(2, dtype), jnp.ones((2, 3), bool)
 
     def every_array(x, row):
@@ -245,7 +245,7 @@ def test_dtype_of_the_inputs_is_kept(dtype):
             ops.rewards_at_last_token(row, mask),
         )
 
-    assert [out.dtype for out in jax.eval_shape(every_array, x, row)] == [dtype] * 5
+    assert [out.dtype for out in jax.eval_shape(every_array, x, row)] == [jnp.float32] * 5
 
 
 def test_mixed_precision_computes_in_the_wider_dtype():
@@ -437,3 +437,18 @@ GROUPS = jnp.ones((2, 2, 3))
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_half_precision_keeps_a_monte_carlo_target_over_thousands_of_tokens():
+    rng = np.random.default_rng(0)
+    length = 4096
+    mask = jnp.ones((1, length), bool)
+    rewards = ops.rewards_at_last_token(jnp.ones(1, jnp.bfloat16), mask)
+    values = jnp.array(rng.uniform(0.0, 1.0, (1, length)), jnp.bfloat16)
+    targets = ops.lambda_returns(rewards.astype(jnp.bfloat16), values, mask, lambda_=1.0)
+    np.testing.assert_allclose(targets, np.ones((1, length)), atol=1e-4)
+
+
+def test_lambda_of_a_length_in_half_precision_is_not_rounded():
+    tokens = jnp.array([4096.0], jnp.bfloat16)
+    np.testing.assert_allclose(ops.length_adaptive_lambda(tokens), [1 - 1 / (0.05 * 4096)], rtol=1e-6)

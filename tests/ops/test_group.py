@@ -134,6 +134,35 @@ def test_gradient_is_that_of_the_formula_and_stops_at_invalid_rewards(case, x64)
     assert not gradient[~valid].any()
 
 
+@given(hnp.arrays(np.float64, (P, G), elements=st.integers(0, 30).map(lambda k: k / 8)), valid_arrays)
+def test_mean_normalized_matches_formula(rewards, valid):
+    with jax.enable_x64(True):
+        actual = group.mean_normalized(jnp.array(np.where(valid, rewards, np.nan)), eps=0.25, valid=jnp.array(valid))
+
+    def slow(r):
+        return [(x - mean(r)) / (mean(r) + 0.25) if mean(r) > 0 else 0.0 for x in r]
+
+    np.testing.assert_allclose(actual, ragged(slow, valid, rewards), rtol=1e-12, atol=1e-12)
+
+
+def test_mean_normalized_has_nothing_to_say_where_the_mean_is_not_positive():
+    assert not group.mean_normalized(jnp.array([[0.0, 0.0], [-1.0, 0.5], [-1.0, 1.0], [0.1, 0.1]])).any()
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
+def test_mean_normalized_climbs_the_truncated_log_of_the_pass_rate(probability, x64):
+    """All 2^5 outcomes; a response is right with the probability σ(θ), so that ∂ log π / ∂θ is the reward less it."""
+    size, wrong = 5, 1 - probability
+    outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=size)))
+    chance = np.prod(np.where(outcomes == 1, probability, wrong), -1)
+    estimate = (np.array(group.mean_normalized(jnp.array(outcomes))) * (outcomes - probability)).mean(-1)
+    pass_at_k_slopes = [k * wrong ** (k - 1) * probability * wrong for k in range(1, size)]
+    expected = sum(slope / k for k, slope in enumerate(pass_at_k_slopes, 1))
+    np.testing.assert_allclose((chance * estimate).sum(), expected, rtol=1e-12)
+    raw = (outcomes / np.maximum(outcomes.mean(-1, keepdims=True), 1e-9) * (outcomes - probability)).mean(-1)
+    np.testing.assert_allclose((chance * raw).sum(), expected + wrong ** (size - 1) * probability * wrong, rtol=1e-12)
+
+
 STEP_ENDS = hnp.arrays(bool, (2, 2, T))
 STEP_REWARDS = hnp.arrays(np.float64, (2, 2, T), elements=tenths)
 process = jax.jit(group.process_normalized, static_argnames="ddof")
@@ -272,6 +301,8 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         ],
         (lambda: group.group_centered(PAIR, valid=jnp.ones(2)), "valid must have the shape of rewards"),
         (lambda: group.group_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
+        (lambda: group.mean_normalized(SINGLE), "rewards must hold groups of at least 2 responses"),
+        (lambda: group.mean_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
         (lambda: group.group_normalized(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
         (lambda: group.process_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second last axis, got \[1, 2\]"),
         (lambda: group.process_normalized(PAIR[0], PAIR[0]), "step_rewards must have at least 2 non-empty axes"),
@@ -284,3 +315,13 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_two_scales_of_a_reward_have_one_z_score_until_a_penalty_joins():
+    right, penalty = np.array([1.0, 1.0, 0.0, 0.0], np.float32), np.array([0.0, -0.5, 0.0, 0.0], np.float32)
+    zero_one, plus_minus = right, 2 * right - 1
+    same = [group.group_normalized(jnp.array(rewards), eps=0.0) for rewards in (zero_one, plus_minus)]
+    np.testing.assert_allclose(*same, rtol=1e-6)
+    penalised = [group.group_normalized(jnp.array(rewards + penalty), eps=0.0) for rewards in (zero_one, plus_minus)]
+    np.testing.assert_allclose(penalised[0], [1.31, 0.26, -0.78, -0.78], atol=0.005)
+    np.testing.assert_allclose(penalised[1], [1.09, 0.61, -0.85, -0.85], atol=0.005)

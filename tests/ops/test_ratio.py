@@ -53,6 +53,10 @@ def sequence_by_loop(logp, behaviour, mask):
     return over_tokens(mean_by_loop(logp, mask) - mean_by_loop(behaviour, mask), mask)
 
 
+def response_by_loop(logp, behaviour, mask):
+    return over_tokens(sum_by_loop(logp, mask) - sum_by_loop(behaviour, mask), mask)
+
+
 def denominator_by_loop(log_q, mask):
     out = np.zeros(LENGTH_SHAPE)
     for p in range(SHAPE[0]):
@@ -98,6 +102,7 @@ def value_and_gradient(op):
 CASES = {
     "token": (ratio.token_log_ratio, token_by_loop),
     "sequence": (ratio.sequence_log_ratio, sequence_by_loop),
+    "response": (ratio.response_log_ratio, response_by_loop),
     "group_expectation": (ratio.group_expectation_log_ratio, expectation_by_loop),
     "group_expectation_unnormalized": (ratio.group_expectation_log_ratio_unnormalized, unnormalized_by_loop),
 }
@@ -240,29 +245,13 @@ def test_clamps_hold_infinities():
     assert ratio.clamp_log_ratio(extremes, bound=20.0).tolist() == [20.0, -20.0]
 
 
-@given(learner=log_probabilities, sampler=log_probabilities, mask=masks, poison=poisons)
-def test_truncated_weight_matches_formula(learner, sampler, mask, poison):
-    with jax.enable_x64(True):
-        arrays = [jnp.array(np.where(mask, x, poison)) for x in (learner, sampler)]
-        by_default = ratio.truncated_importance_weight(*arrays, jnp.array(mask))
-        wide = ratio.truncated_importance_weight(*arrays, jnp.array(mask), cap=5.0)
-    for index in np.ndindex(*SHAPE):
-        weight = np.exp(learner[index] - sampler[index]) if mask[index] else 0.0
-        assert by_default[index] == pytest.approx(min(weight, 2.0))
-        assert wide[index] == pytest.approx(min(weight, 5.0))
-
-
-def test_truncated_weight_of_an_overflowing_ratio_is_the_cap():
-    assert ratio.truncated_importance_weight(jnp.zeros(1), jnp.full(1, -1e4), jnp.ones(1)).tolist() == [2.0]
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("mask_dtype", [bool, jnp.int32, jnp.float32])
 def test_dtypes_are_kept(dtype, mask_dtype):
     with jax.enable_x64(True):
         logp, behaviour = jnp.full((2, 3), -1.0, dtype), jnp.full((2, 3), -1.5, dtype)
         mask = jnp.array([[1, 1, 0], [1, 0, 0]], mask_dtype)
-        for op in [op for op, _ in CASES.values()] + [ratio.sequence_token_log_ratio, ratio.truncated_importance_weight]:
+        for op in [op for op, _ in CASES.values()] + [ratio.sequence_token_log_ratio]:
             assert op(logp, behaviour, mask).dtype == dtype
         assert ratio.clamp_log_ratio(logp, bound=20.0).dtype == dtype
 
@@ -271,6 +260,7 @@ X = jnp.zeros((2, 3))
 M = jnp.ones((2, 3))
 ROW_WISE = [
     ratio.token_log_ratio,
+    ratio.response_log_ratio,
     ratio.sequence_log_ratio,
     ratio.sequence_token_log_ratio,
     ratio.group_expectation_log_ratio,
@@ -315,15 +305,6 @@ def test_refusals(op, arguments, message):
         ),
         (lambda: ratio.clamp_log_ratio(X, bound=0.0), "bound must be positive, got 0.0"),
         (lambda: ratio.clamp_log_ratio(X.astype(int), bound=1.0), "log_ratio must be a floating-point array"),
-        (lambda: ratio.truncated_importance_weight(X, X, M, cap=0.0), "cap must be positive, got 0.0"),
-        (
-            lambda: ratio.truncated_importance_weight(X, X[:1], M),
-            r"sampler_logp must have the shape of learner_logp \[2, 3\], got \[1, 3\]",
-        ),
-        (
-            lambda: ratio.truncated_importance_weight(X, X.astype(int), M),
-            "sampler_logp must be a floating-point array",
-        ),
     ],
 )
 def test_refusals_of_hyper_parameters(call, message):

@@ -114,6 +114,27 @@ def test_kl_keeps_its_digits_and_its_range_in_single_precision():
     np.testing.assert_allclose(rl_kl(p, beta=50.0)[2], divergence_by_enumeration(0.5, 50.0), rtol=1e-3)
 
 
+@pytest.mark.parametrize("beta", [0.02, 0.5, 5.0, 9.7, 10.0, 30.0, 1e3, 1e6, 1e9])
+def test_kl_is_never_negative_and_keeps_its_digits_in_single_precision(beta):
+    p = np.array([1e-6, 1e-3, 0.3, 0.5, 0.501, 0.9, 1 - 1e-3, 1 - 1e-6], np.float32)
+    kl = np.asarray(rl_kl(jnp.asarray(p), beta=beta))
+    assert (kl >= 0).all()
+    exact, gain = p.astype(np.longdouble), np.longdouble(1) / np.longdouble(beta)
+    expected = np.log1p(exact * np.expm1(gain)) - exact * gain
+    if beta > 1e2:  # where the long double loses its digits too; two cumulants are enough
+        expected = exact * (1 - exact) * gain**2 / 2 * (1 + (1 - 2 * exact) * gain / 3)
+    np.testing.assert_allclose(kl, expected.astype(float), rtol=5e-5)
+
+
+def test_kl_gradient_is_that_of_the_formula_where_the_cumulants_take_over(x64):
+    p = np.array([0.2, 0.5, 0.7])
+    for beta in (1e3, 2.0):
+        gradient = jax.grad(lambda p, beta=beta: selection.rl_kl_from_pass_rate(p, beta=beta).sum())(jnp.array(p))
+        gain = 1 / beta
+        expected = np.expm1(gain) / (1 + p * np.expm1(gain)) - gain
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-12)
+
+
 @pytest.mark.parametrize("beta", [0.02, 2.0])
 def test_kl_gradient_is_that_of_the_formula(beta, x64):
     p = np.array([0.0, 0.2, 0.7, 1.0])

@@ -149,14 +149,21 @@ def test_explained_variance_ignores_a_constant_error_and_an_empty_batch():
 # Blends
 
 
-def test_leading_axes_and_dtypes_are_free():
+def test_leading_axes_are_free_and_half_precision_is_widened():
     x, mask = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4), bool)
     outs = {
         "loss": jax.eval_shape(ops.value_loss, x, x, mask),
         "clipped": jax.eval_shape(ops.clipped_value_loss, x, x, x, mask),
     }
-    assert {name: (out.shape, out.dtype.name) for name, out in outs.items()} == dict.fromkeys(outs, ((2, 3, 4), "bfloat16"))
+    assert {name: (out.shape, out.dtype.name) for name, out in outs.items()} == dict.fromkeys(outs, ((2, 3, 4), "float32"))
     assert jax.eval_shape(ops.explained_variance, x, x, mask).shape == ()
+
+
+@pytest.mark.parametrize("unit", [1e20, 1e-25])
+def test_explained_variance_does_not_depend_on_the_unit(unit):
+    values, returns, mask = np.array([0.0, 1.0, 5.0]), np.array([0.0, 2.0, 9.0]), jnp.array([1, 1, 0])
+    actual = jit_explained(jnp.array(unit * values, jnp.float32), jnp.array(unit * returns, jnp.float32), mask)
+    np.testing.assert_allclose(actual, 0.75, rtol=1e-6)
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))

@@ -15,7 +15,7 @@ from rljax.data.tokenizer import CharacterTokenizer
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh, micro_batches, put, put_rows, shardings
-from rljax.preference.pair_update import Pairs, RewardState, encode_pairs, judge_pairs, make_pair_step
+from rljax.preference.pair_update import Pairs, PairState, encode_pairs, judge_pairs, make_pair_step
 from rljax.preference.reward_model import make_score
 from rljax.training.optimizer import in_standard_promotion
 
@@ -36,7 +36,7 @@ def updated(params, *, microbatch, mesh, steps=3):
     pairs = encode_pairs(pairs, TOKENIZER, max_tokens=16).padded(TOKENIZER.pad_token_id)
     optimizer = in_standard_promotion(optax.adamw(1e-2))
     copied = jax.tree.map(jnp.array, params)
-    state = RewardState(copied, optimizer.init(copied))
+    state = PairState(copied, optimizer.init(copied))
     state = put(state, shardings(mesh, state))
     step = make_pair_step(MODEL, optimizer, state, mesh)
     part = micro_batches(pairs, microbatch)

@@ -19,11 +19,10 @@ from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import hidden_states
 from rljax.models.value_model import init_value_params, load_value_model, save_value_model, value_model
 from rljax.parallel import make_mesh
+from rljax.preference.note import REWARD_NOTE, folder_tokenizer
 from rljax.preference.pair_update import encode_pairs, judge_pairs
 from rljax.preference.reward_model import (
-    NOTE,
     RewardModel,
-    folder_tokenizer,
     load_reward_model,
     make_score,
     reward_of_model,
@@ -177,14 +176,14 @@ def test_folders_that_are_no_reward_model(untyped, tmp_path):
         load_reward_model(tmp_path / "policy")
     with pytest.raises(InputError, match="does not exist"):
         load_reward_model("./nowhere")
-    (tmp_path / "critic" / NOTE).write_text('{"tokenizer": "bytes"}')
-    with pytest.raises(InputError, match=r"rljax_reward\.json cannot be read .*train the reward model again"):
+    (tmp_path / "critic" / REWARD_NOTE).write_text('{"tokenizer": "bytes"}')
+    with pytest.raises(InputError, match=r"rljax_reward\.json cannot be read .*train the model again"):
         folder_tokenizer(tmp_path / "critic")
 
     class Foreign(CharacterTokenizer.__base__):
         pad_token_id, eos_token_id, bos_token_id, vocab_size = 0, 1, None, 2
 
-    with pytest.raises(InputError, match="a Foreign cannot be named in a reward model's folder"):
+    with pytest.raises(InputError, match="a Foreign cannot be named in a model's folder"):
         save_reward_model(tmp_path / "none", RewardModel(MODEL, {}, Foreign(), chat=False))
     assert not (tmp_path / "none").exists()
 

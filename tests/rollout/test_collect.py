@@ -82,6 +82,8 @@ def test_padding_adds_groups_that_hold_no_token():
     padded = pad(groups(1, 3), 4)
     assert padded.count == 4
     assert padded.rollout.mask.reshape(4, -1).any(axis=1).tolist() == [True, True, False, False]
+    assert not padded.rollout.valid[2:].any(), "they have no reward"
+    np.testing.assert_array_equal(padded.rollout.valid[:2], groups(1, 3).rollout.valid)
     assert padded.prompt_attention.any(axis=1).all(), "every row needs a token to attend to"
     assert take(padded, slice(0, 2)).prompt_ids.tolist() == [1, 3]
     assert concatenate([groups(1), groups(3)]).prompt_ids.tolist() == [1, 3]

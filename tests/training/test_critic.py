@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -124,7 +125,7 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     stopped = last_state(TINY, path)
     assert (int(stopped.value_step), int(stopped.step)) == {2: (1, 0), 5: (3, 1)}[calls]
     rljax.train(None, even_length, resume=path)
-    jax.tree.map(np.testing.assert_array_equal, last_state(TINY, path), last_state(TINY, finished.run))
+    chex.assert_trees_all_equal(last_state(TINY, path), last_state(TINY, finished.run))
     for phase in ("warm_start", "value", "rl", "eval"):
         assert rows(path, phase) == rows(finished.run, phase)
 
@@ -135,7 +136,7 @@ def test_a_pretrained_critic_is_taken_up_by_another_run(finished, tmp_path):
     )
     rljax.train(config, even_length)
     _, saved = load_value_model(finished.run / "critic")
-    jax.tree.map(np.testing.assert_array_equal, last_state(config, tmp_path / "next").critic.params, saved)
+    chex.assert_trees_all_equal(last_state(config, tmp_path / "next").critic.params, saved)
 
 
 def test_a_critic_reads_the_log_probabilities_of_the_policy_that_sampled():
@@ -159,14 +160,14 @@ def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(t
         rljax.train(config.replace(run=str(stopped)), stopping_after(2))
     rljax.train(None, even_length, resume=stopped)
     end = last_state(config, whole)
-    jax.tree.map(np.testing.assert_array_equal, last_state(config, stopped), end)
+    chex.assert_trees_all_equal(last_state(config, stopped), end)
     start = first_state(config)[1].critic.params
     assert distance(end.critic.params["surprisal"], start["surprisal"]) > 1e-3
 
     next_config = config.replace(critic=str(whole), value_pretraining_steps=0, steps=0)
     rljax.train(next_config.replace(run=str(tmp_path / "next")), even_length)
     _, saved = load_value_model(whole / "critic")
-    jax.tree.map(np.testing.assert_array_equal, last_state(next_config, tmp_path / "next").critic.params, saved)
+    chex.assert_trees_all_equal(last_state(next_config, tmp_path / "next").critic.params, saved)
     with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
         rljax.train(next_config.replace(run=str(tmp_path / "other"), critic_surprisal=False), even_length)
 
@@ -212,7 +213,7 @@ def test_the_blended_critic_is_the_pretrained_one(tmp_path):
     result = rljax.train(config, even_length)
     state = last_state(config, result.run)
     _, saved = load_value_model(result.run / "critic")
-    jax.tree.map(np.testing.assert_array_equal, state.critic.pretrained, saved)
+    chex.assert_trees_all_equal(state.critic.pretrained, saved)
     assert distance(state.critic.params, saved) > 0
 
 
@@ -304,7 +305,7 @@ def taught(request):
 @pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1))])
 def test_micro_batches_and_meshes_change_nothing(taught, microbatch, mesh):
     whole, cut = taught(16, make_mesh(1, 1)), taught(microbatch, make_mesh(*mesh))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), cut, whole)
+    chex.assert_trees_all_close(cut, whole, rtol=1e-7, atol=2e-5)
 
 
 def test_returns_beyond_the_support_are_refused():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(ragged, tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(RAGGED.replace(run=str(tmp_path / "stopped")), stopping_after(3))
     rljax.train(None, even_length, resume=tmp_path / "stopped")
-    jax.tree.map(np.testing.assert_array_equal, last(RAGGED, tmp_path / "stopped"), last(RAGGED, ragged))
+    chex.assert_trees_all_equal(last(RAGGED, tmp_path / "stopped"), last(RAGGED, ragged))
 
 
 def test_one_response_a_prompt_is_compared_with_the_past(tmp_path):

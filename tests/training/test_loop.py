@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -106,9 +107,9 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start.steps + TINY.optimization.steps
     rljax.train(None, even_length, resume=path)
     ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
-    jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
+    chex.assert_trees_all_equal(ours.state, theirs.state)
     assert ours.carried is not None, "the case must carry groups over"
-    jax.tree.map(np.testing.assert_array_equal, ours.carried, theirs.carried)
+    chex.assert_trees_all_equal(ours.carried, theirs.carried)
     assert ours.notes == theirs.notes
     assert rows(path) == rows(finished.run)
 
@@ -137,7 +138,7 @@ def test_own_problems_and_own_algorithm(tmp_path):
     config = TINY.replace(run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1)
     own = BY_NAME["dr_grpo"](max_length=8)._replace(keep_group=None)
     result = rljax.train(config, reward, algorithm=own, problems=(problems[:6], problems[6:]))
-    assert np.isfinite(jax.tree.leaves(result.params)[0]).all()
+    chex.assert_tree_all_finite(result.params)
     prompts, level, columns = calls[1]
     assert len(prompts) == TINY.sampling.prompts * TINY.sampling.group_size
     assert all(level[i] == int(prompts[i].split("+")[0]) % 3 for i in range(len(prompts)))
@@ -147,7 +148,7 @@ def test_own_problems_and_own_algorithm(tmp_path):
 def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):
     config = TINY.replace(run=str(tmp_path / "flat"), warm_start_steps=0, steps=1, max_tries=2)
     result = rljax.train(config, lambda completions: [0.0] * len(completions))
-    jax.tree.map(np.testing.assert_array_equal, result.params, first_state(config)[1].params)
+    chex.assert_trees_all_equal(result.params, first_state(config)[1].params)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert not {"loss", "ratio", "kl", "grad_norm"} & set(row), "nothing was learnt, so nothing was measured of it"
     assert "0 of 4 groups after 2 tries" in capsys.readouterr().out.replace("\n", " ")
@@ -157,7 +158,7 @@ def test_opinionless_responses_take_no_part(tmp_path):
     config = TINY.replace(run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
     silent_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
     result = rljax.train(config, silent_on_short)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+    chex.assert_tree_all_finite(result.params)
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))

@@ -65,6 +65,10 @@ def test_the_state_tells_the_learning_rate_of_the_last_update():
             optax.GradientTransformation(lambda params: {"name": "state"}, lambda *_: None),
             "optimizer.init: the state must be a pytree of arrays .*; got TypeError",
         ),
+        (
+            optax.GradientTransformation(lambda params: (), lambda updates, state, _: ({"w": jnp.ones(())}, state)),
+            "optimizer.update: .* which returns updates of the parameters .*; got AssertionError",
+        ),
     ],
 )
 @pytest.mark.usefixtures("untyped")

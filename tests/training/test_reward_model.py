@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from rljax.preference.pair_update import encode_pairs, judge_pairs
 from rljax.preference.reward_model import load_reward_model, make_score, reward_of_model
 from rljax.rewards.protocol import judge
 from rljax.rollout import sequences_of
+from rljax.training import pair_training
 from rljax.training import reward_model as training
 from rljax.training.checkpoint import LAST, restore
 from rljax.training.interrupt import Interrupted
@@ -112,7 +114,7 @@ def test_a_policy_learns_from_it_with_a_critic_that_starts_from_it(trained, tmp_
     setup = make_setup(config, Seams(reward=reward))
     first = first_state(setup)
     state = restore(tmp_path / "run" / "checkpoints" / LAST, partial(state_of_phase, setup, first)).state
-    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-20), state.critic.params, trained.params)
+    chex.assert_trees_all_close(state.critic.params, trained.params, rtol=1e-7, atol=1e-20)
     groups = setup.train.generate(first.params, [0, 1], 2, jax.random.key(0))
     values = make_values(setup.critic, setup.mesh, 4)(state.critic.params, sequences_of(groups)).reshape(
         groups.tokens.shape
@@ -190,7 +192,7 @@ def test_a_training_is_the_same_on_eight_devices():
         for after, numbers in training.updates(setup, state):
             params = after.params
             seen.append({name: value for name, value in numbers.items() if name != "seconds"})
-        judged = judge_pairs(make_score(setup.model, setup.mesh), params, setup.heldout)
+        judged = judge_pairs(make_score(setup.model, setup.mesh), params, setup.data.heldout)
         histories.append([*seen, judged])
     for one, eight in zip(*histories, strict=True):
         assert one == pytest.approx(eight, abs=2e-4)
@@ -205,7 +207,7 @@ def test_ctrl_c_keeps_the_model(tmp_path, monkeypatch, capsys):
         if rows[-1] == ("reward_model", 2):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(training, "write_row", write)
+    monkeypatch.setattr(pair_training, "write_row", write)
     with pytest.raises(Interrupted):
         train_reward_model(replace(CONFIG, output=str(tmp_path / "rm")), preferences=(digit_pairs(32, 0), HELDOUT[:8]))
     assert rows == [("eval", 0), ("reward_model", 1), ("reward_model", 2)]
@@ -220,12 +222,12 @@ def test_held_out_pairs_of_their_own_share_no_prompt(tmp_path):
         return str(tmp_path / name)
 
     config = replace(CONFIG, dataset=write("a.jsonl", ["1=", "2=", "3="]), heldout_dataset=write("b.jsonl", ["2=", "4="]))
-    train, heldout, warnings = training.make_pairs(config)
+    train, heldout, warnings = pair_training.make_pairs(config)
     assert [pair.prompt for pair in train] == ["1=", "3="]
     assert [pair.prompt for pair in heldout] == ["2=", "4="]
     assert warnings == []
     with pytest.raises(InputError, match="nothing is left to train on"):
-        training.make_pairs(replace(config, dataset=config.heldout_dataset))
+        pair_training.make_pairs(replace(config, dataset=config.heldout_dataset))
 
 
 def test_data_and_meshes_that_cannot_work(tmp_path):
@@ -242,12 +244,12 @@ def test_data_and_meshes_that_cannot_work(tmp_path):
         make_reward_setup(replace(CONFIG, replicas=8, microbatch_pairs=4), (pairs, pairs))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):
-        training.make_folder(replace(CONFIG, output=str(tmp_path / "file" / "in")))
+        pair_training.make_folder(replace(CONFIG, output=str(tmp_path / "file" / "in")))
 
 
 def test_micro_batches_fit_the_devices_and_the_memory():
-    assert training.microbatch_of(replace(CONFIG, batch=64), 1, 16) == 64
-    assert training.microbatch_of(replace(CONFIG, batch=64), 1, 1024) == 8
-    assert training.microbatch_of(replace(CONFIG, batch=48), 8, 1024) == 8
-    assert training.microbatch_of(replace(CONFIG, batch=48), 8, 100_000) == 8
-    assert training.microbatch_of(replace(CONFIG, microbatch_pairs=2), 1, 16) == 2
+    assert pair_training.microbatch_of(replace(CONFIG, batch=64), 1, 16) == 64
+    assert pair_training.microbatch_of(replace(CONFIG, batch=64), 1, 1024) == 8
+    assert pair_training.microbatch_of(replace(CONFIG, batch=48), 8, 1024) == 8
+    assert pair_training.microbatch_of(replace(CONFIG, batch=48), 8, 100_000) == 8
+    assert pair_training.microbatch_of(replace(CONFIG, microbatch_pairs=2), 1, 16) == 2

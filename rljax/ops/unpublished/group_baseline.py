@@ -6,7 +6,7 @@ Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid`
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number, as_float
+from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -22,6 +22,7 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members, masked_centered, masked_mean
 
 
+@in_float32
 def weighted_centered(
     rewards: Float[Array, "*P G"], weights: Float[Array, "*P G"], *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
@@ -53,7 +54,7 @@ def weighted_centered(
 
     Source:
         unpublished: from a design document, in no paper; its Eqs. 39 and 52, which are one equation. Published for the same
-        job: `leave_one_out` and `group_normalized` of `rljax.ops.group`.
+        job: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose weights are lengths.
     """
     member = group_members(rewards, valid)
     check_floating(weights=weights)
@@ -67,6 +68,7 @@ def weighted_centered(
     return jnp.where(member & has_baseline, centered - drift, 0.0)
 
 
+@in_float32
 def length_quality(lengths: Lengths) -> Float[Array, "..."]:
     """Quality weight that falls with the length of a response.
 
@@ -89,8 +91,8 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. No published estimator weighs a
-        baseline by length; against a bias by length there is `rljax.ops.weights.constant_length`.
+        unpublished: from a design document, in no paper; its Eq. 52, length normalisation. Published for the same
+        job: `rljax.ops.baseline.length_weighted_centered`, which weighs by the length itself and not by its inverse root.
     """
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
@@ -98,6 +100,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
     return jnp.where(empty, 0.0, 1.0 / jnp.sqrt(jnp.where(empty, 1.0, tokens)))
 
 
+@in_float32
 def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     """Quality weight: the policy's probability of a response, as a geometric mean over its tokens.
 
@@ -136,6 +139,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
     return jnp.where(mask.astype(bool).any(-1), jnp.exp(mean), 0.0)
 
 
+@in_float32
 def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Float[Array, "*P G"]:
     """Quality weight: the inverse variance of repeated scorings of a response.
 
@@ -175,6 +179,7 @@ def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Flo
     return 1.0 / (floor + jnp.square(centered).sum(-1) / (scores.shape[-1] - 1))
 
 
+@in_float32
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Rank of a response in its group; ties share the mean of their ranks.
 
@@ -225,6 +230,7 @@ def _centered_by_type(
     return jnp.where(member & (size > 1), offset - mean, 0.0)
 
 
+@in_float32
 def hierarchical(
     rewards: Float[Array, "*P G"],
     types: Int[Array, "*P"],

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number, as_float
+from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32
 from rljax.ops.checks import (
     check_ascending,
     check_at_least,
@@ -18,6 +18,7 @@ from rljax.ops.checks import (
 from rljax.ops.masked import count_tokens
 
 
+@in_float32
 def adaptive_length_penalty(
     lengths: Lengths, rewards: Float[Array, "..."], *, target: Number, threshold: Number, alpha: Number, beta: Number
 ) -> Float[Array, "..."]:
@@ -66,6 +67,7 @@ def adaptive_length_penalty(
     return jnp.where(rewards > threshold, alpha * jnp.log1p(relative), beta * jnp.square(relative))
 
 
+@in_float32
 def quality_aware_length_weight(
     rewards: Float[Array, "..."], *, threshold: Number, base: Number = 0.05, gamma: Number = 2.0
 ) -> Float[Array, "..."]:
@@ -102,6 +104,7 @@ def quality_aware_length_weight(
     return base * jnp.exp(-gamma * jnp.maximum(rewards - threshold, 0.0))
 
 
+@in_float32
 def length_shaped_reward(
     rewards: Float[Array, "..."],
     lengths: Lengths,
@@ -181,6 +184,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
     return jnp.where(count > 0, middle, 0.0)
 
 
+@in_float32
 def length_reweighted(
     weights: Float[Array, "*rows T"], mask: Mask, *, alpha: Number, reference: Number
 ) -> Float[Array, "*rows T"]:
@@ -228,6 +232,7 @@ def length_reweighted(
     return jnp.where(mask.astype(bool), weights * factor, 0.0)
 
 
+@in_float32
 def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
     """Number of responses for a prompt: fewer of them the longer they are, so that every group takes about as many tokens.
 
@@ -266,6 +271,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
     return jnp.maximum(floor, base * reference // lengths).astype(jnp.int32)
 
 
+@in_float32
 def length_percentiles(
     lengths: Lengths, *, percentiles: tuple[float | int, ...] = (25.0, 50.0, 75.0, 95.0)
 ) -> Float[Array, "K"]:
@@ -302,6 +308,7 @@ def length_percentiles(
     return jnp.percentile(tokens.reshape(-1), jnp.asarray(percentiles, tokens.dtype))
 
 
+@in_float32
 def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]:
     """Bin of each length, counted from 0; a length that equals an edge lies in the bin below it.
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, Step, common_dtype
+from rljax.ops.arrays import Mask, Number, Step, common_dtype, in_float32
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -18,6 +18,7 @@ from rljax.ops.masked import masked_centered
 from rljax.ops.unpublished.schedule import exponential_decay
 
 
+@in_float32
 def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, weight: Number) -> Float[Array, "..."]:
     """Two estimates of an advantage as one.
 
@@ -51,6 +52,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
     return weight * first + (1 - weight) * second
 
 
+@in_float32
 def with_exploration_bonus(
     advantage: Float[Array, "..."], bonus: Float[Array, "..."], *, beta: Number
 ) -> Float[Array, "..."]:
@@ -86,6 +88,7 @@ def with_exploration_bonus(
     return advantage + beta * bonus
 
 
+@in_float32
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entropy of the policy at a token, less its mean over the batch.
 
@@ -121,6 +124,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
     return masked_centered(entropy.reshape(-1), mask.reshape(-1)).reshape(entropy.shape)
 
 
+@in_float32
 def mix_values(
     pretrained: Float[Array, "*rows T"], critic: Float[Array, "*rows T"], weight: Number
 ) -> Float[Array, "*rows T"]:
@@ -156,6 +160,7 @@ def mix_values(
     return weight * pretrained + (1 - weight) * critic
 
 
+@in_float32
 def pretrained_value_weight(
     step: Step,
     *,
@@ -198,6 +203,7 @@ def pretrained_value_weight(
     return exponential_decay(step, initial=initial, decay=decay, total_steps=total_steps) / (1 + eta * reliability)
 
 
+@in_float32
 def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array, "*rows H"]) -> Float[Array, "*rows"]:
     """Value as a mixture of heads, weighed anew in each state.
 
@@ -243,6 +249,7 @@ def _check_weights(weights: Array, **columns: Array) -> None:
             raise ValueError(f"weights must have shape {list(value.shape[-1:])} to match {name}, got {list(weights.shape)}")
 
 
+@in_float32
 def constitutional_sum(
     base: Float[Array, "*rows"], scores: Float[Array, "*rows N"], weights: Float[Array, "N"]
 ) -> Float[Array, "*rows"]:
@@ -278,6 +285,7 @@ def constitutional_sum(
     return base + multi_objective(scores, weights)
 
 
+@in_float32
 def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
     """Several objectives as one, by a weighted sum.
 
@@ -310,6 +318,7 @@ def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "
     return (objectives * weights.reshape((1,) * (objectives.ndim - 1) + weights.shape)).sum(-1)
 
 
+@in_float32
 def neural_symbolic_mixture(
     logp: Float[Array, "*shape"], symbolic_logp: Float[Array, "*shape"], *, alpha: Number
 ) -> Float[Array, "*shape"]:

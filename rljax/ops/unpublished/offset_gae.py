@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, common_dtype, is_concrete
+from rljax.ops.arrays import Mask, Number, common_dtype, in_float32, is_concrete
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive, check_tokens
 from rljax.ops.masked import zero_outside
 
@@ -38,6 +38,7 @@ def _power(base: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Arra
     return jnp.where(offset == 0, 1.0, base) ** offset
 
 
+@in_float32
 def offset_decayed_gae(
     td: Float[Array, "*rows T"],
     mask: Mask,
@@ -94,6 +95,7 @@ def offset_decayed_gae(
     return _in_place(correlation[..., :length].astype(td.dtype), mask)
 
 
+@in_float32
 def complexity_weighted_gae(
     td: Float[Array, "*rows T"],
     complexity: Float[Array, "*rows T"],

@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_at_least, check_floating
 
 
+@in_float32
 def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio whose ratio is kept within a factor of 1.
 

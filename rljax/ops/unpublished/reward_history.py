@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Mask
+from rljax.ops.arrays import Mask, in_float32
 from rljax.ops.checks import (
     check_at_least,
     check_between,
@@ -88,6 +88,7 @@ def _entries(
     return ids, valid.astype(bool)
 
 
+@in_float32
 def push_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> RewardHistory:
@@ -141,6 +142,7 @@ def push_history(
     return jax.lax.scan(enter, history, (ids, rewards, counts))[0]
 
 
+@in_float32
 def join_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> tuple[Float[Array, "P GH"], Bool[Array, "P GH"]]:
@@ -181,6 +183,7 @@ def join_history(
     return jnp.concatenate([rewards, past], axis=-1), jnp.concatenate([counts, known], axis=-1)
 
 
+@in_float32
 def temporal_advantage(
     history: RewardHistory,
     prompt_ids: Int[Array, "P"],

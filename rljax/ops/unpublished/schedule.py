@@ -7,10 +7,11 @@ schedule of it.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, Step
+from rljax.ops.arrays import Number, Step, in_float32
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative, check_positive
 
 
+@in_float32
 def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: int) -> Float[Array, "..."]:
     """Learning rate that rises linearly and falls along a quarter of a cosine.
 
@@ -53,6 +54,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
     return peak * warm * jnp.sin(jnp.pi * (total_steps - time) / (2 * total_steps))
 
 
+@in_float32
 def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
     """Number that falls by the factor e^-κ over a training run.
 
@@ -85,6 +87,7 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
     return initial * jnp.exp(-decay * jnp.asarray(step, jnp.result_type(float)) / total_steps)
 
 
+@in_float32
 def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
     """Share of the critic's advantage in a blend with the group's.
 

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import tyro
 
+from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_share
+from rljax.training.config.checks import check_at_least, check_positive, check_share
 from rljax.training.config.options import Options
 
 
@@ -21,6 +22,33 @@ class AlgorithmConfig:
     """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default those of the paper."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
+    correction: str = "none"
+    """Weigh tokens to which sampler and learner give different probabilities (another engine, top-k, top-p): 'none', 'capped',
+    'masked' (IcePop), 'two_sided', 'sequence', 'sequence_masked' or 'geometric'; `rljax algorithms` explains them."""
+    correction_low: float | None = None
+    """Lower bound of the ratio of the two; by default the correction's own. 'capped' and 'sequence' have none, 'two_sided' has no
+    default."""
+    correction_high: float | None = None
+    """Upper bound of that ratio; by default the correction's own. 1 lies between the bounds."""
+    off_policy_delta: float | None = None
+    """Leave out the surrogate of responses with a negative advantage that the policy has moved away from by more than this, in
+    nats a token (DeepSeek-V3.2). By default none is left out."""
+
+    def __post_init__(self):
+        """Refuse bounds that cannot work."""
+        check_at_least(0, self, ["correction_low", "off_policy_delta"])
+        check_positive(self, ["correction_high"])
+        low, high = self.correction_low, self.correction_high
+        if self.correction == "none" and (low, high) != (None, None):
+            raise InputError(
+                f"correction_low={low} and correction_high={high} are bounds of a correction, and correction is 'none'; name one, "
+                "or leave them out."
+            )
+        if (low is not None and low > 1) or (high is not None and high < 1):
+            raise InputError(
+                f"correction_low={low} and correction_high={high} must lie on both sides of 1, the ratio where sampler and learner "
+                "agree; else every token would be cut."
+            )
 
 
 @documented

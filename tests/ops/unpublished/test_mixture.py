@@ -133,11 +133,11 @@ def test_multi_head_value_of_a_head_switched_off():
     assert np.isfinite(slope).all()
 
 
-def test_values_take_any_leading_axes_and_keep_half_precision():
+def test_values_take_any_leading_axes_and_widen_half_precision():
     x, heads = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4, 5), jnp.bfloat16)
     mixed = jax.eval_shape(partial(mixture.mix_values, weight=0.5), x, x)
     blended = jax.eval_shape(mixture.multi_head_value, heads, heads)
-    assert [(out.shape, out.dtype.name) for out in (mixed, blended)] == [((2, 3, 4), "bfloat16")] * 2
+    assert [(out.shape, out.dtype.name) for out in (mixed, blended)] == [((2, 3, 4), "float32")] * 2
 
 
 @given(part_arrays, hnp.arrays(np.float64, (K,), elements=tenths))

@@ -116,7 +116,6 @@ IDS, REWARDS = jnp.array([0, 1]), jnp.ones((2, 2))
         ((jnp.array([0.0, 1.0]), REWARDS), None, "prompt_ids must be an integer array, got float32"),
         ((IDS[:1], REWARDS), None, r"prompt_ids must have one entry for each row of rewards \[2\], got \[1\]"),
         ((IDS, REWARDS.astype(int)), None, "rewards must be a floating-point array"),
-        ((IDS, REWARDS.astype(jnp.float16)), None, "rewards must have the history's dtype float32, got float16"),
         ((IDS, REWARDS[0]), None, "rewards must have at least 2 non-empty axes"),
         ((IDS, REWARDS), jnp.ones(2), "valid must have the shape of rewards"),
         ((IDS, REWARDS), 2 * REWARDS, "valid must hold only 0 and 1"),

@@ -1,0 +1,41 @@
+"""Policy gradient on forking tokens: beyond the 80/20 rule (arXiv:2506.01939)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.dapo import dapo
+from rljax.ops.token_choice import only_high_entropy
+
+
+def forking_tokens(
+    *,
+    share: float = 0.2,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    max_length: int = 20480,
+    cache: int = 4096,
+    eps: float = 1e-6,
+    ddof: int = 1,
+) -> Algorithm:
+    """Policy gradient on forking tokens (arXiv:2506.01939): DAPO, trained on the fifth of the tokens with the highest entropy.
+
+    ::
+
+        J = (1/Σ|o_i|) Σ_i Σ_t 1[H_it ≥ τ] min(ρ_it A_i, clip(ρ_it, 1-ε_low, 1+ε_high) A_i)      0 < #correct < G
+        A_i = (R_i - mean R) / std R      R_i = r_i + overlong(|o_i|)      τ leaves a share of the batch's tokens
+
+    Args:
+        share: ρ = 0.2 of the tokens.
+        clip_low: ε_low = 0.2, DAPO's.
+        clip_high: ε_high = 0.28, DAPO's.
+        max_length: DAPO's L_max, in tokens.
+        cache: DAPO's L_cache, in tokens.
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: those of `dapo`; and the entropy is that of the policy that sampled, its threshold that of the rollout, where the
+    paper has those of each batch that is trained.
+    """
+    return dapo(clip_low=clip_low, clip_high=clip_high, max_length=max_length, cache=cache, eps=eps, ddof=ddof)._replace(
+        bonus=partial(only_high_entropy, share=share)
+    )

@@ -1,0 +1,31 @@
+"""OPO: on-policy reinforcement learning with the optimal reward baseline (arXiv:2505.23585)."""
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.baseline import length_weighted_returns
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import sequence_sum
+
+
+def opo() -> Algorithm:
+    """OPO (arXiv:2505.23585): REINFORCE, exactly on-policy, with the baseline of least variance.
+
+    ::
+
+        ∇J = (1/G) Σ_i A_i ∇ log π(o_i | q)      A_i = r_i - Σ_j |o_j| r_j / Σ_j |o_j|
+
+    Args:
+        no options.
+
+    Deviations: none known. It is on-policy: take one update a rollout. Other settings of the paper: 8 responses a prompt, neither
+    KL nor entropy bonus. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is
+    the same.
+    """
+    return Algorithm(
+        advantage=None,
+        token_advantage=length_weighted_returns,
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=sequence_sum,
+        group_size=8,
+    )

@@ -1,0 +1,33 @@
+"""Pass@k training with analytical advantages (arXiv:2508.10751)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.pass_at_k import pass_at_k_normalized
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import sequence_mean
+
+
+def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
+    """Pass@k training (arXiv:2508.10751): GRPO of subsets of k responses, whose reward is their best, all subsets at once.
+
+    ::
+
+        J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)
+        A_i = mean over the subsets I of k with i of (R_I - mean R) / std R      R_I = 1 if a response of I is right, else 0
+
+    Args:
+        k: responses in a subset, from 1 to G; 2 fits every group, the paper varies it.
+        clip: ε = 0.2, PPO's.
+        eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
+
+    Deviations: the advantage is the paper's closed form; around it stands GRPO's objective without KL. A response is right when
+    its reward is above 0.
+    """
+    return Algorithm(
+        advantage=partial(pass_at_k_normalized, k=k, eps=eps),
+        log_ratio=token_log_ratio,
+        surrogate=partial(clipped, low=clip, high=clip),
+        weights=sequence_mean,
+    )

@@ -1,0 +1,34 @@
+"""PKPO: pass-at-k policy optimisation (arXiv:2505.15201)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.pass_at_k import pass_at_k_marginal
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import sequence_sum
+
+
+def pkpo(*, k: int = 2) -> Algorithm:
+    """PKPO (arXiv:2505.15201, Eq. 33): REINFORCE on what a response adds to the best of k.
+
+    ::
+
+        ∇J = Σ_i s_i ∇ log π(o_i | q)      s_i = (1/C(G, k)) Σ_{|I| = k, i ∈ I} (max_{j ∈ I} r_j - max_{j ∈ I∖i} r_j)
+
+    Args:
+        k: responses of which the best counts, from 2 to G; 2 fits every group, the paper compares 2, 4 and 8 and anneals it.
+            For k = 1 there is `rloo`.
+
+    Deviations: the paper's training runs hand these rewards to PPO; here they are REINFORCE's, as in its estimator. The one of
+    least variance is taken; `rljax.ops.pass_at_k` has the paper's two others. It is on-policy: take one update a rollout. The value
+    of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is the same. The paper has 16
+    responses a prompt.
+    """
+    return Algorithm(
+        advantage=partial(pass_at_k_marginal, k=k),
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=sequence_sum,
+        group_size=16,
+    )

@@ -1,0 +1,50 @@
+"""VESPO: variational sequence-level soft policy optimisation (arXiv:2602.10693)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.group import group_normalized
+from rljax.ops.off_policy import gamma_weighted, whole_response_token_log_ratio
+from rljax.ops.weights import token_mean
+
+
+def vespo(
+    *,
+    power_positive: float = 2.0,
+    decay_positive: float = 3.0,
+    power_negative: float = 3.0,
+    decay_negative: float = 2.0,
+    eps: float = 1e-6,
+    ddof: int = 1,
+) -> Algorithm:
+    """VESPO (arXiv:2602.10693): REINFORCE under a soft weight of the whole response's ratio, not divided by its length.
+
+    ::
+
+        J = (1/Σ|o_i|) Σ_i Σ_t sg[φ(W_i)] A_i log π(o_it)      W_i = Π_t ρ_it      φ(W) = W^c₁ exp(c₂ (1 - W))
+        A_i = (r_i - mean r) / std r      c₁, c₂ by the sign of A_i
+
+    Args:
+        power_positive: c₁ = 2 where A >= 0 (the authors' code).
+        decay_positive: c₂ = 3 where A >= 0 (the authors' code).
+        power_negative: c₁ = 3 where A < 0 (the authors' code).
+        decay_negative: c₂ = 2 where A < 0 (the authors' code).
+        eps: added to the standard deviation (unstated in the paper).
+        ddof: of the standard deviation (unstated in the paper).
+
+    Deviations: the mean over the tokens of the optimiser batch is that of the authors' code. That code also clamps log W to ±20 and
+    each log ρ to ±20, which is left out: the weight fades by itself. The value of the objective is relative to the sampling
+    policy's (log W in place of log π), and the reported ratio is W; the gradient is the same.
+    """
+    return Algorithm(
+        advantage=partial(group_normalized, eps=eps, ddof=ddof),
+        log_ratio=whole_response_token_log_ratio,
+        surrogate=partial(
+            gamma_weighted,
+            power_positive=power_positive,
+            decay_positive=decay_positive,
+            power_negative=power_negative,
+            decay_negative=decay_negative,
+        ),
+        weights=token_mean,
+    )

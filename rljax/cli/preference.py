@@ -1,0 +1,33 @@
+"""`rljax preference`: train a language model on preference pairs."""
+
+from dataclasses import dataclass
+
+import tyro
+
+from rljax.cli.reward_model import INTERRUPTED
+from rljax.training.config.preference import PreferenceConfig
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Train a language model on preference pairs directly, without a reward model (DPO, IPO, KTO, SimPO, ORPO).
+
+    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages; without a prompt column the
+    beginning that both share is the prompt. The reference of DPO, IPO and KTO is the model before training; its log-probabilities
+    are computed once. What is written is a Hugging Face folder: `rljax sample FOLDER`, `rljax eval FOLDER` and `rljax train --model
+    FOLDER` open it.
+    """
+
+    config: tyro.conf.OmitArgPrefixes[PreferenceConfig]
+
+
+def run_preference(command: Preference) -> int:
+    """Train, and write the folder."""
+    from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.preference import train_preference  # noqa: PLC0415
+
+    try:
+        train_preference(command.config)
+    except Interrupted:
+        return INTERRUPTED
+    return 0

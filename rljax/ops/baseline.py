@@ -1,0 +1,171 @@
+"""Baselines that minimise the variance of the gradient, or that a greedy response gives.
+
+Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; per-token arrays are `[..., P, G, T]`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.ops.arrays import Lengths, Mask, as_float, in_float32
+from rljax.ops.checks import check_floating, check_group, check_lengths, check_mask, check_one_a_row, check_same_shape
+from rljax.ops.masked import group_members, masked_centered, zero_outside
+
+
+@in_float32
+def length_weighted_centered(
+    rewards: Float[Array, "*P G"], lengths: Lengths, *, valid: Mask | None = None
+) -> Float[Array, "*P G"]:
+    """Reward less the mean of its group weighted by length.
+
+    The baseline of least variance is E[‖∇ log π‖² r] / E[‖∇ log π‖²]; where tokens contribute orthogonal gradients of like size,
+    ‖∇ log π(o_i)‖² grows as |o_i|. A group of identical rewards gets exactly 0. Here Σ_i |o_i| A_i = 0.
+
+    ::
+
+        A_i = r_i - Σ_j |o_j| r_j / Σ_j |o_j|
+
+    Args:
+        rewards: one number a response, `[..., G]`.
+        lengths: |o_j| in tokens, `[..., G]`.
+        valid: responses that have a reward, bool or 0/1, `[..., G]`; all of them when absent.
+
+    Returns:
+        `[..., G]`, in the rewards' unit; 0 for a group without tokens.
+
+    Raises:
+        ValueError: integer or boolean rewards, groups of fewer than 2, negative lengths, or `lengths` or `valid` of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> length_weighted_centered(jnp.array([1.0, 0.0]), jnp.array([30, 10])).tolist()
+        [0.25, -0.75]
+
+    Source:
+        OPO, arXiv:2505.23585 (optimal reward baseline).
+    """
+    member = group_members(rewards, valid)
+    check_lengths(lengths=lengths)
+    check_same_shape(rewards=rewards, lengths=lengths)
+    weights = jnp.where(member, as_float(lengths).astype(rewards.dtype), 0.0)
+    centered = masked_centered(rewards, member)
+    total = weights.sum(-1, keepdims=True)
+    drift = (weights * centered).sum(-1, keepdims=True) / jnp.where(total > 0, total, 1.0)
+    return jnp.where(member & (total > 0), centered - drift, 0.0)
+
+
+@in_float32
+def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
+    """`length_weighted_centered` of whole responses, on each of their tokens.
+
+    ::
+
+        A_it = R_i - Σ_j |o_j| R_j / Σ_j |o_j|        R_i = Σ_t r_it
+
+    Args:
+        token_rewards: rewards at the tokens, usually all on the last one, `[..., G, T]`.
+        mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens takes no part.
+
+    Returns:
+        `[..., G, T]`, in the rewards' unit; 0 outside the mask.
+
+    Raises:
+        ValueError: shapes that differ, integer rewards, or groups of fewer than 2 responses on the second last axis.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rewards, mask = jnp.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]), jnp.array([[1, 1, 1], [1, 0, 0]])
+        >>> length_weighted_returns(rewards, mask).tolist()
+        [[0.25, 0.25, 0.25], [-0.75, 0.0, 0.0]]
+
+    Source:
+        OPO, arXiv:2505.23585 (optimal reward baseline).
+    """
+    check_floating(token_rewards=token_rewards)
+    check_mask(mask=mask)
+    check_same_shape(token_rewards=token_rewards, mask=mask)
+    counts = mask.astype(bool)
+    check_group(token_rewards=token_rewards[..., 0])
+    advantage = length_weighted_centered(zero_outside(token_rewards, mask).sum(-1), counts.sum(-1), valid=counts.any(-1))
+    return jnp.where(counts, advantage[..., None], 0.0)
+
+
+@in_float32
+def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "*P"]) -> Float[Array, "*P G"]:
+    """Reward less that of the prompt's greedy response.
+
+    One more response a prompt, decoded greedily, serves as baseline; it is not trained on. One sampled response is enough.
+
+    ::
+
+        A_i = r_i - r(greedy)        greedy_t = argmax π(· | q, greedy_<t)
+
+    Args:
+        rewards: one number a sampled response, `[..., G]`.
+        greedy_reward: reward of the greedy response of each prompt, `[...]`, in the rewards' unit.
+
+    Returns:
+        `[..., G]`, in the rewards' unit.
+
+    Raises:
+        ValueError: integer or boolean rewards, or not one greedy reward for each prompt.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> greedy_centered(jnp.array([[1.0, 0.0]]), jnp.array([0.5])).tolist()
+        [[0.5, -0.5]]
+
+    Source:
+        ReMax, arXiv:2310.10505.
+    """
+    check_floating(rewards=rewards, greedy_reward=greedy_reward)
+    check_one_a_row(rewards=rewards, greedy_reward=greedy_reward)
+    return rewards - greedy_reward[..., None]
+
+
+@in_float32
+def optimal_token_baseline(
+    returns: Float[Array, "*P G T"], logp: Float[Array, "*P G T"], square_sum: Float[Array, "*P G T"], mask: Mask
+) -> Float[Array, "*P G T"]:
+    """Return less a baseline of its own for each position: the group's mean weighted by gradient energy so far.
+
+    ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)² stands for the squared norm of a token's gradient; a response whose
+    tokens so far were uncertain weighs more. Where one response alone reaches a position, its advantage there is 0.
+
+    ::
+
+        A_it = G_it - Σ_j W_jt G_jt / Σ_j W_jt        W_it = Σ_{τ ≤ t} (1 - 2 π(o_iτ) + Σ_v π(v | o_i,<τ)²)
+
+    Args:
+        returns: G_it, the sum of the rewards from t on, `[..., G, T]`.
+        logp: log π(o_it), `[..., G, T]`, nats.
+        square_sum: Σ_v π(v)² of the distribution that token was drawn from, `[..., G, T]`, in (0, 1].
+        mask: response tokens, bool or 0/1, `[..., G, T]`. Positions are slots of the array, so tokens must start at the first.
+
+    Returns:
+        `[..., G, T]`, in the rewards' unit; 0 outside the mask. Without any energy at a position (every token certain) the
+        baseline is 0.
+
+    Raises:
+        ValueError: shapes that differ, integer arrays, or groups of fewer than 2 responses on the second last axis.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> half = jnp.full((2, 1), 0.5)
+        >>> optimal_token_baseline(jnp.array([[1.0], [0.0]]), jnp.log(half), half, jnp.ones((2, 1))).tolist()
+        [[0.5], [-0.5]]
+
+    Source:
+        Li et al., arXiv:2602.07078 (optimal token baseline, logit-gradient proxy), as in verl.
+    """
+    check_floating(returns=returns, logp=logp, square_sum=square_sum)
+    check_mask(mask=mask)
+    check_same_shape(returns=returns, logp=logp, square_sum=square_sum, mask=mask)
+    check_group(returns=returns[..., 0])
+    counts = mask.astype(bool)
+    energy = jnp.where(counts, 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask), 0.0)
+    weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
+    clean = zero_outside(returns, mask)
+    total = weight.sum(-2, keepdims=True)
+    baseline = jnp.where(total > 0, (weight * clean).sum(-2, keepdims=True) / jnp.where(total > 0, total, 1.0), 0.0)
+    return jnp.where(counts, clean - baseline, 0.0)

@@ -1,0 +1,300 @@
+"""Losses that train a language model on preferences directly, without a reward model.
+
+They compare the policy with a reference, by one number a response: its log-probability summed over its tokens, under each of the
+two. All compute in float32 or wider. `rljax.ops.reference_free` has those without a reference.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from rljax.ops.arrays import Number, in_float32
+from rljax.ops.checks import (
+    check_between,
+    check_boolean,
+    check_floating,
+    check_nonnegative,
+    check_positive,
+    check_rank,
+    check_same_shape,
+)
+
+
+@in_float32
+def implicit_reward(
+    logp: Float[Array, "*rows"], ref_logp: Float[Array, "*rows"], *, beta: Number = 0.1
+) -> Float[Array, "*rows"]:
+    """Reward of which a policy is the best one, at a penalty of β times its divergence from the reference.
+
+    ::
+
+        r̂(x, y) = β log(π(y|x) / π_ref(y|x))
+
+    The reward itself has an additive term of the prompt, which cancels between two responses to it.
+
+    Args:
+        logp: log π(y|x), summed over the response's tokens, nats, `[...]`.
+        ref_logp: log π_ref(y|x), summed, nats, of the same shape.
+        beta: β, weight of the divergence, in units of reward a nat, positive.
+
+    Returns:
+        `[...]`, units of reward; 0 for the reference itself.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, or β not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> implicit_reward(jnp.array([-3.0]), jnp.array([-5.0]), beta=0.5).tolist()
+        [1.0]
+
+    Source:
+        DPO, arXiv:2305.18290, Section 4 (r̂ under the gradient; Eq. 5 with the prompt's term).
+    """
+    check_floating(logp=logp, ref_logp=ref_logp)
+    check_same_shape(logp=logp, ref_logp=ref_logp)
+    check_positive(beta=beta)
+    return beta * (logp - ref_logp)
+
+
+@in_float32
+def dpo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.1,
+) -> Float[Array, "*pairs"]:
+    """Negative log-likelihood of a preference, where the reward is the policy's own log-ratio to a reference.
+
+    ::
+
+        L = -log σ(β h)        h = log(π(y_w|x) / π_ref(y_w|x)) - log(π(y_l|x) / π_ref(y_l|x))
+
+        ∇L = -β σ(-β h) [∇log π(y_w|x) - ∇log π(y_l|x)]
+
+    It is computed as log(1 + exp(-βh)) without overflow. At the reference h = 0: the loss is log 2, the slope in h is -β/2.
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), summed, of the same shape.
+        ref_rejected: log π_ref(y_l|x), summed, of the same shape.
+        beta: β, strength of the pull to the reference, positive; the larger, the less a unit of loss moves the policy.
+
+    Returns:
+        `[...]`, nats, to be minimised as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, or β not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> two = jnp.array([-4.0, -300.0]), jnp.array([-6.0, -100.0])
+        >>> loss = dpo_loss(*two, jnp.array([-4.0, -200.0]), jnp.array([-6.0, -200.0]), beta=0.5)
+        >>> [round(number, 4) for number in loss.tolist()]
+        [0.6931, 100.0]
+
+    Source:
+        DPO, arXiv:2305.18290, Eq. 7; the gradient is the equation in Section 4. β = 0.1 in its experiments.
+    """
+    check_positive(beta=beta)
+    return jax.nn.softplus(-beta * _lead(chosen, rejected, ref_chosen, ref_rejected))
+
+
+@in_float32
+def conservative_dpo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.1,
+    epsilon: Number,
+) -> Float[Array, "*pairs"]:
+    """DPO for labels of which a share is wrong: cross-entropy with smoothed labels.
+
+    ::
+
+        L = -(1 - ε) log σ(β h) - ε log σ(-β h)        h as in `dpo_loss`
+
+    Unlike DPO's it has a minimum at a finite h, where σ(β h) = 1 - ε; beyond it the gradient turns round.
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
+        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), summed, of the same shape.
+        ref_rejected: log π_ref(y_l|x), summed, of the same shape.
+        beta: β, strength of the pull to the reference, positive.
+        epsilon: ε, probability that a label is wrong, from 0 (DPO) to 0.5 (a label says nothing).
+
+    Returns:
+        `[...]`, nats, to be minimised as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, β not positive, or ε outside [0, 0.5].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero = jnp.zeros(1)
+        >>> round(float(conservative_dpo_loss(jnp.array([20.0]), zero, zero, zero, beta=1.0, epsilon=0.1)[0]), 4)
+        2.0
+
+    Source:
+        Convention: cDPO, E. Mitchell, "A note on DPO with noisy preferences & relationship to IPO" (2023), Eq. 3, as its author's
+        code has it (eric-mitchell/direct-preference-optimization, `preference_loss`); ε = 0 is arXiv:2305.18290, Eq. 7.
+    """
+    check_positive(beta=beta)
+    check_between(0, 0.5, epsilon=epsilon)
+    logit = beta * _lead(chosen, rejected, ref_chosen, ref_rejected)
+    return (1 - epsilon) * jax.nn.softplus(-logit) + epsilon * jax.nn.softplus(logit)
+
+
+@in_float32
+def ipo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+    *,
+    tau: Number = 0.1,
+) -> Float[Array, "*pairs"]:
+    """Squared distance of a pair's log-ratio from a fixed lead, so that certain preferences do not drive it to infinity.
+
+    ::
+
+        L = (h - 1/(2τ))²        h as in `dpo_loss`
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, nats, carries the gradient, `[...]`. In the equation π(y|x) is the whole
+            response's probability, so log-probabilities are summed. TRL averages them over the tokens, and the reference's too, as
+            the authors told it to.
+        rejected: log π(y_l|x) of the other, carries the gradient, of the same shape.
+        ref_chosen: log π_ref(y_w|x), of the same shape.
+        ref_rejected: log π_ref(y_l|x), of the same shape.
+        tau: τ, strength of the regularisation, positive; the smaller, the larger the lead 1/(2τ), in nats.
+
+    Returns:
+        `[...]`, nats squared, to be minimised as a mean over the pairs.
+
+    Raises:
+        ValueError: not floating point, shapes that differ, or τ not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero = jnp.zeros(2)
+        >>> ipo_loss(jnp.array([0.0, 5.0]), zero, zero, zero, tau=0.1).tolist()
+        [25.0, 0.0]
+
+    Source:
+        IPO, arXiv:2310.12036, Eq. 17.
+    """
+    check_positive(tau=tau)
+    return jnp.square(_lead(chosen, rejected, ref_chosen, ref_rejected) - 1 / (2 * tau))
+
+
+@in_float32
+def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*rows N"]) -> Float[Array, ""]:
+    """Estimate of the divergence from the reference, by responses that belong to other prompts; a constant for the gradient.
+
+    ::
+
+        z_0 = sg[max(0, (1/N) Σ_i log(π(y_j|x_i) / π_ref(y_j|x_i)))]        j ≠ i
+
+    The estimate is biased, since y_j was not drawn from π(·|x_i); it needs no sampling. One number serves the whole batch.
+
+    Args:
+        logp: log π(y_j|x_i) of a response under another example's prompt, summed over its tokens, nats, `[..., N]`.
+        ref_logp: log π_ref(y_j|x_i), summed, of the same shape.
+
+    Returns:
+        z_0, one number, nats, not negative.
+
+    Raises:
+        ValueError: not floating point, no examples, or shapes that differ.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(kto_reference_point(jnp.array([-9.0, -9.0]), jnp.array([-12.0, -10.0])))
+        2.0
+
+    Source:
+        KTO, arXiv:2402.01306, z_0 of Eq. 8 and the estimate over a microbatch that the paper takes for it.
+    """
+    check_floating(logp=logp, ref_logp=ref_logp)
+    check_rank(1, logp=logp)
+    check_same_shape(logp=logp, ref_logp=ref_logp)
+    return jax.lax.stop_gradient(jnp.maximum((logp - ref_logp).mean(), 0))
+
+
+@in_float32
+def kto_loss(
+    logp: Float[Array, "*rows"],
+    ref_logp: Float[Array, "*rows"],
+    desirable: Bool[Array, "*rows"],
+    *,
+    reference_point: Number,
+    beta: Number = 0.1,
+    desirable_weight: Number = 1.0,
+    undesirable_weight: Number = 1.0,
+) -> Float[Array, "*rows"]:
+    """What a response falls short of the utility of gains and losses, judged against the average response.
+
+    ::
+
+        L = λ_y - v(x, y)        v = λ_D σ(β (r - z_0)) if y is desirable, λ_U σ(β (z_0 - r)) if not
+                                 r = log(π(y|x) / π_ref(y|x))
+
+    Each response is an example of its own: there need be no pairs. The loss lies between 0 and λ, and its slope in r vanishes far
+    from z_0 on either side, so an example that cannot be learnt is given up.
+
+    Args:
+        logp: log π(y|x), summed over the response's tokens, nats, carries the gradient, `[...]`.
+        ref_logp: log π_ref(y|x), summed, of the same shape.
+        desirable: whether a response is wanted, boolean, of the same shape.
+        reference_point: z_0, nats, not negative; see `kto_reference_point`.
+        beta: β, how fast utility saturates, per nat, positive.
+        desirable_weight: λ_D, not negative.
+        undesirable_weight: λ_U, not negative.
+
+    Returns:
+        `[...]`, without a unit, to be minimised as a mean over the examples.
+
+    Raises:
+        ValueError: not floating point, not boolean, shapes that differ, β not positive, or a negative number.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> logp, wanted = jnp.array([-5.0, -5.0]), jnp.array([True, False])
+        >>> loss = kto_loss(logp, jnp.array([-7.0, -5.0]), wanted, reference_point=1.0, beta=1.0)
+        >>> [round(number, 4) for number in loss.tolist()]
+        [0.2689, 0.2689]
+
+    Source:
+        KTO, arXiv:2402.01306, Eq. 8. λ_D = λ_U = 1 for as many desirable as undesirable examples.
+    """
+    check_floating(logp=logp, ref_logp=ref_logp)
+    check_boolean(desirable=desirable)
+    check_same_shape(logp=logp, ref_logp=ref_logp, desirable=desirable)
+    check_positive(beta=beta)
+    check_nonnegative(
+        reference_point=reference_point, desirable_weight=desirable_weight, undesirable_weight=undesirable_weight
+    )
+    gain = beta * (logp - ref_logp - reference_point)
+    # 1 - σ(x) = σ(-x), without the rounding of the difference.
+    return jnp.where(desirable, desirable_weight * jax.nn.sigmoid(-gain), undesirable_weight * jax.nn.sigmoid(gain))
+
+
+def _lead(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    ref_chosen: Float[Array, "*pairs"],
+    ref_rejected: Float[Array, "*pairs"],
+) -> Float[Array, "*pairs"]:
+    """Difference of the two responses' log-ratios to the reference: h."""
+    logps = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
+    check_floating(**logps)
+    check_same_shape(**logps)
+    chosen, rejected, ref_chosen, ref_rejected = logps.values()
+    return (chosen - ref_chosen) - (rejected - ref_rejected)

@@ -1,0 +1,219 @@
+"""Ratios, kernels and trust regions for responses that another policy sampled, beyond PPO's clip of the token ratio."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from rljax.ops.arrays import Mask, Number, in_float32
+from rljax.ops.checks import check_floating, check_nonnegative, check_positive, check_same_shape
+from rljax.ops.masked import zero_outside
+from rljax.ops.ratio import token_log_ratio
+
+
+@in_float32
+def whole_response_token_log_ratio(
+    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Log-ratio of a whole response, *not* divided by its length, with the gradient of the token's own log-probability.
+
+    ::
+
+        log W_it = sg[Σ_τ log ρ_iτ] + log π_θ(o_it) - sg[log π_θ(o_it)]        W_i = π_θ(o_i | q) / π_old(o_i | q)
+
+    Args:
+        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
+        old_logp: the log of the ratio's denominator, under the policy that sampled, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats; 0 outside the mask. Derivative 1 by the token's own `logp`, 0 by the others'. Not clamped.
+
+    Raises:
+        ValueError: the shapes differ, or the log-probabilities are not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> whole_response_token_log_ratio(jnp.array([-1.0, -2.0]), jnp.array([-1.5, -3.0]), jnp.array([1, 1])).tolist()
+        [1.5, 1.5]
+
+    Source:
+        VESPO, arXiv:2602.10693, and its authors' code.
+    """
+    log_ratio = token_log_ratio(logp, old_logp, mask)
+    own = zero_outside(logp, mask)
+    total = jax.lax.stop_gradient(log_ratio).sum(-1, keepdims=True)
+    return jnp.where(mask.astype(bool), total + (own - jax.lax.stop_gradient(own)), 0.0)
+
+
+@in_float32
+def gamma_weighted(
+    log_ratio: Float[Array, "*rows T"],
+    advantage: Float[Array, "*rows T"],
+    *,
+    power_positive: float = 2.0,
+    decay_positive: float = 3.0,
+    power_negative: float = 3.0,
+    decay_negative: float = 2.0,
+) -> Float[Array, "*rows T"]:
+    """REINFORCE under a gamma-shaped weight of the whole response's ratio, which fades on both sides and is 1 on-policy.
+
+    The paper has log π where this has log W. Only the gradient has a meaning: under `whole_response_token_log_ratio` it is
+    φ(W_i) A_it ∂ log π(o_it). The weight peaks at W = c₁ / c₂.
+
+    ::
+
+        sg[φ(W)] A log W        φ(W) = W^c₁ exp(c₂ (1 - W))        W = exp(log_ratio)
+
+    Args:
+        log_ratio: log W, `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+        power_positive: c₁ = 2 for A >= 0, not negative.
+        decay_positive: c₂ = 3 for A >= 0, positive.
+        power_negative: c₁ = 3 for A < 0, not negative.
+        decay_negative: c₂ = 2 for A < 0, positive. All four are the authors' code's.
+
+    Returns:
+        `[..., T]`, to be maximised; only its gradient has a meaning.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, a power is negative or a decay not positive.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> log_ratio, advantage = jnp.array([0.0, 0.0, 9.0]), jnp.array([1.0, -1.0, 1.0])
+        >>> jax.grad(lambda x: gamma_weighted(x, advantage).sum())(log_ratio).tolist()
+        [1.0, -1.0, 0.0]
+
+    Source:
+        VESPO, arXiv:2602.10693, and its authors' code.
+    """
+    check_floating(log_ratio=log_ratio, advantage=advantage)
+    check_same_shape(log_ratio=log_ratio, advantage=advantage)
+    check_nonnegative(power_positive=power_positive, power_negative=power_negative)
+    check_positive(decay_positive=decay_positive, decay_negative=decay_negative)
+    negative = advantage < 0
+    power = jnp.where(negative, power_negative, power_positive)
+    decay = jnp.where(negative, decay_negative, decay_positive)
+    weight = jnp.exp(power * log_ratio - decay * jnp.expm1(log_ratio))
+    return jax.lax.stop_gradient(weight) * advantage * log_ratio
+
+
+@in_float32
+def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """Total variation between two policies, when all they can say is "this token" or "another one".
+
+    It bounds that of the whole vocabulary from below.
+
+    ::
+
+        D_t = |π_θ(o_t) - μ(o_t)|
+
+    Args:
+        logp: log-probabilities under the policy that is trained, `[..., T]`, nats.
+        old_logp: log μ, under the policy that sampled, `[..., T]`, nats.
+
+    Returns:
+        `[..., T]`, in [0, 1].
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> print(binary_total_variation(jnp.log(jnp.array([0.75])), jnp.log(jnp.array([0.5]))))
+        [0.25]
+
+    Source:
+        DPPO, arXiv:2602.04879 (binary approximation).
+    """
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp)
+    return jnp.abs(jnp.exp(logp) - jnp.exp(old_logp))
+
+
+def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
+    """log(1 - e^logp) where something is left, and where nothing is."""
+    certain = logp >= 0
+    return jnp.log(-jnp.expm1(jnp.where(certain, -1.0, logp))), certain
+
+
+@in_float32
+def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """KL(μ ‖ π_θ) between two policies, when all they can say is "this token" or "another one".
+
+    It bounds that of the whole vocabulary from below.
+
+    ::
+
+        D_t = μ log(μ / π) + (1 - μ) log((1 - μ) / (1 - π))        of the sampled token
+
+    Args:
+        logp: log π, under the policy that is trained, `[..., T]`, nats.
+        old_logp: log μ, under the policy that sampled, `[..., T]`, nats.
+
+    Returns:
+        `[..., T]`, nats, not negative; infinite where the trained policy excludes what μ allows.
+
+    Raises:
+        ValueError: the shapes differ, or an argument is not floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(binary_kl(jnp.log(jnp.array([0.25])), jnp.log(jnp.array([0.5])))[0]), 4)
+        0.1438
+
+    Source:
+        DPPO, arXiv:2602.04879 (binary approximation).
+    """
+    check_floating(logp=logp, old_logp=old_logp)
+    check_same_shape(logp=logp, old_logp=old_logp)
+    rest, certain = _log_of_the_rest(logp)
+    old_rest, was_certain = _log_of_the_rest(old_logp)
+    gap = jnp.where(certain, jnp.inf, old_rest - rest)
+    others = jnp.where(was_certain, 0.0, jnp.exp(jnp.where(was_certain, -1.0, old_rest)) * jnp.where(was_certain, 0.0, gap))
+    never = old_logp == -jnp.inf
+    own = jnp.where(never, 0.0, jnp.exp(old_logp) * (jnp.where(never, 0.0, old_logp) - jnp.where(never, 0.0, logp)))
+    return own + others
+
+
+@in_float32
+def in_trust_region(
+    log_ratio: Float[Array, "*rows T"],
+    advantage: Float[Array, "*rows T"],
+    divergence: Float[Array, "*rows T"],
+    *,
+    threshold: Number,
+) -> Bool[Array, "*rows T"]:
+    """Tokens that are still trained: those near the policy that sampled, and those whose update leads back to it.
+
+    ::
+
+        keep = not ((A > 0 and ρ > 1 or A < 0 and ρ < 1) and D > δ)
+
+    Args:
+        log_ratio: log ρ, `[..., T]`, nats; only its sign counts.
+        advantage: A, `[..., T]`.
+        divergence: D, such as `binary_total_variation` or `binary_kl`, `[..., T]`.
+        threshold: δ, in the unit of D, not negative.
+
+    Returns:
+        bool, `[..., T]`; True where A is 0.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, or `threshold` is negative.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ratios, apart = jnp.array([0.7, 0.7, -0.7]), jnp.array([0.5, 0.1, 0.5])
+        >>> in_trust_region(ratios, jnp.ones(3), apart, threshold=0.2).tolist()
+        [False, True, True]
+
+    Source:
+        DPPO, arXiv:2602.04879 (the mask of its objective).
+    """
+    check_floating(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
+    check_same_shape(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
+    check_nonnegative(threshold=threshold)
+    outward = ((advantage > 0) & (log_ratio > 0)) | ((advantage < 0) & (log_ratio < 0))
+    return ~(outward & (divergence > threshold))

@@ -1,0 +1,93 @@
+"""How strongly the policy is held to its reference, and when the reference moves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from rljax.ops.arrays import Number, Step, in_float32
+from rljax.ops.checks import check_at_least, check_floating, check_nonnegative, check_positive, check_same_shape
+
+
+@in_float32
+def adaptive_kl_coefficient(
+    coefficient: Number, divergence: Number, *, target: Number, gain: Number = 0.1, bound: Number = 0.2
+) -> Float[Array, ""]:
+    """KL coefficient of the next update, moved so that the divergence approaches a target: a proportional controller in log space.
+
+    ::
+
+        e = clip((KL - KL_target) / KL_target, -bound, bound)        β' = β (1 + K_β e)
+
+    Args:
+        coefficient: β of the last update, a number (shape `[]`), not negative, in the reward's unit a nat.
+        divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), nats a response, or what the target counts.
+        target: KL_target, positive, in the unit of `divergence`.
+        gain: K_β = 0.1 (Section 2.2), not negative. Codes with a horizon h and a batch of n responses have n / h in its place.
+        bound: 0.2 (Section 2.2): largest relative error that counts, not negative.
+
+    Returns:
+        a number, in the unit of `coefficient`.
+
+    Raises:
+        ValueError: `target` not positive; `coefficient`, `gain` or `bound` negative.
+
+    Example:
+        >>> round(float(adaptive_kl_coefficient(0.5, 9.0, target=6.0)), 6)
+        0.51
+
+    Source:
+        Ziegler et al., arXiv:1909.08593, Section 2.2.
+    """
+    check_nonnegative(coefficient=coefficient, gain=gain, bound=bound)
+    check_positive(target=target)
+    check_nonnegative(divergence=jnp.abs(jnp.asarray(divergence)))  # a sampled KL may be below 0, and must not be NaN
+    error = jnp.clip(divergence / target - 1, -bound, bound)
+    return jnp.asarray(coefficient * (1 + gain * error))
+
+
+def reset_reference(reference: PyTree, params: PyTree, step: Step, *, period: int) -> PyTree:
+    """Reference that is replaced by the policy at intervals, and stays as it is between them.
+
+    The paper resets the optimiser's state with it, and chooses the moments by the validation curve; a fixed period is the
+    schedule of this function.
+
+    ::
+
+        θ_ref ← θ  if step > 0 and step mod period = 0,  else θ_ref
+
+    Args:
+        reference: parameters of the reference, a pytree of floating-point arrays.
+        params: parameters of the policy, a pytree of the same structure and shapes.
+        step: updates so far, a whole number; it may be traced.
+        period: updates between two resets, at least 1.
+
+    Returns:
+        A new pytree, in the reference's dtypes.
+
+    Raises:
+        ValueError: the structures or shapes differ, a leaf is not floating point, or `period` is below 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> old, new = {"w": jnp.array([0.0])}, {"w": jnp.array([4.0])}
+        >>> [reset_reference(old, new, step, period=2)["w"].tolist() for step in (0, 1, 2)]
+        [[0.0], [0.0], [4.0]]
+
+    Source:
+        ProRL, arXiv:2505.24864 (reference policy reset).
+    """
+    check_at_least(1, period=period)
+    structure = jax.tree.structure(reference)
+    if jax.tree.structure(params) != structure:
+        raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
+    now = (jnp.asarray(step) > 0) & (jnp.asarray(step) % period == 0)
+
+    def choose(path: Any, old: Array, new: Array) -> Array:
+        old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
+        check_floating(**{old_name: old, new_name: new})
+        check_same_shape(**{old_name: old, new_name: new})
+        return jnp.where(now, new.astype(old.dtype), old)
+
+    return jax.tree_util.tree_map_with_path(choose, reference, params)

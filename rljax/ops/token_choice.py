@@ -1,0 +1,217 @@
+"""Choice of the tokens of a batch by entropy or by covariance: those that are trained, clipped or held back.
+
+They see all tokens of the batch: compute them once, before it is split.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from rljax.ops.arrays import Mask, Number, in_float32
+from rljax.ops.checks import check_between, check_floating, check_mask, check_same_shape
+from rljax.ops.masked import masked_centered, zero_outside
+
+
+def _count(number: Array, share: Number) -> Array:
+    """How many entries a share of some is: the nearest whole number, and at least 1."""
+    return jnp.maximum(jnp.round(number * share), 1).astype(jnp.int32)
+
+
+def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Array, "..."]:
+    """The candidates that are at least as large as the `wanted`-th largest of them."""
+    flat = jnp.sort(jnp.where(candidate, x, -jnp.inf).reshape(-1))[::-1]
+    return candidate & (x >= flat[jnp.minimum(wanted, flat.size) - 1])
+
+
+@in_float32
+def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2) -> Bool[Array, "*rows T"]:
+    """Tokens of the batch's highest entropy, where a response forks.
+
+    ::
+
+        keep = H_it ≥ τ        τ = the round(share · n)-th largest of the batch's n entropies
+
+    Args:
+        entropy: H, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        share: ρ = 0.2 of the paper, in [0, 1]; at least one token is kept.
+
+    Returns:
+        bool, `[..., T]`, False outside the mask; tokens as uncertain as the last one kept are kept too.
+
+    Raises:
+        ValueError: the shapes differ, integer entropies, or `share` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> high_entropy_tokens(jnp.array([0.1, 2.0, 0.3, 9.0]), jnp.array([1, 1, 1, 0]), share=0.3).tolist()
+        [False, True, False, False]
+
+    Source:
+        Wang et al., arXiv:2506.01939 (policy gradient on forking tokens).
+    """
+    check_floating(entropy=entropy)
+    check_mask(mask=mask)
+    check_same_shape(entropy=entropy, mask=mask)
+    check_between(0, 1, share=share)
+    counts = mask.astype(bool)
+    return _largest(zero_outside(entropy, mask), counts, _count(counts.sum().astype(entropy.dtype), share))
+
+
+@in_float32
+def only_high_entropy(
+    advantage: Float[Array, "*rows T"], entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2
+) -> Float[Array, "*rows T"]:
+    """Advantages of the tokens of the batch's highest entropy; 0 on the others, which thereby have no gradient.
+
+    ::
+
+        A'_it = A_it  if H_it ≥ τ,  else 0        τ = the round(share · n)-th largest of the batch's n entropies
+
+    Args:
+        advantage: A, `[..., T]`.
+        entropy: H, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        share: ρ = 0.2 of the paper, in [0, 1].
+
+    Returns:
+        `[..., T]`, in the advantage's unit; 0 outside the mask. The other tokens still count in a token mean, as in the paper.
+
+    Raises:
+        ValueError: the shapes differ, integer arrays, or `share` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> only_high_entropy(jnp.ones(4), jnp.array([0.1, 2.0, 0.3, 9.0]), jnp.array([1, 1, 1, 0]), share=0.3).tolist()
+        [0.0, 1.0, 0.0, 0.0]
+
+    Source:
+        Wang et al., arXiv:2506.01939 (policy gradient on forking tokens).
+    """
+    check_floating(advantage=advantage)
+    check_same_shape(advantage=advantage, mask=mask)
+    return jnp.where(high_entropy_tokens(entropy, mask, share=share), advantage, 0.0)
+
+
+@in_float32
+def token_covariance(
+    logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """A token's share in the covariance of log-probability and advantage, which is what makes the entropy fall.
+
+    ::
+
+        Cov_it = (log π(o_it) - mean log π) (A_it - mean A)        means over the batch's tokens
+
+    Args:
+        logp: log π, `[..., T]`, nats.
+        advantage: A, `[..., T]`.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, in nats times the advantage's unit; 0 outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, or integer arrays.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> token_covariance(jnp.array([-1.0, -3.0]), jnp.array([2.0, 0.0]), jnp.array([1, 1])).tolist()
+        [1.0, 1.0]
+
+    Source:
+        Cui et al., arXiv:2505.22617 (token-wise covariance of Clip-Cov and KL-Cov).
+    """
+    check_floating(logp=logp, advantage=advantage)
+    check_mask(mask=mask)
+    check_same_shape(logp=logp, advantage=advantage, mask=mask)
+    flat = mask.reshape(-1)
+    product = masked_centered(logp.reshape(-1), flat) * masked_centered(advantage.reshape(-1), flat)
+    return product.reshape(logp.shape)
+
+
+@in_float32
+def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Number) -> Bool[Array, "*rows T"]:
+    """Tokens of the batch's highest covariance, on which KL-Cov puts a KL penalty to the policy that sampled.
+
+    The penalty of its authors' code is β |log ρ_it| (β = 1) in these tokens' loss, the ratio unclipped.
+
+    ::
+
+        keep = rank(Cov_it) ≤ round(share · n)        of the batch's n tokens
+
+    Args:
+        covariance: of `token_covariance`, `[..., T]`.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+        share: k, in [0, 1]; 2e-4 is the default of verl. At least one token is taken.
+
+    Returns:
+        bool, `[..., T]`, False outside the mask; ties with the last one are taken too.
+
+    Raises:
+        ValueError: the shapes differ, integer covariances, or `share` outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> kl_cov_tokens(jnp.array([0.1, 2.0, 0.3]), jnp.array([1, 1, 1]), share=0.3).tolist()
+        [False, True, False]
+
+    Source:
+        KL-Cov, arXiv:2505.22617.
+    """
+    check_floating(covariance=covariance)
+    check_mask(mask=mask)
+    check_same_shape(covariance=covariance, mask=mask)
+    check_between(0, 1, share=share)
+    counts = mask.astype(bool)
+    return _largest(zero_outside(covariance, mask), counts, _count(counts.sum().astype(covariance.dtype), share))
+
+
+@in_float32
+def clip_cov_tokens(
+    covariance: Float[Array, "*rows T"],
+    draw: Float[Array, "*rows T"],
+    mask: Mask,
+    *,
+    lower: Number,
+    upper: Number,
+    share: Number,
+) -> Bool[Array, "*rows T"]:
+    """Tokens drawn at random among those of high covariance, whose gradient Clip-Cov cuts.
+
+    ::
+
+        cut = u_it is among the round(share · n) largest of the tokens with ω_low < Cov_it < ω_high        u uniform
+
+    Args:
+        covariance: of `token_covariance`, `[..., T]`.
+        draw: u, one uniform number in [0, 1) a token, `[..., T]`.
+        mask: response tokens that PPO's clip leaves a gradient, bool or 0/1, `[..., T]`.
+        lower: ω_low, not above `upper`; 1 is the default of verl.
+        upper: ω_high; 5 is the default of verl.
+        share: r, in [0, 1]; 2e-4 is the default of verl. At least one candidate is taken.
+
+    Returns:
+        bool, `[..., T]`, False outside the mask, and throughout where no token lies between the bounds.
+
+    Raises:
+        ValueError: the shapes differ, integer arrays, `share` outside [0, 1], or `lower` above `upper`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> covariance, draw = jnp.array([2.0, 3.0, 0.5, 7.0]), jnp.array([0.1, 0.8, 0.9, 0.9])
+        >>> clip_cov_tokens(covariance, draw, jnp.ones(4), lower=1.0, upper=5.0, share=0.25).tolist()
+        [False, True, False, False]
+
+    Source:
+        Clip-Cov, arXiv:2505.22617.
+    """
+    check_floating(covariance=covariance, draw=draw)
+    check_mask(mask=mask)
+    check_same_shape(covariance=covariance, draw=draw, mask=mask)
+    check_between(-jnp.inf, jnp.inf, upper=upper)
+    check_between(-jnp.inf, upper, lower=lower)
+    check_between(0, 1, share=share)
+    counts = mask.astype(bool)
+    clean = zero_outside(covariance, mask)
+    candidate = counts & (clean > lower) & (clean < upper)
+    return _largest(zero_outside(draw, mask), candidate, _count(counts.sum().astype(covariance.dtype), share))

@@ -1,0 +1,198 @@
+"""Losses that train a language model on pairs directly, each a record of functions as `Algorithm` is, and their names."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.ops.direct_preference import conservative_dpo_loss, dpo_loss, implicit_reward, ipo_loss, kto_loss
+from rljax.ops.reference_free import log_odds, orpo_loss, simpo_loss
+from rljax.records import documented, required
+
+
+@documented
+class PairLogps(NamedTuple):
+    """What a loss reads of N pairs; on the last axis the preferred response comes first."""
+
+    logp: Float[Array, "N 2"]
+    """Log-probability of each response, summed over its tokens, nats; carries the gradient."""
+    lengths: Float[Array, "N 2"]
+    """Tokens of each response, the end token included."""
+    ref_logp: Float[Array, "N 2"] | None
+    """The same under the reference, nats; for losses with a `reference`."""
+    reference_point: Float[Array, ""] | None
+    """Estimate of the divergence from the reference, nats; for losses with a `reference_point`."""
+
+    def mean_logp(self) -> Float[Array, "N 2"]:
+        """Log-probability averaged over the tokens of each response, nats a token."""
+        return self.logp / self.lengths
+
+    def reference(self) -> Float[Array, "N 2"]:
+        """`ref_logp`, which has to be there."""
+        return required(self.ref_logp, "ref_logp")
+
+
+@documented
+class DirectLoss(NamedTuple):
+    """One slot for each thing in which the losses differ; a variant is `loss._replace(slot=...)`."""
+
+    loss: Callable[[PairLogps], Float[Array, "N"]]
+    """Log-probabilities -> loss of each pair, to be minimised as a mean."""
+    reward: Callable[[PairLogps], Float[Array, "N 2"]]
+    """Log-probabilities -> implicit reward of each response, by which pairs are judged."""
+    reference: bool = False
+    """Whether it reads `ref_logp`, under the policy as it was before the training."""
+    reference_point: bool = False
+    """Whether it reads `reference_point`, for which responses are scored under the prompts of other pairs."""
+
+
+def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
+    """The preferred responses, and the others."""
+    return sides[:, 0], sides[:, 1]
+
+
+def dpo(*, beta: float = 0.1) -> DirectLoss:
+    """DPO: direct preference optimisation (arXiv:2305.18290, Eq. 7).
+
+    Args:
+        beta: β = 0.1 (its authors' and TRL's), strength of the pull to the reference.
+
+    Deviations: AdamW with a cosine where the paper has RMSprop. Other settings of the paper: learning rate 1e-6, batches of 64.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
+def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
+    """Conservative DPO, for labels of which a share is wrong (Mitchell 2023, "A note on DPO with noisy preferences", Eq. 3).
+
+    Args:
+        beta: β = 0.1 (DPO's).
+        epsilon: ε = 0.1, the share of wrong labels, which the note leaves to the user; 0 is DPO itself.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return conservative_dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, epsilon=epsilon)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+
+
+def ipo(*, tau: float = 0.1) -> DirectLoss:
+    """IPO: identity preference optimisation (arXiv:2310.12036, Eq. 17), on the probability of whole responses as it is printed.
+
+    Args:
+        tau: τ = 0.1 (TRL's), strength of the regularisation; the lead is 1/(2τ) nats.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return ipo_loss(*_two(pairs.logp), *_two(pairs.reference()), tau=tau)
+
+    return DirectLoss(loss, _log_ratio_reward(tau), reference=True)
+
+
+def ipo_average(*, tau: float = 0.1) -> DirectLoss:
+    """IPO on log-probabilities averaged over the tokens (arXiv:2310.12036, Eq. 17), as TRL computes it on its authors' advice.
+
+    Args:
+        tau: τ = 0.1 (TRL's), strength of the regularisation; the lead is 1/(2τ) nats a token.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return ipo_loss(*_two(pairs.mean_logp()), *_two(pairs.reference() / pairs.lengths), tau=tau)
+
+    def reward(pairs: PairLogps) -> Float[Array, "N 2"]:
+        return implicit_reward(pairs.mean_logp(), pairs.reference() / pairs.lengths, beta=tau)
+
+    return DirectLoss(loss, reward, reference=True)
+
+
+def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> DirectLoss:
+    """KTO: Kahneman-Tversky optimisation (arXiv:2402.01306, Eq. 8); a pair is one desirable and one undesirable example.
+
+    Args:
+        beta: β = 0.1 (its authors' and TRL's), how fast utility saturates.
+        desirable_weight: λ_D = 1.
+        undesirable_weight: λ_U = 1.
+
+    Deviations: the reference point takes responses of the next pair with another prompt, in the order of the dataset, so that the
+    reference scores them once; the paper takes the next example of the microbatch.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        desirable = jnp.arange(2) == 0
+        examples = kto_loss(
+            pairs.logp,
+            pairs.reference(),
+            jnp.broadcast_to(desirable, pairs.logp.shape),
+            reference_point=required(pairs.reference_point, "reference_point"),
+            beta=beta,
+            desirable_weight=desirable_weight,
+            undesirable_weight=undesirable_weight,
+        )
+        return examples.mean(-1)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True, reference_point=True)
+
+
+def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
+    """SimPO: simple preference optimisation with the average log-probability as reward (arXiv:2405.14734, Eq. 6).
+
+    Args:
+        beta: β = 2 (its authors' for Llama 3 Base), scale of the reward.
+        margin: γ = 1 (likewise), by how much the preferred response should lead.
+
+    Deviations: none known. Other settings: learning rate 6e-7.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return simpo_loss(*_two(pairs.mean_logp()), beta=beta, margin=margin)
+
+    return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp())
+
+
+def orpo(*, coefficient: float = 0.1) -> DirectLoss:
+    """ORPO: odds ratio preference optimisation, with imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
+
+    Args:
+        coefficient: λ = 0.1 (its authors' for Mistral), weight of the odds ratio.
+
+    Deviations: the likelihood is that of the response alone, as in the paper; its authors' code and TRL add the prompt's. The
+    reward by which pairs are judged is the log of the odds. Other settings: learning rate 5e-6.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return orpo_loss(*_two(pairs.mean_logp()), coefficient=coefficient)
+
+    return DirectLoss(loss, lambda pairs: log_odds(pairs.mean_logp()))
+
+
+def _log_ratio_reward(beta: float) -> Callable[[PairLogps], Float[Array, "N 2"]]:
+    """β times the log-ratio to the reference."""
+    return lambda pairs: implicit_reward(pairs.logp, pairs.reference(), beta=beta)
+
+
+BY_NAME: dict[str, Callable[..., DirectLoss]] = {
+    "dpo": dpo,
+    "cdpo": cdpo,
+    "ipo": ipo,
+    "ipo_average": ipo_average,
+    "kto": kto,
+    "simpo": simpo,
+    "orpo": orpo,
+}
+
+
+def check_loss(loss: DirectLoss) -> None:
+    """Refuse hyper-parameters that a loss cannot work with, by one loss without data.
+
+    Raises:
+        ValueError: the equation's own refusal.
+    """
+    sides = jnp.zeros((1, 2), jnp.float32)
+    blank = PairLogps(sides, sides + 1, sides, jnp.zeros((), jnp.float32))
+    jax.eval_shape(lambda: (loss.loss(blank), loss.reward(blank)))

@@ -1,0 +1,259 @@
+"""Pairs laid out for a language model, the jitted update of a direct loss, and the evaluation of held-out pairs."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Float32, PyTree
+
+from rljax.data.prompts import left_pad, right_pad
+from rljax.errors import InputError
+from rljax.models import Packed, Params, Policy
+from rljax.ops.direct_preference import kto_reference_point
+from rljax.ops.masked import count_tokens, masked_sum
+from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
+from rljax.preference.direct_losses import DirectLoss, PairLogps
+from rljax.preference.pair_update import EncodedPairs, Metrics, PairState
+from rljax.records import documented, generic, required
+from rljax.rollout import Sequences, pack
+
+Data = TypeVar("Data", bound=Array | np.ndarray)
+Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N 2"]]
+
+
+@documented
+class DirectPairs(NamedTuple):
+    """Prompts and responses of N pairs on the host, the preferred response first."""
+
+    sequences: Sequences
+    """Rows `[N, 2, ...]`."""
+    ref_logp: Float32[np.ndarray, "N 2"] | None = None
+    """Log-probability of the responses under the reference, summed over the tokens, nats; None without a reference."""
+
+    def take(self, rows: Sequence[int]) -> "DirectPairs":
+        """Some of the pairs, in the order of `rows`."""
+        return jax.tree.map(lambda array: array[np.asarray(rows)], self)
+
+
+@documented
+@generic
+class Laid(NamedTuple, Generic[Data]):
+    """Pairs laid out in rows for the model, any micro-batches first: both responses of a pair side by side."""
+
+    packed: Packed
+    """Rows `[2N, ...]`."""
+    mask: Bool[Data, "*M R T"]
+    """Which scored tokens are the response's."""
+    ref_logp: Float[Data, "*M N 2"] | None
+    """As in `DirectPairs`."""
+
+
+@documented
+class DirectBatch(NamedTuple):
+    """What an update reads."""
+
+    pairs: Laid
+    """The pairs of the batch."""
+    mismatched: Laid | None = None
+    """Their prompts with responses to other prompts, for losses with a reference point."""
+
+
+def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
+    """Lay prompts and responses of pairs out as arrays.
+
+    Raises:
+        InputError: a prompt without a token, after which the first token of a response would have no probability.
+    """
+    empty = sum(length == 0 for length in encoded.prompt_lengths)
+    if empty:
+        raise InputError(
+            f"{empty} of {len(encoded.prompt_lengths)} pairs have no prompt and the tokenizer opens no sequence, so their first "
+            "token has no probability; give a prompt column, or a tokenizer with a token that opens sequences."
+        )
+    prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
+    return _arranged(prompts, _responses(encoded), pad_id)
+
+
+def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
+    """Lay out the prompt of each pair with both responses of a donor that has another prompt.
+
+    Args:
+        encoded: whose prompts are taken.
+        donors: whose responses are taken: for pair i the first from i + 1 on, in a circle.
+        pad_id: token of the padding.
+
+    Raises:
+        InputError: all donors have the same prompt.
+    """
+    prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
+    given = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
+    responses = _responses(donors)
+    after = _next_other(given)
+    starts = [(place + 1) % len(given) for place in range(len(prompts))]
+    places = [after[start] if given[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)]
+    return _arranged(prompts, [responses[place] for place in places], pad_id)
+
+
+def _next_other(prompts: Sequence[list[int]]) -> list[int]:
+    """Place of the next different prompt after each, in a circle.
+
+    Example:
+        >>> _next_other([[1], [1], [2]])
+        [2, 2, 0]
+    """
+    count = len(prompts)
+    start = next((place for place in range(count) if prompts[place] != prompts[place - 1]), None)
+    if start is None:
+        raise InputError(
+            "all pairs have the same prompt, and the reference point of this loss compares responses across prompts; give pairs "
+            "with at least two prompts, or choose another loss."
+        )
+    after, found = [0] * count, start
+    for place in range(start - 1, start - 1 - count, -1):
+        after[place % count] = found
+        if prompts[place % count] != prompts[place % count - 1]:
+            found = place % count
+    return after
+
+
+def _responses(encoded: EncodedPairs) -> list[tuple[list[int], list[int]]]:
+    """Both responses of each pair, their end tokens included."""
+    sides = zip(encoded.chosen, encoded.rejected, encoded.prompt_lengths, strict=True)
+    return [(chosen[length:], rejected[length:]) for chosen, rejected, length in sides]
+
+
+def _arranged(prompts: Sequence[list[int]], responses: Sequence[tuple[list[int], list[int]]], pad_id: int) -> DirectPairs:
+    count = len(prompts)
+    flat = [side for both in responses for side in both]
+    opening = left_pad([prompt for prompt in prompts for _ in range(2)], max(map(len, prompts)), pad_id)
+    rest = right_pad(flat, max(map(len, flat)), pad_id)
+    return DirectPairs(Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest))))
+
+
+def lay_out(pairs: DirectPairs, microbatch: int) -> Laid[np.ndarray]:
+    """Cut pairs into micro-batches, and lay each out in rows for the model."""
+    parts = micro_batches(pairs, microbatch)
+    rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
+    return Laid(pack(rows), rows.attention, parts.ref_logp)
+
+
+def summed_logp(policy: Policy, params: Params, laid: Laid[Array]) -> Float[Array, "N 2"]:
+    """Log-probability of each response under a policy, summed over its tokens."""
+    return masked_sum(policy.score(params, laid.packed, 1.0).logp, laid.mask).reshape(-1, 2)
+
+
+def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
+    """Compile `(params, pairs) -> log-probabilities [N, 2]` without gradient, `microbatch` pairs at a time.
+
+    The last part is filled up with the first pair.
+    """
+    compiled = jax.jit(lambda params, laid: summed_logp(policy, params, laid))
+
+    def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N 2"]:
+        count = len(pairs.sequences.tokens)
+        filled = [*range(count), *[0] * (-count % microbatch)]
+        laid = lay_out(pairs._replace(ref_logp=None).take(filled), microbatch)
+        parts = len(filled) // microbatch
+        pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], laid))) for i in range(parts)]
+        return np.concatenate(fetch(pieces)).astype(np.float32)[:count]
+
+    return logps
+
+
+def make_direct_step(
+    policy: Policy,
+    loss: DirectLoss,
+    optimizer: optax.GradientTransformation,
+    places: PyTree,
+    mesh: Mesh,
+) -> Callable[[PairState, DirectBatch], tuple[PairState, Metrics]]:
+    """Compile one optimiser update of a direct loss.
+
+    Args:
+        policy: the language model.
+        loss: its mean over the pairs is minimised.
+        optimizer: what turns a gradient into an update.
+        places: where the state lies.
+        mesh: its devices.
+
+    Returns:
+        `(state, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed. Metrics are
+        those of `judge_logps`, of the pairs before the update, grad_norm, and reference_point where the loss has one.
+    """
+
+    def step(state: PairState, batch: DirectBatch) -> tuple[PairState, Metrics]:
+        share = 2 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
+        point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
+
+        def objective(params: Params, part: Laid[Array]) -> tuple[Array, Metrics]:
+            lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
+            numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point)
+            metrics = {name: share * each.sum() for name, each in judge_logps(loss, numbers).items()}
+            return metrics["loss"], metrics
+
+        gradient, metrics = accumulate(objective, state.params, batch.pairs)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        after = PairState(optax.apply_updates(state.params, updates), opt_state)
+        extra = {} if point is None else {"reference_point": point}
+        return after, {**metrics, **extra, "grad_norm": optax.tree.norm(gradient)}
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
+
+
+def _reference_point(policy: Policy, params: Params, mismatched: Laid[Array] | None) -> Float[Array, ""]:
+    """The reference point of a whole batch, so that micro-batches do not change it."""
+    laid = required(mismatched, "batch.mismatched")
+    logp = jax.lax.map(lambda part: summed_logp(policy, params, part), laid)
+    return kto_reference_point(logp, required(laid.ref_logp, "mismatched.ref_logp"))
+
+
+def judge_logps(loss: DirectLoss, numbers: PairLogps) -> dict[str, Float[Array, "N"]]:
+    """Numbers of each pair.
+
+    Returns:
+        loss; accuracy, 1 where the preferred response has the higher implicit reward (a tie is none); margin, the difference of the
+        implicit rewards; chosen_logp and rejected_logp, summed over the tokens, nats.
+    """
+    rewards = loss.reward(numbers)
+    margin = rewards[:, 0] - rewards[:, 1]
+    return {
+        "loss": loss.loss(numbers),
+        "accuracy": (margin > 0).astype(margin.dtype),
+        "margin": margin,
+        "chosen_logp": numbers.logp[:, 0],
+        "rejected_logp": numbers.logp[:, 1],
+    }
+
+
+def judge_direct(
+    loss: DirectLoss, logps: Logps, params: Params, pairs: DirectPairs, mismatched: DirectPairs | None
+) -> dict[str, float]:
+    """Judge pairs that the model was not trained on.
+
+    Args:
+        loss: by which they are judged.
+        logps: as `make_logps` compiles it.
+        params: of the policy.
+        pairs: the held-out pairs.
+        mismatched: their prompts with other responses, for losses with a reference point.
+
+    Returns:
+        Means of the numbers of `judge_logps`, and reference_point where the loss has one.
+    """
+    point = None
+    if loss.reference_point:
+        other = required(mismatched, "mismatched")
+        ref_logp = required(other.ref_logp, "mismatched.ref_logp")
+        point = kto_reference_point(jnp.asarray(logps(params, other)), jnp.asarray(ref_logp))
+    numbers = PairLogps(
+        logp=jnp.asarray(logps(params, pairs)),
+        lengths=jnp.asarray(pairs.sequences.attention.sum(-1), jnp.float32),
+        ref_logp=None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp),
+        reference_point=point,
+    )
+    means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers).items()}
+    return means if point is None else means | {"reference_point": float(point)}

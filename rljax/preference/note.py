@@ -1,0 +1,90 @@
+"""The note in the folder of a model that was trained on pairs: its tokenizer, and how prompts are written."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, load_tokenizer
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.text import one_line
+
+REWARD_NOTE, MODEL_NOTE = "rljax_reward.json", "rljax_model.json"
+NOTES = (REWARD_NOTE, MODEL_NOTE)
+"""File in a model's folder that holds a `Note`: of a reward model, of a language model."""
+
+
+@documented
+class Note(NamedTuple):
+    """How the texts were written that the model in a folder was trained on."""
+
+    tokenizer: str
+    """As after `--tokenizer`; "." for the tokenizer files in the folder itself."""
+    vocabulary: int
+    """Number of its tokens."""
+    chat: bool
+    """Whether prompts were written through its chat template."""
+
+
+def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool) -> None:
+    """Write a note on the tokenizer, and the tokenizer's files where it has any.
+
+    Args:
+        folder: of the model; it exists.
+        file: name of the note.
+        tokenizer: that the model was trained with.
+        chat: whether prompts were written through its chat template.
+
+    Raises:
+        InputError: a tokenizer that the note cannot name.
+    """
+    note = Note(_name_of(tokenizer), tokenizer.vocab_size, chat)
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        tokenizer.inner.save_pretrained(folder)
+    (folder / file).write_text(json.dumps(note._asdict(), indent=2) + "\n", encoding="utf-8")
+
+
+def check_named(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that a note cannot name.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    _name_of(tokenizer)
+
+
+def read_note(folder: Path) -> Note | None:
+    """Read the note of a folder; None for a model that was not trained on pairs by rljax.
+
+    Raises:
+        InputError: the note cannot be read.
+    """
+    file = next((folder / name for name in NOTES if (folder / name).is_file()), None)
+    if file is None:
+        return None
+    try:
+        return Note(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({one_line(error)}); correct it, or train the model again.") from error
+
+
+def folder_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer that a model's folder names or holds.
+
+    Raises:
+        InputError: neither, or the files cannot be read.
+    """
+    note = read_note(folder)
+    return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
+
+
+def _name_of(tokenizer: Tokenizer) -> str:
+    if isinstance(tokenizer, CharacterTokenizer):
+        return f"characters:{tokenizer.alphabet}"
+    if isinstance(tokenizer, ByteTokenizer):
+        return "bytes"
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return "."
+    raise InputError(
+        f"a {type(tokenizer).__name__} cannot be named in a model's folder; take 'characters', 'bytes' or a model's."
+    )

@@ -1,0 +1,117 @@
+"""Baselines against loops written from the formulas."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import baseline, group
+
+P, G, T = 2, 3, 4
+tenths = st.integers(-20, 20).map(lambda n: n / 10)
+rewards_of = hnp.arrays(np.float64, (P, G), elements=tenths)
+lengths_of = hnp.arrays(np.int64, (P, G), elements=st.integers(0, T))
+length_weighted = jax.jit(baseline.length_weighted_centered)
+
+
+@given(rewards_of, lengths_of, hnp.arrays(bool, (P, G)))
+def test_length_weighted_matches_formula(rewards, lengths, valid):
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(valid, rewards, np.nan))
+        actual = np.array(length_weighted(dirty, jnp.array(lengths), valid=jnp.array(valid)))
+    for p in range(P):
+        members = [i for i in range(G) if valid[p, i]]
+        total = sum(lengths[p, i] for i in members)
+        for i in range(G):
+            expected = 0.0
+            if i in members and len(members) > 1 and total:
+                expected = rewards[p, i] - sum(lengths[p, j] * rewards[p, j] for j in members) / total
+            np.testing.assert_allclose(actual[p, i], expected, atol=1e-12)
+
+
+def test_equal_lengths_give_the_groups_mean(x64):
+    rewards = jnp.array(np.random.default_rng(0).normal(size=(P, G)))
+    actual = baseline.length_weighted_centered(rewards, jnp.full((P, G), 7))
+    np.testing.assert_allclose(actual, group.group_centered(rewards), rtol=1e-12)
+
+
+def test_no_baseline_of_a_group_has_less_variance(x64):
+    """Where the squared norm of a response's gradient is its length."""
+    rng = np.random.default_rng(1)
+    rewards, lengths = rng.normal(size=(1, 6)), rng.integers(1, 9, (1, 6))
+    advantage = baseline.length_weighted_centered(jnp.array(rewards), jnp.array(lengths))
+    spread = (lengths * np.square(advantage)).sum()
+    for away in (-0.1, 0.1):
+        assert (lengths * np.square(advantage + away)).sum() > spread
+
+
+@given(rewards_of, lengths_of)
+def test_length_weighted_returns_are_those_of_the_whole_responses(rewards, lengths):
+    mask = np.arange(T) < lengths[..., None]
+    last = np.arange(T) == lengths[..., None] - 1
+    token_rewards = np.where(mask, np.where(last, rewards[..., None], 0.0), np.nan)
+    with jax.enable_x64(True):
+        actual = np.array(baseline.length_weighted_returns(jnp.array(token_rewards), jnp.array(mask)))
+        whole = np.array(length_weighted(jnp.array(rewards), jnp.array(lengths), valid=jnp.array(lengths > 0)))
+    np.testing.assert_allclose(actual, np.where(mask, whole[..., None], 0.0), atol=1e-12)
+
+
+def test_identical_rewards_get_exactly_zero():
+    assert not length_weighted(jnp.full((1, 3), 0.1), jnp.array([[3, 1, 7]])).any()
+
+
+def test_greedy_centered():
+    actual = baseline.greedy_centered(jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.array([1.0, 0.25]))
+    assert actual.tolist() == [[0.0, -1.0], [0.25, 0.25]]
+    assert baseline.greedy_centered(jnp.array([[1.0]]), jnp.array([0.25])).tolist() == [[0.75]]
+
+
+def test_optimal_token_baseline_matches_formula(x64):
+    rng = np.random.default_rng(2)
+    lengths = np.array([[4, 2, 3], [1, 1, 4]])
+    mask = np.arange(T) < lengths[..., None]
+    returns, logp = rng.normal(size=(2, P, G, T))
+    logp = -np.abs(logp)
+    squares = np.exp(2 * logp) + rng.uniform(0.0, 0.2, (P, G, T))
+
+    def dirty(x):
+        return jnp.array(np.where(mask, x, np.nan))
+
+    actual = jax.jit(baseline.optimal_token_baseline)(dirty(returns), dirty(logp), dirty(squares), jnp.array(mask))
+    for p, i, t in np.ndindex(P, G, T):
+        if not mask[p, i, t]:
+            assert actual[p, i, t] == 0
+            continue
+        above = below = 0.0
+        for j in range(G):
+            if mask[p, j, t]:
+                weight = sum(1 - 2 * np.exp(logp[p, j, k]) + squares[p, j, k] for k in range(t + 1))
+                above, below = above + weight * returns[p, j, t], below + weight
+        np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - above / below, rtol=1e-12, atol=1e-12)
+
+
+def test_certain_tokens_have_no_baseline():
+    ones = jnp.ones((2, 1))
+    assert baseline.optimal_token_baseline(jnp.array([[1.0], [0.0]]), 0 * ones, ones, ones).tolist() == [[1.0], [0.0]]
+
+
+PAIR = jnp.ones((2, 2))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: baseline.length_weighted_centered(PAIR, PAIR[0]), "lengths must have the shape of rewards"),
+        (lambda: baseline.length_weighted_centered(PAIR, -PAIR), "lengths must not be negative"),
+        (lambda: baseline.length_weighted_returns(PAIR[:1], PAIR[:1]), "token_rewards must hold groups of at least 2"),
+        (lambda: baseline.greedy_centered(PAIR, jnp.ones(3)), "greedy_reward must have one entry for each row of rewards"),
+        (lambda: baseline.optimal_token_baseline(PAIR, PAIR, PAIR[0], PAIR), "square_sum must have the shape of returns"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

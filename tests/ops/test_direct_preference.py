@@ -1,0 +1,241 @@
+"""Losses on preferences against a reference: loops written from the formulas, the papers' own gradients, limits and ends."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops.direct_preference import (
+    conservative_dpo_loss,
+    dpo_loss,
+    implicit_reward,
+    ipo_loss,
+    kto_loss,
+    kto_reference_point,
+)
+
+PAIRS = 5
+logps = hnp.arrays(np.float64, (4, PAIRS), elements=st.floats(-30, 0))
+scales = st.floats(0.05, 2)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def lead(four, at):
+    """log(π(y_w)/π_ref(y_w)) - log(π(y_l)/π_ref(y_l))."""
+    chosen, rejected, ref_chosen, ref_rejected = four[:, at]
+    return math.log(math.exp(chosen) / math.exp(ref_chosen)) - math.log(math.exp(rejected) / math.exp(ref_rejected))
+
+
+def gradients(loss, four, **settings):
+    """Slopes of the summed loss in the policy's two log-probabilities."""
+    return jax.grad(lambda a, b: loss(a, b, *four[2:], **settings).sum(), (0, 1))(*four[:2])
+
+
+@given(logps, scales)
+def test_dpo_loss_and_its_gradient(four, beta):
+    with jax.enable_x64(True):
+        arrays = jnp.array(four)
+        expected = [-math.log(sigmoid(beta * lead(four, at))) for at in range(PAIRS)]
+        np.testing.assert_allclose(dpo_loss(*arrays, beta=beta), expected, rtol=1e-9, atol=1e-12)
+        # -β σ(r̂_l - r̂_w) [∇log π(y_w) - ∇log π(y_l)]: the wrong the implicit rewards do weighs the example
+        weight = np.array([-beta * sigmoid(-beta * lead(four, at)) for at in range(PAIRS)])
+        on_chosen, on_rejected = gradients(dpo_loss, arrays, beta=beta)
+        np.testing.assert_allclose(on_chosen, weight, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(on_rejected, -weight, rtol=1e-9, atol=1e-12)
+
+
+@given(logps, scales, st.floats(0, 0.5))
+def test_conservative_dpo_loss_and_its_gradient(four, beta, epsilon):
+    with jax.enable_x64(True):
+        arrays = jnp.array(four)
+        expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
+        for at in range(PAIRS):
+            right = sigmoid(beta * lead(four, at))
+            wrong = sigmoid(-beta * lead(four, at))
+            expected[at] = -(1 - epsilon) * math.log(right) - epsilon * math.log(wrong)
+            slopes[at] = -beta * ((1 - epsilon) * wrong - epsilon * right)
+        actual = conservative_dpo_loss(*arrays, beta=beta, epsilon=epsilon)
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+        on_chosen, _ = gradients(conservative_dpo_loss, arrays, beta=beta, epsilon=epsilon)
+        np.testing.assert_allclose(on_chosen, slopes, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            conservative_dpo_loss(*arrays, beta=beta, epsilon=0.0), dpo_loss(*arrays, beta=beta), rtol=1e-12
+        )
+
+
+@given(logps, scales)
+def test_ipo_loss_and_its_gradient(four, tau):
+    with jax.enable_x64(True):
+        arrays = jnp.array(four)
+        leads = np.array([lead(four, at) for at in range(PAIRS)])
+        np.testing.assert_allclose(ipo_loss(*arrays, tau=tau), (leads - 0.5 / tau) ** 2, rtol=1e-9, atol=1e-9)
+        on_chosen, on_rejected = gradients(ipo_loss, arrays, tau=tau)
+        np.testing.assert_allclose(on_chosen, 2 * (leads - 0.5 / tau), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(on_rejected, -2 * (leads - 0.5 / tau), rtol=1e-9, atol=1e-9)
+
+
+@given(logps, scales, hnp.arrays(bool, PAIRS), st.floats(0, 5))
+def test_kto_loss_and_its_gradient(four, beta, desirable, point):
+    settings = {"beta": beta, "reference_point": point, "desirable_weight": 1.5, "undesirable_weight": 0.5}
+    expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
+    for at in range(PAIRS):
+        reward = four[0, at] - four[1, at]
+        if desirable[at]:
+            value = 1.5 * sigmoid(beta * (reward - point))
+            expected[at] = 1.5 - value
+            slopes[at] = -1.5 * beta * sigmoid(beta * (reward - point)) * (1 - sigmoid(beta * (reward - point)))
+        else:
+            value = 0.5 * sigmoid(beta * (point - reward))
+            expected[at] = 0.5 - value
+            slopes[at] = 0.5 * beta * sigmoid(beta * (point - reward)) * (1 - sigmoid(beta * (point - reward)))
+    with jax.enable_x64(True):
+        logp, ref_logp, wanted = jnp.array(four[0]), jnp.array(four[1]), jnp.array(desirable)
+        np.testing.assert_allclose(kto_loss(logp, ref_logp, wanted, **settings), expected, rtol=1e-7, atol=1e-12)
+        slope = jax.grad(lambda logp: kto_loss(logp, ref_logp, wanted, **settings).sum())(logp)
+        np.testing.assert_allclose(slope, slopes, rtol=1e-7, atol=1e-12)
+
+
+@given(logps)
+def test_reference_point_is_a_mean_that_is_not_negative_and_a_constant(four):
+    total = 0.0
+    for at in range(PAIRS):
+        total += four[0, at] - four[1, at]
+    with jax.enable_x64(True):
+        logp, ref_logp = jnp.array(four[0]), jnp.array(four[1])
+        np.testing.assert_allclose(kto_reference_point(logp, ref_logp), max(0.0, total / PAIRS), rtol=1e-9, atol=1e-12)
+        for argument in (0, 1):
+            assert not jax.grad(kto_reference_point, argument)(logp, ref_logp).any()
+
+
+def slopes_by_differences(loss, four):
+    moved = np.zeros((2, PAIRS))
+    for index in np.ndindex(2, PAIRS):
+        ends = []
+        for step in (1e-5, -1e-5):
+            other = four.copy()
+            other[index] += step
+            ends.append(float(loss(jnp.array(other)).sum()))
+        moved[index] = (ends[0] - ends[1]) / 2e-5
+    return moved
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda four: dpo_loss(*four, beta=0.7),
+        lambda four: conservative_dpo_loss(*four, beta=0.7, epsilon=0.2),
+        lambda four: ipo_loss(*four, tau=0.7),
+        lambda four: kto_loss(
+            four[:2], four[2:], jnp.array([[True] * PAIRS, [False] * PAIRS]), reference_point=0.3, beta=0.7
+        ),
+    ],
+    ids=["dpo", "cdpo", "ipo", "kto"],
+)
+def test_slopes_match_central_differences(loss):
+    four = np.random.default_rng(0).uniform(-4, 0, (4, PAIRS))
+    slope = jax.grad(lambda four: loss(four).sum())(jnp.array(four))
+    np.testing.assert_allclose(slope[:2], slopes_by_differences(loss, four), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradients_at_the_reference_are_those_of_the_papers():
+    """There DPO moves the two by β/2, IPO by 1/τ, and KTO each by β λ/8 where pairs weigh a half."""
+    ref = jnp.array(np.random.default_rng(1).uniform(-9, 0, (2, PAIRS)))
+    at = jnp.concatenate([ref, ref])
+    np.testing.assert_allclose(dpo_loss(*at, beta=0.3), math.log(2), rtol=1e-12)
+    on_chosen, on_rejected = gradients(dpo_loss, at, beta=0.3)
+    np.testing.assert_allclose([on_chosen, on_rejected], np.repeat([[-0.15], [0.15]], PAIRS, axis=1), rtol=1e-12)
+    on_chosen, on_rejected = gradients(ipo_loss, at, tau=0.25)
+    np.testing.assert_allclose([on_chosen, on_rejected], np.repeat([[-4.0], [4.0]], PAIRS, axis=1), rtol=1e-12)
+    wanted = jnp.array([[True] * PAIRS, [False] * PAIRS])
+    point = kto_reference_point(ref, ref)
+    assert float(point) == 0.0
+    slope = jax.grad(lambda logp: (kto_loss(logp, ref, wanted, reference_point=point, beta=0.3) / 2).sum())(ref)
+    np.testing.assert_allclose(slope, np.repeat([[-0.0375], [0.0375]], PAIRS, axis=1), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_small_beta_makes_dpo_ipo():
+    """To second order in β, log 2 - βh/2 + (βh)²/8 is (β²/8)(h - 2/β)² and a constant: IPO with τ = β/4."""
+    four = jnp.array(np.random.default_rng(2).uniform(-3, 0, (4, PAIRS)))
+    beta = 1e-3
+    quadratic = beta**2 / 8 * ipo_loss(*four, tau=beta / 4) + math.log(2) - 0.5
+    np.testing.assert_allclose(dpo_loss(*four, beta=beta), quadratic, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+def test_conservative_loss_has_its_minimum_where_the_model_is_as_sure_as_the_label():
+    zero, best = jnp.zeros(1), jnp.array([math.log(0.9 / 0.1) / 0.5])
+    (slope, _) = gradients(conservative_dpo_loss, (best, zero, zero, zero), beta=0.5, epsilon=0.1)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-12)
+    (beyond, _) = gradients(conservative_dpo_loss, (best + 1, zero, zero, zero), beta=0.5, epsilon=0.1)
+    assert beyond > 0
+
+
+def test_a_difference_of_implicit_rewards_is_what_dpo_reads():
+    four = jnp.array(np.random.default_rng(3).uniform(-9, 0, (4, PAIRS)), jnp.float32)
+    rewards = implicit_reward(four[:2], four[2:], beta=0.3)
+    np.testing.assert_allclose(dpo_loss(*four, beta=0.3), jax.nn.softplus(rewards[1] - rewards[0]), rtol=1e-5)
+    assert not implicit_reward(four, four, beta=0.3).any()
+
+
+@pytest.mark.parametrize("size", [1e4, 1e18])
+def test_large_margins_overflow_neither_losses_nor_slopes(size):
+    four = jnp.array([[-size, 0.0], [0.0, -size], [0.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(dpo_loss(*four, beta=0.1), [0.1 * size, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(gradients(dpo_loss, four, beta=0.1)[0], [-0.1, 0.0], atol=1e-6)
+    smoothed = conservative_dpo_loss(*four, beta=0.1, epsilon=0.25)
+    np.testing.assert_allclose(smoothed, [0.075 * size, 0.025 * size], rtol=1e-6)
+    assert np.isfinite(ipo_loss(*four, tau=0.1)).all()
+    for wanted, ends in ((True, [1.0, 0.0]), (False, [0.0, 1.0])):
+        desirable = jnp.full(2, wanted)
+        arguments = four[0] - four[1], four[2], desirable
+        np.testing.assert_allclose(kto_loss(*arguments, reference_point=0.0), ends, atol=1e-6)
+        slope = jax.grad(lambda logp, rest=arguments[1:]: kto_loss(logp, *rest, reference_point=0.0).sum())(arguments[0])
+        assert not slope.any(), "an example far from the reference point is given up"
+
+
+def test_an_impossible_response_is_one_end():
+    zero, never = jnp.zeros(1), jnp.array([-jnp.inf])
+    assert float(dpo_loss(zero, never, zero, zero)[0]) == 0.0
+    assert float(dpo_loss(never, zero, zero, zero)[0]) == math.inf
+
+
+def test_half_precision_is_computed_in_float32():
+    half = [jnp.array([-100.5], jnp.bfloat16), jnp.array([-101.0], jnp.bfloat16)] * 2
+    half[2] = jnp.array([-100.0], jnp.float32)
+    loss = dpo_loss(*half, beta=0.1)
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, math.log1p(math.exp(0.05)), rtol=1e-3)
+    assert kto_reference_point(half[0], half[1]).dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("untyped")
+def test_refusals_name_the_argument():
+    one, two = jnp.zeros(1), jnp.zeros(2)
+    with pytest.raises(ValueError, match=r"ref_rejected must have the shape of chosen \[1\], got \[2\]"):
+        dpo_loss(one, one, one, two)
+    with pytest.raises(ValueError, match="rejected must be a floating-point array, got int32"):
+        ipo_loss(one, jnp.array([1]), one, one)
+    for wrong in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="beta must be positive"):
+            dpo_loss(one, one, one, one, beta=wrong)
+        with pytest.raises(ValueError, match="tau must be positive"):
+            ipo_loss(one, one, one, one, tau=wrong)
+    with pytest.raises(ValueError, match=r"epsilon must lie in \[0, 0\.5\], got 0\.6"):
+        conservative_dpo_loss(one, one, one, one, epsilon=0.6)
+    with pytest.raises(ValueError, match="desirable must be a boolean array, got float32"):
+        kto_loss(one, one, one, reference_point=0.0)
+    with pytest.raises(ValueError, match="reference_point must not be negative, got -1"):
+        kto_loss(one, one, one > 0, reference_point=-1.0)
+    with pytest.raises(ValueError, match="logp must have at least 1 non-empty axes"):
+        kto_reference_point(jnp.zeros(0), jnp.zeros(0))

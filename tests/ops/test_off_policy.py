@@ -1,0 +1,113 @@
+"""Kernels and trust regions against loops written from the formulas, values and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.ops import off_policy
+from rljax.ops.divergence import exact_kl
+
+B, T = 3, 4
+RNG = np.random.default_rng(0)
+MASK = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]], bool)
+OLD = -np.abs(RNG.normal(size=(B, T))) - 0.1
+NEW = OLD + 0.3 * RNG.normal(size=(B, T))
+ADVANTAGE = RNG.normal(size=(B, T))
+
+
+def dirty(x):
+    return jnp.array(np.where(MASK, x, np.nan))
+
+
+def test_the_whole_responses_ratio_and_its_gradient(x64):
+    def total(logp):
+        return (ADVANTAGE * off_policy.whole_response_token_log_ratio(logp, dirty(OLD), jnp.array(MASK))).sum()
+
+    value = off_policy.whole_response_token_log_ratio(dirty(NEW), dirty(OLD), jnp.array(MASK))
+    gradient = jax.grad(total)(dirty(NEW))
+    for b, t in np.ndindex(B, T):
+        whole = sum(NEW[b, k] - OLD[b, k] for k in range(T) if MASK[b, k])
+        np.testing.assert_allclose(value[b, t], whole if MASK[b, t] else 0.0, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(gradient[b, t], ADVANTAGE[b, t] if MASK[b, t] else 0.0, rtol=1e-12)
+
+
+def test_the_gamma_weight_is_the_gradient(x64):
+    log_ratio = NEW - OLD
+    gradient = jax.grad(lambda x: off_policy.gamma_weighted(x, jnp.array(ADVANTAGE)).sum())(jnp.array(log_ratio))
+    for b, t in np.ndindex(B, T):
+        power, decay = (2.0, 3.0) if ADVANTAGE[b, t] >= 0 else (3.0, 2.0)
+        w = np.exp(log_ratio[b, t])
+        np.testing.assert_allclose(gradient[b, t], w**power * np.exp(decay * (1 - w)) * ADVANTAGE[b, t], rtol=1e-12)
+
+
+def test_the_gamma_weight_fades_at_both_ends_and_peaks_between():
+    far = jnp.array([-200.0, 200.0, -1e4, 1e4])
+    for sign in (1.0, -1.0):
+        gradient = jax.grad(lambda x, sign=sign: off_policy.gamma_weighted(x, jnp.full(4, sign)).sum())(far)
+        np.testing.assert_array_equal(gradient, np.zeros(4))
+    near = jnp.log(jnp.array([0.6, 2 / 3, 0.75]))
+    low, peak, high = jax.grad(lambda x: off_policy.gamma_weighted(x, jnp.ones(3)).sum())(near)
+    assert peak > low
+    assert peak > high
+
+
+def test_without_power_and_nearly_without_decay_it_is_reinforce(x64):
+    options = {"power_positive": 0.0, "power_negative": 0.0, "decay_positive": 1e-13, "decay_negative": 1e-13}
+    slope = jax.grad(lambda x: off_policy.gamma_weighted(x, jnp.array(ADVANTAGE), **options).sum())(jnp.array(NEW - OLD))
+    np.testing.assert_allclose(slope, ADVANTAGE, rtol=1e-11)
+
+
+def test_binary_divergences_match_their_formulas_and_bound_the_vocabularys(x64):
+    logits, old_logits = RNG.normal(size=(2, B, T, 5))
+    logp, old = (np.array(jax.nn.log_softmax(jnp.array(x)))[..., 0] for x in (logits, old_logits))
+    kl = np.array(off_policy.binary_kl(jnp.array(logp), jnp.array(old)))
+    variation = np.array(off_policy.binary_total_variation(jnp.array(logp), jnp.array(old)))
+    for place in np.ndindex(B, T):
+        p, m = np.exp(logp[place]), np.exp(old[place])
+        np.testing.assert_allclose(kl[place], m * np.log(m / p) + (1 - m) * np.log((1 - m) / (1 - p)), rtol=1e-10)
+        np.testing.assert_allclose(variation[place], abs(p - m), rtol=1e-12)
+    assert (kl <= np.array(exact_kl(jnp.array(old_logits), jnp.array(logits))) + 1e-12).all()
+    whole = np.abs(np.array(jax.nn.softmax(jnp.array(logits)) - jax.nn.softmax(jnp.array(old_logits)))).sum(-1) / 2
+    assert (variation <= whole + 1e-12).all()
+
+
+def test_binary_kl_where_a_token_is_certain_or_excluded():
+    certain, never, half = 0.0, -jnp.inf, float(np.log(0.5))
+    new = jnp.array([certain, certain, half, half, never, never])
+    old = jnp.array([certain, half, certain, never, half, never])
+    expected = [0.0, np.inf, np.log(2.0), np.log(2.0), np.inf, 0.0]
+    np.testing.assert_allclose(off_policy.binary_kl(new, old), expected, rtol=1e-6)
+    gradient = jax.grad(lambda x: off_policy.binary_kl(x, old[:1]).sum())(jnp.array([half]))
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("advantage", "log_ratio", "apart", "kept"),
+    [
+        *[(1.0, 0.5, 0.3, False), (1.0, 0.5, 0.2, True), (1.0, -0.5, 0.3, True)],
+        *[(-1.0, -0.5, 0.3, False), (-1.0, -0.5, 0.1, True), (-1.0, 0.5, 0.3, True)],
+        *[(0.0, 0.5, 0.3, True), (1.0, 0.0, 0.3, True)],
+    ],
+)
+def test_only_what_leads_away_is_cut(advantage, log_ratio, apart, kept, x64):
+    arrays = (jnp.array([x]) for x in (log_ratio, advantage, apart))
+    assert off_policy.in_trust_region(*arrays, threshold=0.2).tolist() == [kept]
+
+
+ONES = jnp.ones(2)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: off_policy.gamma_weighted(ONES, ONES, power_positive=-1.0), "power_positive must not be negative"),
+        (lambda: off_policy.gamma_weighted(ONES, ONES, decay_negative=0.0), "decay_negative must be positive, got 0.0"),
+        (lambda: off_policy.in_trust_region(ONES, ONES, ONES, threshold=-1.0), "threshold must not be negative"),
+        (lambda: off_policy.binary_kl(ONES, ONES[:1]), "old_logp must have the shape of logp"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,145 @@
+"""Losses on preferences without a reference: loops written from the formulas, the papers' own gradients, limits and ends."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops.direct_preference import dpo_loss
+from rljax.ops.preference import bradley_terry_loss
+from rljax.ops.reference_free import log_odds, odds_ratio_loss, orpo_loss, simpo_loss
+
+PAIRS = 4
+means = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(-8, -0.01))
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def slopes(loss, both):
+    return jax.grad(lambda both: loss(*both).sum())(both)
+
+
+@given(means, st.floats(0.5, 10), st.floats(0, 3))
+def test_simpo_loss_and_its_gradient(both, beta, margin):
+    expected, slope = np.zeros(PAIRS), np.zeros((2, PAIRS))
+    for at in range(PAIRS):
+        lead = beta * both[0, at] - beta * both[1, at] - margin
+        expected[at] = -math.log(sigmoid(lead))
+        slope[:, at] = -beta * sigmoid(-lead), beta * sigmoid(-lead)
+    with jax.enable_x64(True):
+        arrays = jnp.array(both)
+        np.testing.assert_allclose(simpo_loss(*arrays, beta=beta, margin=margin), expected, rtol=1e-9, atol=1e-12)
+        actual = slopes(lambda *both: simpo_loss(*both, beta=beta, margin=margin), arrays)
+        np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
+
+
+@given(means, st.floats(0, 2))
+def test_orpo_loss_and_its_gradient(both, coefficient):
+    """∇L_OR = δ h: δ = [1 + odds(y_w)/odds(y_l)]⁻¹, h = ∇log P(y_l)/(1 - P(y_l)) - ∇log P(y_w)/(1 - P(y_w))."""
+    odds, penalty, expected, slope = np.zeros((2, PAIRS)), np.zeros(PAIRS), np.zeros(PAIRS), np.zeros((2, PAIRS))
+    for at in range(PAIRS):
+        chosen, rejected = math.exp(both[0, at]), math.exp(both[1, at])
+        odds[:, at] = chosen / (1 - chosen), rejected / (1 - rejected)
+        penalty[at] = -math.log(sigmoid(math.log(odds[0, at] / odds[1, at])))
+        expected[at] = -both[0, at] + coefficient * penalty[at]
+        delta = 1 / (1 + odds[0, at] / odds[1, at])
+        slope[:, at] = -coefficient * delta / (1 - chosen) - 1, coefficient * delta / (1 - rejected)
+    with jax.enable_x64(True):
+        arrays = jnp.array(both)
+        np.testing.assert_allclose(log_odds(arrays), np.log(odds), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(odds_ratio_loss(*arrays), penalty, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(orpo_loss(*arrays, coefficient=coefficient), expected, rtol=1e-9, atol=1e-12)
+        actual = slopes(lambda *both: orpo_loss(*both, coefficient=coefficient), arrays)
+        np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("loss", [simpo_loss, odds_ratio_loss, orpo_loss])
+def test_slopes_match_central_differences(loss):
+    both = np.random.default_rng(0).uniform(-3, -0.1, (2, PAIRS))
+    numeric = np.zeros(both.shape)
+    for index in np.ndindex(*both.shape):
+        ends = []
+        for step in (1e-6, -1e-6):
+            moved = both.copy()
+            moved[index] += step
+            ends.append(float(loss(*jnp.array(moved)).sum()))
+        numeric[index] = (ends[0] - ends[1]) / 2e-6
+    np.testing.assert_allclose(slopes(loss, jnp.array(both)), numeric, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+def test_simpo_of_equal_lengths_without_margin_is_dpo_to_a_uniform_reference():
+    """With |y| tokens each, β/|y| takes the place of DPO's β; a reference that finds both equally likely cancels."""
+    sums = jnp.array(np.random.default_rng(1).uniform(-30, 0, (2, PAIRS)))
+    uniform = jnp.full((2, PAIRS), -6 * math.log(50))
+    np.testing.assert_allclose(
+        simpo_loss(*(sums / 6), beta=2.4, margin=0.0), dpo_loss(*sums, *uniform, beta=0.4), rtol=1e-12
+    )
+
+
+@pytest.mark.usefixtures("x64")
+def test_they_are_bradley_terry_losses_of_their_rewards():
+    both = jnp.array(np.random.default_rng(2).uniform(-3, -0.1, (2, PAIRS)))
+    np.testing.assert_allclose(
+        simpo_loss(*both, beta=2.0, margin=0.5), bradley_terry_loss(*(2 * both), margin=0.5), rtol=1e-12
+    )
+    np.testing.assert_allclose(odds_ratio_loss(*both), bradley_terry_loss(*log_odds(both)), rtol=1e-12)
+    np.testing.assert_allclose(orpo_loss(*both, coefficient=0.0), -both[0], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_odds_of_unlikely_responses_are_their_probabilities():
+    rare = jnp.array([[-30.0], [-31.0]])
+    np.testing.assert_allclose(log_odds(rare), rare, rtol=1e-12)
+    np.testing.assert_allclose(odds_ratio_loss(*rare), simpo_loss(*rare, beta=1.0, margin=0.0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_large_margins_overflow_neither_losses_nor_slopes(size):
+    both = jnp.array([[-size, -1.0], [-1.0, -size]])
+    np.testing.assert_allclose(simpo_loss(*both, beta=2.0, margin=0.0), [2 * size, 0.0], rtol=1e-3)
+    np.testing.assert_allclose(orpo_loss(*both, coefficient=1.0), [2 * size, 1.0], rtol=1e-3)
+    for loss in (simpo_loss, orpo_loss):
+        assert np.isfinite(slopes(loss, both)).all()
+
+
+@pytest.mark.parametrize("certain", [0.0, -1e-30, -1e-9])
+def test_certainty_has_large_finite_odds_and_no_slope(certain):
+    one = jnp.array([certain])
+    assert 15 < float(log_odds(one)[0]) < 17
+    assert not jax.grad(lambda x: log_odds(x).sum())(one).any()
+    assert np.isfinite(orpo_loss(one, one)).all()
+    assert np.isfinite(slopes(orpo_loss, jnp.stack([one, one]))).all()
+
+
+def test_half_precision_is_computed_in_float32():
+    half = jnp.array([-0.5], jnp.bfloat16)
+    for loss in (simpo_loss(half, half), orpo_loss(half, half), odds_ratio_loss(half, half), log_odds(half)):
+        assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(orpo_loss(half, half, coefficient=1.0), 0.5 + math.log(2), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_refusals_name_the_argument():
+    one, two = jnp.zeros(1), jnp.zeros(2)
+    with pytest.raises(ValueError, match=r"rejected must have the shape of chosen \[1\], got \[2\]"):
+        simpo_loss(one, two)
+    with pytest.raises(ValueError, match="chosen must be a floating-point array, got int32"):
+        orpo_loss(jnp.array([1]), one)
+    with pytest.raises(ValueError, match="mean_logp must be a floating-point array"):
+        log_odds([0.5])
+    for wrong in (-0.1, math.nan):
+        with pytest.raises(ValueError, match="margin must not be negative"):
+            simpo_loss(one, one, margin=wrong)
+        with pytest.raises(ValueError, match="beta must be positive"):
+            simpo_loss(one, one, beta=wrong)
+        with pytest.raises(ValueError, match="coefficient must not be negative"):
+            orpo_loss(one, one, coefficient=wrong)

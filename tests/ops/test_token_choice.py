@@ -1,0 +1,99 @@
+"""Choice of tokens against loops written from the formulas."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops import token_choice
+
+SHAPE = (3, 5)
+numbers_of = hnp.arrays(np.float64, SHAPE, elements=st.integers(-40, 40).map(lambda n: n / 8))
+masks_of = hnp.arrays(bool, SHAPE)
+shares = st.sampled_from([0.0, 0.2, 0.3, 0.75, 1.0])
+
+
+def largest(values, wanted):
+    """The `wanted` largest of some (place, value), and those that equal the last of them."""
+    ordered = sorted(values.values(), reverse=True)
+    return {place for place, value in values.items() if ordered and value >= ordered[min(wanted, len(ordered)) - 1]}
+
+
+def chosen(kept):
+    return {tuple(int(i) for i in place) for place in np.argwhere(kept)}
+
+
+@given(numbers_of, masks_of, shares)
+def test_high_entropy_and_kl_cov_take_the_largest(x, mask, share):
+    expected = largest({place: x[place] for place in np.ndindex(SHAPE) if mask[place]}, max(1, round(mask.sum() * share)))
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(mask, x, np.nan))
+        for function in (token_choice.high_entropy_tokens, token_choice.kl_cov_tokens):
+            assert chosen(function(dirty, jnp.array(mask), share=share)) == expected
+
+
+@given(numbers_of, numbers_of, masks_of)
+def test_only_high_entropy_keeps_their_advantage(advantage, entropy, mask):
+    with jax.enable_x64(True):
+        arrays = [jnp.array(np.where(mask, x, np.nan)) for x in (advantage, entropy)]
+        actual = token_choice.only_high_entropy(*arrays, jnp.array(mask), share=0.3)
+        kept = np.array(token_choice.high_entropy_tokens(arrays[1], jnp.array(mask), share=0.3))
+    np.testing.assert_array_equal(actual, np.where(kept, advantage, 0.0))
+
+
+@given(numbers_of, numbers_of, masks_of)
+def test_covariance_matches_formula_and_sums_to_the_batchs(logp, advantage, mask):
+    with jax.enable_x64(True):
+        arrays = [jnp.array(np.where(mask, x, np.nan)) for x in (logp, advantage)]
+        actual = np.array(token_choice.token_covariance(*arrays, jnp.array(mask)))
+    tokens = [place for place in np.ndindex(SHAPE) if mask[place]]
+    expected = np.zeros(SHAPE)
+    for place in tokens:
+        means = [sum(x[other] for other in tokens) / len(tokens) for x in (logp, advantage)]
+        expected[place] = (logp[place] - means[0]) * (advantage[place] - means[1])
+    np.testing.assert_allclose(actual, expected, atol=1e-12)
+    if len(tokens) > 1:
+        np.testing.assert_allclose(actual.sum(), len(tokens) * np.cov(logp[mask], advantage[mask], ddof=0)[0, 1], atol=1e-9)
+
+
+@given(numbers_of, masks_of, shares)
+def test_clip_cov_draws_among_those_between_the_bounds(covariance, mask, share):
+    draw = np.random.default_rng(0).random(SHAPE)
+    between = {p: draw[p] for p in np.ndindex(SHAPE) if mask[p] and -1.0 < covariance[p] < 2.0}
+    with jax.enable_x64(True):
+        dirty = jnp.array(np.where(mask, covariance, np.nan))
+        options = {"lower": -1.0, "upper": 2.0, "share": share}
+        actual = token_choice.clip_cov_tokens(dirty, jnp.array(draw), jnp.array(mask), **options)
+    assert chosen(actual) == largest(between, max(1, round(mask.sum() * share)))
+
+
+def test_clip_cov_takes_every_candidate_equally_often():
+    covariance, mask = jnp.array([2.0, 2.0, 2.0, 9.0]), jnp.ones(4)
+    options = {"lower": 1.0, "upper": 5.0, "share": 0.25}
+    cut = jax.vmap(lambda draw: token_choice.clip_cov_tokens(covariance, draw, mask, **options))
+    often = np.array(cut(jax.random.uniform(jax.random.key(0), (3000, 4)))).mean(0)
+    np.testing.assert_allclose(often, [1 / 3, 1 / 3, 1 / 3, 0.0], atol=0.04)
+
+
+ROW = jnp.ones(3)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: token_choice.high_entropy_tokens(ROW, ROW, share=1.5), r"share must lie in \[0, 1\], got 1.5"),
+        (lambda: token_choice.only_high_entropy(ROW[:2], ROW, ROW), "mask must have the shape of advantage"),
+        (lambda: token_choice.token_covariance(ROW, ROW.astype(int), ROW), "advantage must be a floating-point array"),
+        (
+            lambda: token_choice.clip_cov_tokens(ROW, ROW, ROW, lower=2.0, upper=1.0, share=0.5),
+            r"lower must lie in \[-inf, 1\], got 2.0",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,106 @@
+"""Records of direct losses: which log-probabilities each hands to which equation, against loops, and what each needs."""
+
+import inspect
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.preference.direct_losses import BY_NAME, PairLogps, check_loss
+
+RNG = np.random.default_rng(0)
+LENGTHS = RNG.integers(1, 9, (5, 2))
+LOGP = -RNG.uniform(0.1, 2, (5, 2)) * LENGTHS
+REF = LOGP + RNG.normal(0, 1, (5, 2))
+POINT = 0.4
+
+
+def minus_log_sigmoid(x):
+    return math.log(1 + math.exp(-x))
+
+
+def log_odds(x):
+    return math.log(math.exp(x) / (1 - math.exp(x)))
+
+
+def dpo(logp, ref, lengths, beta=0.1):
+    return minus_log_sigmoid(beta * (logp[0] - ref[0]) - beta * (logp[1] - ref[1])), beta * (logp - ref)
+
+
+def cdpo(logp, ref, lengths, beta=0.1, epsilon=0.1):
+    reward = beta * (logp - ref)
+    margin = reward[0] - reward[1]
+    return (1 - epsilon) * minus_log_sigmoid(margin) + epsilon * minus_log_sigmoid(-margin), reward
+
+
+def ipo(logp, ref, lengths, tau=0.1):
+    return ((logp[0] - ref[0]) - (logp[1] - ref[1]) - 1 / (2 * tau)) ** 2, tau * (logp - ref)
+
+
+def ipo_average(logp, ref, lengths, tau=0.1):
+    return ipo(logp / lengths, ref / lengths, lengths, tau)
+
+
+def kto(logp, ref, lengths, beta=0.1, desirable_weight=1.0, undesirable_weight=1.0):
+    wanted = desirable_weight * (1 - 1 / (1 + math.exp(-beta * (logp[0] - ref[0] - POINT))))
+    other = undesirable_weight * (1 - 1 / (1 + math.exp(-beta * (POINT - (logp[1] - ref[1])))))
+    return (wanted + other) / 2, beta * (logp - ref)
+
+
+def simpo(logp, ref, lengths, beta=2.0, margin=1.0):
+    reward = beta * logp / lengths
+    return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
+
+
+def orpo(logp, ref, lengths, coefficient=0.1):
+    odds = np.array([log_odds(mean) for mean in logp / lengths])
+    return -logp[0] / lengths[0] + coefficient * minus_log_sigmoid(odds[0] - odds[1]), odds
+
+
+BY_HAND = {f.__name__: f for f in (dpo, cdpo, ipo, ipo_average, kto, simpo, orpo)}
+
+
+def numbers(loss):
+    return PairLogps(
+        logp=jnp.array(LOGP),
+        lengths=jnp.array(LENGTHS, float),
+        ref_logp=jnp.array(REF) if loss.reference else None,
+        reference_point=jnp.array(POINT) if loss.reference_point else None,
+    )
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("changed", [1.0, 1.7])
+def test_losses_and_rewards_match_loops_and_read_only_what_they_say(name, changed):
+    defaults = {key: option.default for key, option in inspect.signature(BY_HAND[name]).parameters.items()}
+    options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
+    assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
+    loss = BY_NAME[name](**options)
+    expected = [BY_HAND[name](*row, **options) for row in zip(LOGP, REF, LENGTHS, strict=True)]
+    np.testing.assert_allclose(loss.loss(numbers(loss)), [each for each, _ in expected], rtol=1e-9)
+    np.testing.assert_allclose(loss.reward(numbers(loss)), [reward for _, reward in expected], rtol=1e-9)
+    check_loss(loss)
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if BY_NAME[name]().reference])
+def test_a_reference_that_is_missing_is_named(name):
+    loss = BY_NAME[name]()
+    with pytest.raises(ValueError, match="ref_logp must be there"):
+        loss.loss(numbers(loss)._replace(ref_logp=None))
+
+
+def test_a_reference_point_that_is_missing_is_named():
+    loss = BY_NAME["kto"]()
+    with pytest.raises(ValueError, match="reference_point must be there"):
+        loss.loss(numbers(loss)._replace(reference_point=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dpo", {"beta": 0.0}), ("cdpo", {"epsilon": 0.7}), ("ipo", {"tau": -1.0}), ("orpo", {"coefficient": -0.1})],
+)
+def test_values_that_cannot_work_are_refused_without_data(name, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        check_loss(BY_NAME[name](**options))

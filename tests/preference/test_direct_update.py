@@ -1,0 +1,152 @@
+"""Updates of a direct loss: responses scored token by token, the same whatever the micro-batches and the mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from digit_pairs import digit_pairs
+
+from rljax.data.preferences import Preference
+from rljax.data.tokenizer import CharacterTokenizer
+from rljax.errors import InputError
+from rljax.models import Model, TransformerConfig, transformer_policy
+from rljax.models.language_model import logits
+from rljax.parallel import make_mesh, policy_shardings, put, put_rows
+from rljax.preference.direct_losses import BY_NAME
+from rljax.preference.direct_update import (
+    DirectBatch,
+    direct_pairs,
+    judge_direct,
+    lay_out,
+    make_direct_step,
+    make_logps,
+    mismatched_pairs,
+)
+from rljax.preference.pair_update import PairState, encode_pairs
+from rljax.training.optimizer import in_standard_promotion
+
+TOKENIZER = CharacterTokenizer()
+SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+POLICY = transformer_policy(SHAPE, eos=TOKENIZER.eos_token_id)
+ONE = make_mesh(1, 1)
+ENCODED = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
+PAIRS = direct_pairs(ENCODED, TOKENIZER.pad_token_id)
+MISMATCHED = mismatched_pairs(ENCODED, ENCODED, TOKENIZER.pad_token_id)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return POLICY.init(jax.random.key(0))
+
+
+def logp_by_hand(params, prompt, response):
+    """Sum of the response tokens' log-probabilities, from the logits of the sequence alone."""
+    tokens = jnp.array([[*prompt, *response]])
+    places = jnp.arange(tokens.shape[1])[None]
+    scores = np.asarray(logits(Model(SHAPE), params, tokens, places, jnp.ones_like(tokens)), np.float64)[0]
+    total = 0.0
+    for at in range(len(prompt), tokens.shape[1]):
+        row = scores[at - 1]
+        total += row[int(tokens[0, at])] - np.log(np.exp(row - row.max()).sum()) - row.max()
+    return total
+
+
+def split(pair):
+    """Prompt, preferred response and the other of an encoded pair."""
+    length = ENCODED.prompt_lengths[pair]
+    return ENCODED.chosen[pair][:length], ENCODED.chosen[pair][length:], ENCODED.rejected[pair][length:]
+
+
+def test_prompts_end_where_the_responses_differ_from_them():
+    for place, pair in enumerate(digit_pairs(16, 2)):
+        prompt, chosen, rejected = split(place)
+        assert prompt == TOKENIZER.encode(pair.prompt)
+        assert chosen == [*TOKENIZER.encode(pair.chosen), TOKENIZER.eos_token_id]
+        assert rejected == [*TOKENIZER.encode(pair.rejected), TOKENIZER.eos_token_id]
+
+
+def test_responses_are_scored_after_their_prompts(params):
+    expected = [[logp_by_hand(params, split(n)[0], side) for side in split(n)[1:]] for n in range(5)]
+    for microbatch in (2, 8):
+        found = make_logps(POLICY, ONE, microbatch)(params, PAIRS.take(range(5)))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    spread = make_logps(POLICY, make_mesh(2, 2), 4)(params, PAIRS.take(range(5)))
+    np.testing.assert_allclose(spread, expected, rtol=1e-5)
+
+
+def test_mismatched_responses_are_those_of_the_next_pair_with_another_prompt(params):
+    found = make_logps(POLICY, ONE, 4)(params, MISMATCHED.take([3, 15]))
+    expected = [[logp_by_hand(params, split(n)[0], side) for side in split(m)[1:]] for n, m in ((3, 4), (15, 0))]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    repeated = [Preference("1=", str(n), "9") for n in range(3)] + [Preference("2=", "7", "8")]
+    encoded = encode_pairs(repeated, TOKENIZER, max_tokens=16)
+    both = mismatched_pairs(encoded, encoded, TOKENIZER.pad_token_id).sequences
+    texts = [
+        TOKENIZER.decode(row[mask].tolist()) for row, mask in zip(both.tokens[:, 0], both.attention[:, 0], strict=True)
+    ]
+    assert [text[0] for text in texts] == ["7", "7", "7", "0"]
+
+
+def with_reference(params):
+    """Pairs and mismatched ones, under a reference that finds most of them less likely than the policy does."""
+    logps, rng = make_logps(POLICY, ONE, 16), np.random.default_rng(1)
+    return [
+        pairs._replace(ref_logp=logps(params, pairs) - rng.uniform(-0.5, 2, (16, 2)).astype(np.float32))
+        for pairs in (PAIRS, MISMATCHED)
+    ]
+
+
+def updated(params, name, *, microbatch, mesh, steps=2):
+    loss = BY_NAME[name]()
+    pairs, mismatched = with_reference(params)
+    optimizer = in_standard_promotion(optax.adamw(1e-2))
+    copied = jax.tree.map(jnp.array, params)
+    state = PairState(copied, optimizer.init(copied))
+    places = policy_shardings(mesh, state, state.params, POLICY.partition)
+    step = make_direct_step(POLICY, loss, optimizer, places, mesh)
+    batch = DirectBatch(lay_out(pairs, microbatch), lay_out(mismatched, microbatch) if loss.reference_point else None)
+    state, history = put(state, places), []
+    for _ in range(steps):
+        state, metrics = step(state, put_rows(mesh, batch, leading=1))
+        history.append({name: float(value) for name, value in metrics.items()})
+    return jax.device_get(state.params), history
+
+
+@pytest.mark.parametrize("name", ["kto", "orpo"])
+def test_micro_batches_and_devices_change_nothing(params, name):
+    single = updated(params, name, microbatch=16, mesh=ONE)
+    for axes, rows in (((1, 1), 4), ((2, 2), 8)):
+        other = updated(params, name, microbatch=rows, mesh=make_mesh(*axes))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5), other[0], single[0])
+        for mine, theirs in zip(other[1], single[1], strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-4, abs=3e-5)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto", "simpo"])
+def test_the_metrics_of_an_update_are_those_of_the_judge(params, name):
+    loss = BY_NAME[name]()
+    pairs, mismatched = with_reference(params)
+    judged = judge_direct(loss, make_logps(POLICY, ONE, 4), params, pairs, mismatched)
+    metrics = updated(params, name, microbatch=8, mesh=ONE, steps=1)[1][0]
+    assert set(metrics) - set(judged) == {"grad_norm"}
+    assert {key: metrics[key] for key in judged} == pytest.approx(judged, rel=1e-4, abs=1e-5)
+    logp = np.array([[logp_by_hand(params, split(n)[0], side) for side in split(n)[1:]] for n in range(16)])
+    np.testing.assert_allclose([judged["chosen_logp"], judged["rejected_logp"]], logp.mean(0), rtol=1e-5)
+    lengths = PAIRS.sequences.attention.sum(-1)
+    rewards = 2 * logp / lengths if name == "simpo" else 0.1 * (logp - pairs.ref_logp)
+    np.testing.assert_allclose(judged["margin"], (rewards[:, 0] - rewards[:, 1]).mean(), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(judged["accuracy"], (rewards[:, 0] > rewards[:, 1]).mean())
+    if name == "kto":
+        other = make_logps(POLICY, ONE, 16)(params, MISMATCHED)
+        np.testing.assert_allclose(judged["reference_point"], (other - mismatched.ref_logp).mean(), atol=1e-5)
+        assert judged["reference_point"] > 0.1
+
+
+def test_pairs_that_cannot_be_scored_or_mismatched():
+    alone = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
+    with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer opens no sequence"):
+        direct_pairs(alone, TOKENIZER.pad_token_id)
+    same = encode_pairs([Preference("1=", "1", "2"), Preference("1=", "3", "2")], TOKENIZER, max_tokens=16)
+    with pytest.raises(InputError, match="all pairs have the same prompt"):
+        mismatched_pairs(same, same, TOKENIZER.pad_token_id)

@@ -1,0 +1,145 @@
+"""Corrections in the trainer: two steps with each, what is measured, and settings that cannot work."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.algorithms import BY_NAME, Rollout, prepare
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.corrections import capped, off_policy_mask
+from rljax.errors import InputError
+from rljax.tracking.plots import PANELS
+from rljax.training.algorithm import corrected, make_algorithm
+from rljax.training.config import TrainConfig
+from rljax.training.learner import cut_share
+
+TINY = SMALL.replace(
+    algorithm="dr_grpo",
+    algorithm_options={"max_length": 12},
+    top_k=5,  # so that the sampler's probabilities are not the learner's
+    train_problems=12,
+    heldout_problems=2,
+    steps=2,
+    prompts=4,
+    group_size=4,
+    minibatches=2,
+    learning_rate=1e-2,
+)
+NEEDED = {"two_sided": {"correction_low": 0.8}, "geometric": {"correction_low": 0.1, "correction_high": 10.0}}
+
+
+def rl_rows(path):
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["phase"] == "rl"]
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_two_steps_with_every_correction(name, tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), correction=name, **NEEDED.get(name, {}))
+    result = rljax.train(config, even_length)
+    rows = rl_rows(result.run)
+    assert len(rows) == 2
+    for row in rows:
+        assert 0 <= row["correction_cut"] <= 1
+        assert np.isfinite(row.get("loss", 0.0))
+    assert "surrogate_masked" not in rows[0]
+    saved = json.loads((result.run / "config.json").read_text())
+    assert saved["algorithm"]["correction"] == name
+
+
+def test_where_every_response_is_rejected_nothing_is_updated(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), steps=1, top_k=2, correction="geometric")
+    (row,) = rl_rows(rljax.train(config, even_length).run)
+    assert row["correction_cut"] == 1.0
+    assert "loss" not in row
+
+
+def test_two_steps_with_the_off_policy_mask(tmp_path):
+    result = rljax.train(TINY.replace(run=str(tmp_path / "run"), off_policy_delta=0.0), even_length)
+    rows = rl_rows(result.run)
+    assert all(0 <= row["surrogate_masked"] <= 1 for row in rows)
+    assert any(row["surrogate_masked"] > 0 for row in rows), "top-k makes the sampler likelier than the learner everywhere"
+    assert not any("correction_cut" in row for row in rows)
+
+
+def test_what_is_measured_is_drawn():
+    assert {"correction_cut", "surrogate_masked"} <= set(PANELS["rl"])
+
+
+def test_an_algorithm_of_ones_own_is_corrected_too():
+    own = BY_NAME["rloo"]()
+    config = TINY.replace(correction="masked", correction_high=3.0, off_policy_delta=0.5)
+    ours = corrected(own, config)
+    assert ours.correction is not None
+    assert ours.surrogate_mask is not None
+    assert ours._replace(correction=None, surrogate_mask=None) == own
+    assert corrected(own, TINY) == own
+
+
+def test_the_share_of_cut_tokens():
+    logp = np.log(np.array([[[0.5, 0.5, 0.5], [0.5, 0.1, 0.5]]], np.float32))
+    rollout = Rollout(
+        mask=np.array([[[1, 1, 0], [1, 1, 1]]], bool),
+        behaviour_logp=np.log(np.full(logp.shape, 0.1, np.float32)),
+        rewards=np.array([[1.0, 0.0]], np.float32),
+        policy_logp=logp,
+    )
+    algorithm = BY_NAME["rloo"]()._replace(correction=capped(high=2.0))
+    batch = jax.device_get(prepare(algorithm, rollout))
+    assert cut_share(batch) == pytest.approx(4 / 5)
+    assert cut_share(batch._replace(mask=np.zeros_like(batch.mask))) is None
+    assert cut_share(batch._replace(correction_cut=None)) is None
+
+
+REFUSED = [
+    ({"correction_high": 2.0}, r"correction_low=None and correction_high=2.0 are bounds .*, and correction is 'none'"),
+    ({"correction": "masked", "correction_low": -0.5}, "correction_low is -0.5; it must not be negative"),
+    ({"correction": "masked", "correction_low": float("nan")}, "correction_low is nan; it must not be negative"),
+    ({"correction": "masked", "correction_high": 0.0}, "correction_high is 0.0; it must be positive"),
+    (
+        {"correction": "masked", "correction_low": 1.5},
+        "correction_low=1.5 and correction_high=None must lie on both sides of 1",
+    ),
+    ({"correction": "capped", "correction_high": 0.5}, "correction_high=0.5 must lie on both sides of 1"),
+    ({"off_policy_delta": -0.1}, "off_policy_delta is -0.1; it must not be negative"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+def test_bounds_that_cannot_work(settings, message):
+    with pytest.raises(InputError, match=message):
+        TINY.replace(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"correction": "clipped"},
+            "correction 'clipped' is unknown; choose one of none, capped, masked, two_sided, sequence,",
+        ),
+        ({"correction": "capped", "correction_low": 0.5}, "correction capped has no correction_low; leave it out"),
+        ({"correction": "sequence", "correction_low": 0.5}, "correction sequence has no correction_low; leave it out"),
+        ({"correction": "two_sided"}, "correction two_sided needs correction_low, which has no default"),
+    ],
+)
+def test_corrections_that_cannot_work(settings, message):
+    config = TINY.replace(**settings)
+    with pytest.raises(InputError, match=message):
+        corrected(make_algorithm(config), config)
+
+
+def test_one_correction_is_enough():
+    with pytest.raises(InputError, match="correction='capped': the algorithm has a correction already"):
+        corrected(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
+    with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm has an off-policy mask already"):
+        corrected(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
+
+
+def test_an_infinite_bound_is_kept():
+    config = TINY.replace(correction="masked", correction_low=0.0, correction_high=float("inf"))
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))).algorithm == config.algorithm

@@ -1,0 +1,129 @@
+"""Training on pairs directly: every loss learns an order, again the same with the same seed, and writes a model that opens."""
+
+import json
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from digit_pairs import even_pairs
+
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import CharacterTokenizer
+from rljax.errors import InputError
+from rljax.models import TransformerConfig
+from rljax.models.value_model import Model, init_value_params, save_value_model, value_model
+from rljax.preference.direct_losses import BY_NAME
+from rljax.training.config.preference import PreferenceConfig
+from rljax.training.opening import load
+from rljax.training.preference import make_preference_setup, train_preference, updates
+
+SHAPE = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 2, "hidden": 64}
+CONFIG = PreferenceConfig(
+    dataset="-",
+    tokenizer="characters",
+    **SHAPE,
+    steps=30,
+    batch=16,
+    learning_rate=1e-2,
+    learning_rate_warmup=4,
+    eval_every=0,
+    replicas=1,
+    quiet=True,
+)
+DATA = even_pairs(256, 0), even_pairs(64, 1)
+
+
+def rows_of(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Each loss's result, trained once."""
+    results = {}
+
+    def result(name):
+        if name not in results:
+            folder = tmp_path_factory.mktemp("models") / name
+            results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
+        return results[name]
+
+    return result
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_loss_learns_which_response_is_preferred(trained, name):
+    result = trained(name)
+    assert result.after["accuracy"] >= 0.9
+    assert result.after["margin"] > max(0.0, result.before["margin"])
+    assert result.after["loss"] < result.before["loss"]
+    rows = rows_of(result.folder)
+    assert [row["phase"] for row in rows] == ["eval", *["preference"] * 30, "eval"]
+    assert rows[-1] == {"phase": "eval", "step": 30} | result.after
+    assert {"loss", "accuracy", "margin", "chosen_logp", "rejected_logp", "grad_norm"} <= set(rows[1])
+    if BY_NAME[name]().reference:
+        assert result.before["margin"] == 0.0, "the reference is the model before training"
+
+
+def test_the_first_losses_are_those_of_the_reference(trained):
+    first = {name: rows_of(trained(name).folder)[1]["loss"] for name in ("dpo", "cdpo", "ipo", "kto")}
+    expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5}
+    assert first == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_the_same_seed_gives_the_same_numbers(trained, name, tmp_path):
+    once = trained(name)
+    again = train_preference(replace(CONFIG, loss=name, output=str(tmp_path / "again")), preferences=DATA)
+    assert rows_of(once.folder) == rows_of(again.folder)
+    jax.tree.map(np.testing.assert_array_equal, once.params, again.params)
+
+
+def test_the_folder_opens_as_the_model_that_was_trained_and_is_trained_on(trained):
+    result = trained("orpo")
+    opened = load(result.folder, problems=[Problem("12=", "")], max_response_tokens=6)
+    ((text,),) = opened.sample(["12="])
+    assert set(text) <= set("02468"), "it was taught to answer with even digits"
+    setup, state = make_preference_setup(replace(CONFIG, tokenizer=None, model=str(result.folder), loss="simpo"), DATA)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), jax.device_get(result.params))
+    assert setup.tokenizer.vocab_size == CharacterTokenizer().vocab_size
+
+
+def test_options_reach_the_loss():
+    config = replace(CONFIG, loss="ipo", loss_options={"tau": 0.5}, steps=1)
+    setup, state = make_preference_setup(config, DATA)
+    (_, numbers), *_ = updates(setup, state)
+    assert numbers["loss"] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_margins_of_the_pairs_are_not_passed_over_in_silence():
+    train = [replace(pair, margin=1.0) for pair in DATA[0][:32]]
+    setup, _ = make_preference_setup(CONFIG, (train, DATA[1]))
+    assert setup.data.warnings == ["The pairs have margins, which dpo does not read."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss": "dop"}, "The loss 'dop' is unknown; choose one of dpo, cdpo, ipo"),
+        ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
+        ({"loss_options": {"beta": -1.0}}, r"The options .* do not fit dpo: beta must be positive"),
+        ({"max_tokens": 4}, r"every pair has a side of more than max_tokens=4 tokens, the shortest needs \d"),
+        ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
+    ],
+)
+def test_settings_that_cannot_work(changes, said):
+    with pytest.raises(InputError, match=said):
+        make_preference_setup(replace(CONFIG, **changes), DATA)
+
+
+def test_a_reward_model_is_no_language_model(tmp_path):
+    vocab = CharacterTokenizer().vocab_size
+    shape = TransformerConfig(vocab_size=vocab, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
+    model = value_model(Model(shape), 1)
+    save_value_model(tmp_path, model, init_value_params(model, jax.random.key(0)), bos=None, eos=1)
+    with pytest.raises(InputError, match="is a reward model or a critic; give a language model"):
+        make_preference_setup(replace(CONFIG, model=str(tmp_path)), DATA)
