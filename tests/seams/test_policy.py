@@ -287,6 +287,17 @@ INCOMPLETE = {
         with_decoder(advance=lambda params, token, state: (jnp.zeros((1, VOCABULARY)), jnp.concatenate([state, state]))),
         r"^policy.decoder.advance: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
     ),
+    "rows that are not inserted": (
+        with_decoder(insert=lambda state, fresh, source: fresh),
+        r"^policy.decoder.insert: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
+    ),
+    "a state that does not begin with rows": (
+        with_decoder(
+            begin=lambda params, tokens, attention, budget: (jnp.zeros((len(tokens), VOCABULARY)), jnp.zeros((3, len(tokens)))),
+            advance=lambda params, token, state: (jnp.zeros((len(token), VOCABULARY)), state),
+        ),
+        r"^policy.decoder.insert: the decoder needs a function .* returns a state; got .*",
+    ),
     "a decoder that raises": (
         with_decoder(begin=lambda params, tokens: None),
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
@@ -332,7 +343,7 @@ def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
 def test_a_policy_is_six_functions_at_most():
     """No field beyond those that a stranger is told of."""
     assert Policy._fields == ("vocab_size", "init", "score", "partition", "save", "decoder", "value_function")
-    assert Decoder._fields == ("begin", "advance")
+    assert Decoder._fields == ("begin", "advance", "insert")
     assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None
