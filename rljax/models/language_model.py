@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens, visible_slots
+from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Params, insert_rows
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.models.transformer import Cache, Transformer
@@ -68,7 +68,7 @@ def hidden_states(
 ) -> Float[Array, "R S D"]:
     """Last hidden states of whole sequences; `offset` is added to the tokens' embeddings."""
     tokens, positions, segments = jnp.asarray(tokens), jnp.asarray(positions), jnp.asarray(segments)
-    hidden, _ = model.module(params)(tokens, positions, visible_slots(segments), offset=offset)
+    hidden, _ = model.module(params)(tokens, positions, segments, offset=offset)
     return hidden
 
 
@@ -137,7 +137,7 @@ def begin_decode(
         Logits of the first new token, and the state of the decode.
     """
     module = model.module(params)
-    hidden, cache = module(tokens, positions_of(attention), visible_slots(attention.astype(jnp.int32)))
+    hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32))
     cache = jax.tree.map(lambda layer: jnp.pad(layer, ((0, 0), (0, 0), (0, budget), (0, 0))), cache)
     slots = jnp.pad(attention, ((0, 0), (0, budget)))
     return module.logits(hidden[:, -1]), DecodeState(cache, slots, attention.sum(-1), jnp.int32(tokens.shape[1]))
@@ -151,7 +151,7 @@ def advance_decode(
     slot = state.slot % state.attention.shape[1]
     seen = jnp.ones((token.shape[0], 1), bool)
     attention = jax.lax.dynamic_update_slice_in_dim(state.attention, seen, slot, axis=1)
-    hidden, cache = module(token[:, None], state.lengths[:, None], attention[:, None], state.cache, slot)
+    hidden, cache = module(token[:, None], state.lengths[:, None], attention.astype(jnp.int32), state.cache, slot)
     return module.logits(hidden[:, -1]), DecodeState(cache, attention, state.lengths + 1, slot + 1)
 
 

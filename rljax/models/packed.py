@@ -41,13 +41,21 @@ class Scores(NamedTuple):
     """Entropy of the distribution that the token was drawn from, nats."""
 
 
-def visible_slots(segments: Int[Array, "R S"]) -> Bool[Array, "R S S"]:
-    """Attention mask: a token sees its own sequence up to itself. Padding sees itself, so that its softmax is defined."""
+def visible_slots(
+    segments: Int[Array, "R S"], *, first: Int[Array, ""] | int = 0, count: int | None = None
+) -> Bool[Array, "R T S"]:
+    """The slots that each token sees: those of its own sequence up to itself. Padding sees itself, so that its softmax is defined.
+
+    Args:
+        segments: sequence of each slot, `[R, S]`; 0 is padding.
+        first: first slot of the T tokens.
+        count: T; None takes all slots.
+    """
     slots = jnp.arange(segments.shape[-1])
-    earlier = slots[None, :, None] >= slots[None, None, :]
-    itself = slots[None, :, None] == slots[None, None, :]
-    own = (segments[:, :, None] == segments[:, None, :]) & (segments[:, None, :] > 0)
-    return (earlier & own) | itself
+    tokens = first + jnp.arange(segments.shape[-1] if count is None else count)
+    own = jnp.take(segments, tokens, axis=1, mode="clip")[..., None]
+    is_earlier, is_itself = (tokens[:, None] >= slots[None])[None], (tokens[:, None] == slots[None])[None]
+    return (is_earlier & (own == segments[:, None]) & (own > 0)) | is_itself
 
 
 def before_scored(states: Float[Array, "R S *D"], packed: Packed) -> Float[Array, "R K *D"]:

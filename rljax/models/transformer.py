@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.nn.initializers import normal, ones
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from rljax.models.attention import attend, attend_within
 from rljax.models.config import TransformerConfig
 from rljax.records import documented
 
@@ -103,11 +104,15 @@ class Attention(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         positions: Int[Array, "B T"],
-        visible: Bool[Array, "B T S"],
+        segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
-        """Attend from T new tokens to S slots; `cache` is written from `slot` on. If it is None, a new one is returned."""
+        """Attend from T new tokens to S slots.
+
+        Without a cache the slots are the tokens themselves, and each sees the earlier ones of its segment; a new cache is returned.
+        With one it is written from `slot` on, and every token sees all slots whose segment is not 0.
+        """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
         frequencies = rope_frequencies(self.config)
@@ -117,12 +122,12 @@ class Attention(nnx.Module):
         if cache is not None:
             keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=2)
             values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
-        kv_heads, head_dim = self.config.kv_heads, self.config.head_dim
-        grouped = query.reshape(rows, length, kv_heads, -1, head_dim) * head_dim**-0.5
-        scores = jnp.einsum("BTKGH,BKSH->BKGTS", grouped, keys, preferred_element_type=jnp.float32)
-        scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-        attention = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-        mixed = jnp.einsum("BKGTS,BKSH->BTKGH", attention, values).reshape(rows, length, -1, head_dim)
+        grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
+        if cache is None:
+            mixed = attend_within(grouped, keys, values, segments)
+        else:
+            mixed = attend(grouped, keys, values, jnp.broadcast_to((segments > 0)[:, None], (rows, length, keys.shape[2])))
+        mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = jnp.einsum("BTNH,NHD->BTD", mixed, self.output[...].astype(x.dtype))
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
@@ -158,12 +163,12 @@ class Layer(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         positions: Int[Array, "B T"],
-        visible: Bool[Array, "B T S"],
+        segments: Int[Array, "B S"],
         cache: LayerCache | None,
         slot: Int[Array, ""] | int,
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
-        mixed, cache = self.attention(self.attention_norm(x), positions, visible, cache, slot)
+        mixed, cache = self.attention(self.attention_norm(x), positions, segments, cache, slot)
         x = x + mixed
         return x + self.feed_forward(self.feed_forward_norm(x)), cache
 
@@ -183,19 +188,19 @@ class Transformer(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         positions: Int[Array, "B T"],
-        visible: Bool[Array, "B T S"],
+        segments: Int[Array, "B S"],
         cache: Cache | None = None,
         slot: Int[Array, ""] | int = 0,
         *,
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
-        """Run the layers; see `Attention` for `visible`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
+        """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
         x = self.embedding[...][tokens]
         x = (x if offset is None else x + offset).astype(self.config.compute_dtype)
         caches = []
         for index, layer in enumerate(self.layers):
             run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__
-            x, layer_cache = run(layer, x, positions, visible, None if cache is None else cache[index], slot)
+            x, layer_cache = run(layer, x, positions, segments, None if cache is None else cache[index], slot)
             caches.append(layer_cache)
         return self.norm(x), tuple(caches)
 

@@ -293,7 +293,10 @@ INCOMPLETE = {
     ),
     "a state that does not begin with rows": (
         with_decoder(
-            begin=lambda params, tokens, attention, budget: (jnp.zeros((len(tokens), VOCABULARY)), jnp.zeros((3, len(tokens)))),
+            begin=lambda params, tokens, attention, budget: (
+                jnp.zeros((len(tokens), VOCABULARY)),
+                jnp.zeros((3, len(tokens))),
+            ),
             advance=lambda params, token, state: (jnp.zeros((len(token), VOCABULARY)), state),
         ),
         r"^policy.decoder.insert: the decoder needs a function .* returns a state; got .*",
