@@ -221,7 +221,8 @@ def test_float32_at_least(dtype, mask_dtype):
         expected = jnp.float32 if dtype == jnp.bfloat16 else dtype
         for name in CASES:
             assert weigh(name, learner, sampler, mask, **CASES[name][0][0]).dtype == expected
-            assert weigh(name, learner, sampler.astype(jnp.float32), mask, **CASES[name][0][0]).dtype == expected
+            if dtype != jnp.float64:
+                assert weigh(name, learner, sampler.astype(jnp.float32), mask, **CASES[name][0][0]).dtype == expected
         assert correction.off_policy_sequence_mask(learner, sampler, learner, mask, delta=0.5).dtype == bool
 
 
