@@ -291,8 +291,8 @@ ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"environment": ENDLESS}, r"^environment\.max_turns: .* as a whole number of at least 1; got None"),
-        ({"environment": without_end(0)}, r"^environment\.max_turns: .*Guessing must say .*; got 0"),
+        ({"environment": ENDLESS}, r"^environment\.max_turns: .*, a whole number of at least 1; got None"),
+        ({"environment": without_end(0)}, r"^environment\.max_turns: .*Guessing must set .*; got 0"),
         ({"environment": without_end(True)}, r"^environment\.max_turns: .*; got True"),
         (
             {"environment": even_length},

@@ -159,9 +159,9 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
     def recorded_step(*arguments):
         step = made["step"](*arguments)
 
-        def recorded(state, packed, batch):
-            rows.append(jax.device_get((packed, batch)))
-            return step(state, packed, batch)
+        def recorded(state, layout, batch):
+            rows.append(jax.device_get((layout, batch)))
+            return step(state, layout, batch)
 
         return recorded
 
@@ -171,17 +171,23 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
     generate = engine.generate
     engine.generate = lambda params, requests: answers.append(generate(params, requests)) or answers[-1]
     rljax.train(OWN.replace(run=str(tmp_path / "run")), engine=engine, **PARTS)
-    ((rollout,), (batch,), ((packed, part),)) = rollouts, batches, rows
+    ((rollout,), (batch,), ((layout, part),)) = rollouts, batches, rows
     responses = answers[1]
     for name in ("mask", "behaviour_logp", "policy_logp"):
         np.testing.assert_array_equal(rollout._asdict()[name], laid_out(responses, name))
     assert rollout.truncated.reshape(-1).tolist() == [each.truncated for each in responses]
-    for each in (batch, jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), part)):
+    for each in (batch, part):
         for name in ("mask", "policy_logp"):
             np.testing.assert_array_equal(each._asdict()[name], laid_out(responses, name).reshape(-1, LENGTH))
         np.testing.assert_array_equal(each.old_logp, each.policy_logp)
-    tokens = np.take_along_axis(packed.tokens[0], packed.scored[0], axis=1)
-    np.testing.assert_array_equal(tokens, laid_out(responses, "tokens").reshape(-1, LENGTH))
+    expected = laid_out(responses, "tokens").reshape(-1, LENGTH)
+    assert sorted(layout.responses[layout.responses >= 0]) == list(range(PROMPTS * GROUP))
+    for index, places in np.ndenumerate(layout.responses):
+        if places >= 0:
+            packed = jax.tree.map(lambda array, part=index[0]: array[part], layout.packed)
+            tokens = np.take_along_axis(packed.tokens, packed.scored, axis=1).reshape(-1)[packed.place[index[1]]]
+            count = len(responses[places].tokens)
+            np.testing.assert_array_equal(tokens[:count], expected[places, :count])
 
 
 def test_the_loss_divides_by_old_logp(answered):

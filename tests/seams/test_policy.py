@@ -299,7 +299,7 @@ INCOMPLETE = {
             ),
             advance=lambda params, token, state: (jnp.zeros((len(token), VOCABULARY)), state),
         ),
-        r"^policy.decoder.insert: the decoder needs a function .* returns a state; got .*",
+        r"^policy.decoder.insert: the new state must have .* of the old one, float32\[3, 1\]; got float32\[3, 2\]\.",
     ),
     "a decoder that raises": (
         with_decoder(begin=lambda params, tokens: None),

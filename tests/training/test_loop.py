@@ -195,7 +195,7 @@ def test_a_moving_reference_follows_the_policy(tmp_path):
         ({"group_size": 1, "microbatch_rows": None}, "group_size=1 responses: rewards must hold groups of at least 2"),
         ({"replicas": 3, "fsdp": 3}, "needs 9 devices, but there are 8"),
         (
-            {"replicas": 8, "microbatch_rows": None, "minibatches": 4},
+            {"replicas": 8, "microbatch_rows": 4, "minibatches": 4},
             "microbatch_rows is 4 rows, which 8 devices cannot share",
         ),
         ({"dataset": "nothing.jsonl"}, "nothing.jsonl"),

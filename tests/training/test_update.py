@@ -138,7 +138,7 @@ def test_responses_without_a_trained_token_cost_nothing(data, single):
         array[empty] = 0
     assert_same(updated(doubled, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
     used = [lay_out(part[0], part[1].mask, rows=4).responses >= 0 for part in (data, doubled)]
-    assert used[0].any(-1).sum() == used[1].any(-1).sum() < ROWS / 4
+    assert used[0].any(-1).sum() == used[1].any(-1).sum() <= ROWS / 4
 
 
 def test_micro_batches_that_do_not_count_are_not_computed():
