@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jax.sharding import Sharding
+from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -22,7 +23,6 @@ from rljax.records import documented
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-Data = TypeVar("Data", bound=Array | np.ndarray)
 
 Path_ = tuple[str | int, ...]
 
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     """Name of the tensor in the safetensors file."""
     path: Path_
     """Keys of the array in the pytree of parameters."""
-    read: Callable[[Array], Array]
+    read: Callable[[np.ndarray], np.ndarray]
     """Turns the tensor into the array."""
     write: Callable[[np.ndarray], np.ndarray]
     """Turns the array into the tensor."""
@@ -129,11 +129,11 @@ def _read_rope(raw: dict, file: Path) -> tuple[float, RopeScaling | None]:
     return theta, scaling
 
 
-def _same(x: Data) -> Data:
+def _same(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _transposed(x: Data) -> Data:
+def _transposed(x: np.ndarray) -> np.ndarray:
     return x.T
 
 
@@ -197,7 +197,7 @@ def _files(folder: Path) -> dict[str, Path]:
             f"The model folder {str(folder)!r} has a config.json but no {WEIGHTS} (nor {INDEX}); "
             "download the weights, or convert them with save_pretrained(..., safe_serialization=True)."
         )
-    with safe_open(weights, framework="flax") as opened:
+    with safe_open(weights, framework="numpy") as opened:
         return dict.fromkeys(opened.keys(), weights)
 
 
@@ -228,13 +228,20 @@ def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Pat
         )
 
 
-def load_params(folder: Path, config: TransformerConfig, *, besides: Collection[str] = ()) -> Params:
-    """Read the weights of a folder into float32 parameters, tensor by tensor.
+def load_params(
+    folder: Path,
+    config: TransformerConfig,
+    *,
+    besides: Collection[str] = (),
+    shardings: PyTree[Sharding] | None = None,
+) -> Params:
+    """Read the weights of a folder into float32 parameters, tensor by tensor; this host holds one whole tensor at a time.
 
     Args:
         folder: of the model.
         config: its shape.
         besides: names of further tensors that the caller reads itself, such as a value head.
+        shardings: where each parameter lies; None: on the default device.
 
     Raises:
         InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, or a tensor is not used.
@@ -246,15 +253,26 @@ def load_params(folder: Path, config: TransformerConfig, *, besides: Collection[
     for entry in _entries(config):
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
-        with safe_open(files[entry.name], framework="flax") as opened:
-            tensor = opened.get_tensor(entry.name).astype(jnp.float32)
+        tensor = _read(files[entry.name], entry.name)
         want = _get(expected, entry.path).shape
         if tensor.size != int(np.prod(want)):
             raise InputError(
                 f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {want} in rljax."
             )
-        _put(params, entry.path, entry.read(tensor))
+        array = np.ascontiguousarray(entry.read(tensor))
+        sharding = None if shardings is None else _get(shardings, entry.path)
+        _put(params, entry.path, jnp.asarray(array) if sharding is None else _sharded(array, sharding))
     return params
+
+
+def _read(file: Path, name: str) -> Float32[np.ndarray, "..."]:
+    with safe_open(file, framework="numpy") as opened:
+        return opened.get_tensor(name).astype(np.float32)
+
+
+def _sharded(array: np.ndarray, sharding: Sharding) -> Array:
+    """Put each device's part where it belongs; every host gives the same array and moves only what its devices hold."""
+    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
@@ -262,8 +280,7 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
     files = _files(folder)
     if name not in files:
         return None
-    with safe_open(files[name], framework="flax") as opened:
-        return opened.get_tensor(name).astype(jnp.float32)
+    return jnp.asarray(_read(files[name], name))
 
 
 def save_pretrained(
@@ -276,18 +293,18 @@ def save_pretrained(
     extra: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> None:
     """Write config.json and model.safetensors as Hugging Face writes them (Llama, Qwen 2 or Qwen 3), with extra tensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        entry.name: np.ascontiguousarray(entry.write(np.asarray(jax.device_get(_get(params, entry.path)))))
-        for entry in _entries(config)
-    }
-    save_file(tensors | dict(extra), folder / WEIGHTS, metadata={"format": "pt"})
     family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias and not config.output_bias else "llama"
     if family != "qwen2" and config.qkv_bias != config.output_bias:
         raise InputError(
             f"A {family} model has biases at all projections of its attention or at none; this one has "
             f"qkv_bias={config.qkv_bias} and output_bias={config.output_bias}."
         )
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        entry.name: np.ascontiguousarray(entry.write(np.asarray(jax.device_get(_get(params, entry.path)))))
+        for entry in _entries(config)
+    }
+    save_file(tensors | dict(extra), folder / WEIGHTS, metadata={"format": "pt"})
     rope: dict = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling is not None:
         scaling = config.rope_scaling

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jax.tree_util import KeyPath, keystr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
@@ -162,6 +163,16 @@ class Policy(NamedTuple):
     value_function: Callable[[int, bool], ValueFunction] | None = None
     """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
     critic cannot be used."""
+
+
+def path_names(path: KeyPath) -> tuple[str, ...]:
+    """Names along the path of a leaf.
+
+    Example:
+        >>> [path_names(path) for path, _ in jax.tree_util.tree_leaves_with_path({"a": [1, 2]})]
+        [('a', '0'), ('a', '1')]
+    """
+    return tuple(keystr((key,), simple=True) for key in path)
 
 
 def on_every_device(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:

@@ -4,20 +4,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from jax.sharding import PartitionSpec
-from jaxtyping import PRNGKeyArray
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
+from jaxtyping import PRNGKeyArray, PyTree
 
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, save_pretrained
 from rljax.models.language_model import (
     Model,
+    abstract_params,
     advance_decode,
     begin_decode,
     init_params,
     insert_prompts,
     score_tokens,
 )
-from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction
+from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
 from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
 
 
@@ -42,8 +46,7 @@ def transformer_policy(
     folder: Path | None = None,
     bos: int | None = None,
     eos: int,
-    shards: int = 1,
-    parts: int = 1,
+    mesh: Mesh | None = None,
     chunk: int | None = None,
 ) -> Policy:
     """Make a policy from the built-in transformer.
@@ -53,14 +56,18 @@ def transformer_policy(
         folder: Hugging Face folder of the initial parameters; None draws random ones.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        shards: devices that share the parameters.
-        parts: devices that share the rows.
+        mesh: devices that share rows and parameters, with an axis "fsdp"; no array of first parameters is ever whole on one of
+            several. None: one device.
         chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
     """
     model = Model(config)
+    partition = partial(largest_axis, shards=1 if mesh is None else mesh.shape["fsdp"])
 
     def init(key: PRNGKeyArray) -> Params:
-        return init_params(config, key) if folder is None else load_params(folder, config)
+        shardings = None if mesh is None else parameter_shardings(config, mesh, partition)
+        if folder is not None:
+            return load_params(folder, config, shardings=shardings)
+        return drawn_params(config, key, shardings)
 
     def save(params: HostParams, into: Path) -> None:
         save_pretrained(into, config, params, bos=bos, eos=eos)
@@ -68,14 +75,34 @@ def transformer_policy(
     return Policy(
         vocab_size=config.vocab_size,
         init=init,
-        score=partial(score_tokens, model, chunk=chunk, parts=parts),
-        partition=partial(largest_axis, shards=shards),
+        score=partial(score_tokens, model, chunk=chunk, parts=1 if mesh is None else mesh.size),
+        partition=partition,
         save=save,
         decoder=Decoder(Bound(begin_decode, model), Bound(advance_decode, model), Bound(insert_prompts, model)),
         value_function=lambda size, surprisal: value_function(
             value_model(model, size, surprisal=surprisal), bos=bos, eos=eos
         ),
     )
+
+
+def parameter_shardings(
+    config: TransformerConfig, mesh: Mesh, partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
+) -> PyTree[NamedSharding]:
+    """Where each parameter lies."""
+
+    def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        return NamedSharding(mesh, partition(path_names(path), leaf.shape))
+
+    return jax.tree_util.tree_map_with_path(place, abstract_params(config))
+
+
+def drawn_params(config: TransformerConfig, key: PRNGKeyArray, shardings: PyTree[NamedSharding] | None) -> Params:
+    """Draw random parameters where they belong; each device computes its own part."""
+    if shardings is None:
+        return init_params(config, key)
+    words = np.asarray(jax.random.key_data(key))  # a host array: every process gives the same one
+    draw = jax.jit(lambda words: init_params(config, jax.random.wrap_key_data(words)), out_shardings=shardings)
+    return draw(words)
 
 
 def value_function(

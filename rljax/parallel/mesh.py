@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import KeyPath, keystr, tree_leaves_with_path
+from jax.tree_util import KeyPath, tree_leaves_with_path
 from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
+from rljax.models.policy import path_names
 
 DATA, FSDP = "data", "fsdp"
 
@@ -68,16 +69,6 @@ def check_rows(mesh: Mesh, **rows: int) -> None:
 
 Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
 """(path of a parameter, its shape) -> mesh axes that its axes are sharded over."""
-
-
-def path_names(path: KeyPath) -> tuple[str, ...]:
-    """Names along the path of a leaf.
-
-    Example:
-        >>> [path_names(path) for path, _ in jax.tree_util.tree_leaves_with_path({"a": [1, 2]})]
-        [('a', '0'), ('a', '1')]
-    """
-    return tuple(keystr((key,), simple=True) for key in path)
 
 
 def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:

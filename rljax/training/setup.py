@@ -122,8 +122,7 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
         folder=None if config.path is None else locate(config.path),
         bos=tokenizer.bos_token_id,
         eos=tokenizer.eos_token_id,
-        shards=mesh.shape["fsdp"],
-        parts=mesh.size,
+        mesh=mesh,
         chunk=config.score_chunk,
     )
 

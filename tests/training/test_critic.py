@@ -293,7 +293,7 @@ def taught(request):
     def update(microbatch, mesh):
         start = first_critic(critic, optimizer, policy, 0, blended=False)
         state = create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=start)
-        state = place(state, mesh, transformer_policy(config, eos=1, shards=mesh.shape["fsdp"]).partition)
+        state = place(state, mesh, transformer_policy(config, eos=1, mesh=mesh).partition)
         step = make_value_step(algorithm, critic, optimizer, state, mesh)
         layout = lay_out(sequences, batch.mask, rows=microbatch)
         state, metrics = step(state, *put_layout(mesh, layout, batch))

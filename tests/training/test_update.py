@@ -1,5 +1,7 @@
 """One optimiser update: micro-batches and meshes change nothing, empty batches are 0, and it really climbs."""
 
+from dataclasses import replace
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,9 +12,10 @@ import pytest
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
 from rljax.models import Scores, TransformerConfig, init_params, policy_of_logits, transformer_policy
+from rljax.models.huggingface import save_pretrained
 from rljax.parallel import accumulate, make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.training.state import create, place
+from rljax.training.state import create, place, places
 from rljax.training.update import check_policy, make_policy_step, make_score, make_supervised_step, put_layout
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -43,7 +46,7 @@ def data():
 def placed(mesh, **options):
     """First state of a policy whose parameters this mesh shares."""
     state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, **{"with_reference": False} | options)
-    return place(state, mesh, transformer_policy(CONFIG, eos=1, shards=mesh.shape["fsdp"]).partition)
+    return place(state, mesh, transformer_policy(CONFIG, eos=1, mesh=mesh).partition)
 
 
 def updated(data, *, microbatch, mesh, steps=1):
@@ -173,3 +176,21 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
         8, lambda key: params, lambda params, packed: jnp.broadcast_to(params["bias"], (*packed.tokens.shape, 8))
     )
     check_policy(logits, params, **sizes)
+
+
+@pytest.mark.parametrize("from_folder", [False, True])
+def test_no_first_array_is_whole_on_one_of_several_devices(tmp_path, from_folder):
+    """Parameters, moments and reference are sharded from the start; `place` has nothing to move."""
+    mesh, folder = make_mesh(1, 8), None
+    config = replace(CONFIG, vocab_size=16)
+    whole = init_params(config, jax.random.key(0))
+    if from_folder:
+        folder = tmp_path / "model"
+        save_pretrained(folder, config, whole, bos=None, eos=1)
+    policy = transformer_policy(config, folder=folder, eos=1, mesh=mesh)
+    state = create(policy.init(jax.random.key(0)), OPTIMIZER, 0, with_reference=True)
+    for leaf in jax.tree.leaves((state.params, state.opt_state, state.reference)):
+        if leaf.ndim:
+            assert {shard.data.size for shard in leaf.addressable_shards} == {leaf.size // 8}, leaf.shape
+    assert jax.tree.map(lambda leaf: leaf.sharding, state.params) == places(place(state, mesh, policy.partition)).params
+    chex.assert_trees_all_close(state.params, whole, rtol=1e-6)
