@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+# In the environment, and not in jax.config, so that the commands and notebooks that tests start find it too.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import hypothesis
@@ -14,8 +17,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
-jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)

@@ -1,14 +1,14 @@
 """The built-in policy: the Flax transformer, from random weights or from a Hugging Face folder."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, save_pretrained
@@ -64,10 +64,9 @@ def transformer_policy(
     partition = partial(largest_axis, shards=1 if mesh is None else mesh.shape["fsdp"])
 
     def init(key: PRNGKeyArray) -> Params:
-        shardings = None if mesh is None else parameter_shardings(config, mesh, partition)
-        if folder is not None:
-            return load_params(folder, config, shardings=shardings)
-        return drawn_params(config, key, shardings)
+        if folder is None:
+            return init_params(config, key) if mesh is None else drawn_params(config, mesh, key)
+        return load_params(folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh))
 
     def save(params: HostParams, into: Path) -> None:
         save_pretrained(into, config, params, bos=bos, eos=eos)
@@ -85,24 +84,26 @@ def transformer_policy(
     )
 
 
-def parameter_shardings(
-    config: TransformerConfig, mesh: Mesh, partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
-) -> PyTree[NamedSharding]:
+def parameter_shardings(config: TransformerConfig, mesh: Mesh) -> PyTree[NamedSharding]:
     """Where each parameter lies."""
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(mesh, partition(path_names(path), leaf.shape))
+        return NamedSharding(mesh, largest_axis(path_names(path), leaf.shape, shards=mesh.shape["fsdp"]))
 
     return jax.tree_util.tree_map_with_path(place, abstract_params(config))
 
 
-def drawn_params(config: TransformerConfig, key: PRNGKeyArray, shardings: PyTree[NamedSharding] | None) -> Params:
-    """Draw random parameters where they belong; each device computes its own part."""
-    if shardings is None:
-        return init_params(config, key)
-    words = np.asarray(jax.random.key_data(key))  # a host array: every process gives the same one
-    draw = jax.jit(lambda words: init_params(config, jax.random.wrap_key_data(words)), out_shardings=shardings)
-    return draw(words)
+@cache
+def _compiled_draw(config: TransformerConfig, mesh: Mesh) -> Callable[[UInt32[np.ndarray, "2"]], Params]:
+    def draw(words: UInt32[Array, "2"]) -> Params:
+        return init_params(config, jax.random.wrap_key_data(words))
+
+    return jax.jit(draw, out_shardings=parameter_shardings(config, mesh))
+
+
+def drawn_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Params:
+    """Draw random parameters where they belong: each device computes its own part."""
+    return _compiled_draw(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
 
 
 def value_function(
