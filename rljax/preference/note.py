@@ -16,10 +16,10 @@ NOTES = (REWARD_NOTE, MODEL_NOTE)
 
 @documented
 class Note(NamedTuple):
-    """How the texts were written that the model in a folder was trained on."""
+    """How the texts were encoded on which the model in a folder was trained."""
 
     tokenizer: str
-    """As after `--tokenizer`; "." for the tokenizer files in the folder itself."""
+    """Value of `--tokenizer`; "." for the tokenizer files in the folder itself."""
     vocabulary: int
     """Number of its tokens."""
     chat: bool
@@ -36,7 +36,7 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool)
         chat: whether prompts were written through its chat template.
 
     Raises:
-        InputError: a tokenizer that the note cannot name.
+        InputError: the note cannot name the tokenizer.
     """
     note = Note(_name_of(tokenizer), tokenizer.vocab_size, chat)
     if isinstance(tokenizer, HuggingFaceTokenizer):
@@ -72,7 +72,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that a model's folder names or holds.
 
     Raises:
-        InputError: neither, or the files cannot be read.
+        InputError: the folder does neither, or its files cannot be read.
     """
     note = read_note(folder)
     return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
@@ -86,5 +86,5 @@ def _name_of(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return "."
     raise InputError(
-        f"a {type(tokenizer).__name__} cannot be named in a model's folder; take 'characters', 'bytes' or a model's."
+        f"a {type(tokenizer).__name__} cannot be named in a model's folder; use 'characters', 'bytes' or a model's."
     )

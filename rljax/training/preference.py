@@ -28,6 +28,7 @@ from rljax.preference.direct_update import (
 )
 from rljax.preference.note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.preference.pair_update import EncodedPairs, PairState
+from rljax.records import documented
 from rljax.training.config.preference import PreferenceConfig
 from rljax.training.pair_training import (
     PairData,
@@ -48,41 +49,56 @@ from rljax.training.pair_training import (
 from rljax.training.setup import check_vocabulary, make_policy
 
 
+@documented
 class Part(NamedTuple):
-    """Pairs of one purpose, with their log-probabilities under the reference where the loss reads them."""
+    """The training pairs or the held-out pairs, with log-probabilities under the reference where the loss reads them."""
 
     pairs: DirectPairs
+    """The pairs."""
     mismatched: DirectPairs | None
     """Their prompts with responses to other prompts, for losses with a reference point."""
 
 
+@documented
 class PreferenceSetup(NamedTuple):
-    """What a training works with; nothing here changes while it runs."""
+    """Everything that the training uses; nothing here changes while it runs."""
 
     config: PreferenceConfig
+    """The settings."""
     mesh: Mesh
+    """The devices."""
     loss: DirectLoss
+    """The loss with its hyper-parameters."""
     policy: Policy
+    """The language model."""
     tokenizer: Tokenizer
+    """Tokenizer of prompts and responses."""
     data: PairData
+    """The pairs as tokens."""
     train: Part
+    """Pairs to train on."""
     heldout: Part
+    """Pairs to evaluate on."""
     logps: Logps
     """Log-probabilities of responses without gradient."""
     microbatch: int
     """Pairs whose activations are held at once."""
     steps: int
+    """Number of optimiser updates."""
 
 
+@documented
 class PreferenceResult(NamedTuple):
-    """The outcome of a training."""
+    """The outcome of a training on preference pairs."""
 
     folder: Path
+    """Folder of the model."""
     before: dict[str, float]
     """Means over the held-out pairs before training: loss, accuracy, margin, chosen_logp, rejected_logp."""
     after: dict[str, float]
-    """The same after it."""
+    """The same means after training."""
     params: Params
+    """Parameters of the model."""
 
 
 def make_loss(config: PreferenceConfig) -> DirectLoss:
@@ -123,14 +139,14 @@ def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, T
 
 
 def make_preference_setup(config: PreferenceConfig, preferences: Split | None = None) -> tuple[PreferenceSetup, PairState]:
-    """Build what a training works with, and the state that it begins with, on its mesh. The reference is that state's model.
+    """Build everything that the training uses, and its initial state on the mesh. The reference is the model of that state.
 
     Args:
         config: the settings.
         preferences: pairs to train on and held-out ones, in place of `config.dataset`.
 
     Raises:
-        InputError: something cannot work; says what to change.
+        InputError: settings or data cannot work; the message says what to change.
     """
     loss = make_loss(config)
     mesh = make_mesh(config.replicas, config.fsdp)
@@ -180,7 +196,7 @@ def _row_length(pairs: DirectPairs) -> int:
 
 
 def updates(setup: PreferenceSetup, state: PairState) -> Iterator[tuple[PairState, dict[str, float]]]:
-    """Make the updates of a training one by one; each gives the new state and its numbers. The old state is consumed."""
+    """Make the updates one by one; yield the new state and the metrics of each. The buffers of the old state are donated."""
     optimizer = make_optimizer(setup.config, setup.steps)[0]
     places = policy_shardings(setup.mesh, state, state.params, setup.policy.partition)
     step = make_direct_step(setup.policy, setup.loss, optimizer, places, setup.mesh)
@@ -206,7 +222,7 @@ def train_preference(config: PreferenceConfig, *, preferences: Split | None = No
 
     Raises:
         InputError: something in the settings or the data cannot work; nothing was overwritten.
-        Interrupted: Ctrl-C; the model as it was then is in the folder.
+        Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
     setup, first = make_preference_setup(config, preferences)
     training = PairTraining(
@@ -224,7 +240,7 @@ def train_preference(config: PreferenceConfig, *, preferences: Split | None = No
 
 
 def header(setup: PreferenceSetup, params: Params) -> list[str]:
-    """Say what is about to be trained."""
+    """Describe the training in a few lines."""
     config, sizes = setup.config, {"steps": setup.steps, "microbatch": setup.microbatch}
     lines = [
         f"{config.loss} from {'random weights' if config.model is None else config.model}, "
@@ -236,7 +252,7 @@ def header(setup: PreferenceSetup, params: Params) -> list[str]:
 
 
 def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
-    """Say what came of it."""
+    """Describe the outcome in a few lines."""
     return [
         f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after; "
         f"margin {before['margin']:.3f} before, {after['margin']:.3f} after.",

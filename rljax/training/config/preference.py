@@ -1,4 +1,4 @@
-"""Settings of the training of a language model on preference pairs."""
+"""Settings for training a language model on preference pairs."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,7 +13,7 @@ from rljax.training.config.options import Options
 @documented
 @dataclass(frozen=True)
 class PreferenceConfig(PairConfig):
-    """Settings of one training of a language model on preference pairs."""
+    """Settings for training a language model on preference pairs."""
 
     loss: str = "dpo"
     """'dpo', 'cdpo' (some labels are wrong), 'ipo', 'ipo_average' (IPO on averages over the tokens), 'kto', 'simpo' or 'orpo'."""
@@ -22,7 +22,7 @@ class PreferenceConfig(PairConfig):
     ipo_average, `desirable_weight` and `undesirable_weight` of kto, `margin` of simpo, `coefficient` of orpo; e.g. `--loss simpo
     --loss-options beta=2.5 margin=1.4`."""
     learning_rate: float = 1e-6
-    """Peak learning rate, by default DPO's; it falls to a tenth of it on a cosine. A small transformer with random weights needs a
-    thousand times as much."""
+    """Peak learning rate, by default DPO's; a cosine schedule lowers it to a tenth. A small transformer with random weights needs a
+    rate a thousand times as high."""
     name: str = "preference"
     """Name of the run, for its folder."""
