@@ -70,6 +70,6 @@ def test_help_explains_settings_that_it_shares_and_its_own(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["preference", "--help"])
     assert stopped.value.code == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for text in ("Pairs an update", "simpo", "--loss-options", "by default DPO's", "Folder to write"):
-        assert text in said, text
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("Pairs per update", "simpo", "--loss-options", "by default DPO's", "Folder to write"):
+        assert text in shown, text

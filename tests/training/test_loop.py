@@ -19,6 +19,9 @@ from rljax.rewards.protocol import Weighted
 from rljax.tracking.display import PlainDisplay
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
+from rljax.training.learner import make_learner
+from rljax.training.loop import rl_state
+from rljax.training.metrics import present
 
 TINY = SMALL.replace(
     name="tiny",
@@ -161,21 +164,56 @@ def test_opinionless_responses_take_no_part(tmp_path):
     chex.assert_tree_all_finite(result.params)
 
 
-@pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_every_algorithm_trains(tmp_path, name):
-    judge = tmp_path / "judge.py"
-    judge.write_text(
-        "def parity(prompts, completions, **columns):\n"
-        "    return [[(len(text), float(len(text) % 2))] if text else [] for text in completions]\n"
+JUDGE = """
+def parity(prompts, completions, **columns):
+    return [[(len(text), float(len(text) % 2))] if text else [] for text in completions]
+"""
+ONE_STEP = TINY.replace(
+    algorithm_options={}, warm_start_steps=0, steps=1, minibatches=1, microbatch_rows=None, eval_every=0, max_tries=1
+)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """A file with a function that judges steps."""
+    file = tmp_path_factory.mktemp("judge") / "judge.py"
+    file.write_text(JUDGE)
+    return f"{file}:parity"
+
+
+@pytest.mark.parametrize("name", ["grpo_process", "vapo_grpo"])
+def test_a_run_with_credit_of_another_kind(tmp_path, judge, name):
+    """Steps that are judged, and a critic beside a group; the runs of the other tests have groups or a critic alone."""
+    config = ONE_STEP.replace(
+        run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
     )
-    config = TINY.replace(run=str(tmp_path / name), algorithm=name, algorithm_options={}, warm_start_steps=0, steps=1)
-    step_reward = f"{judge}:parity" if name == "grpo_process" else None
-    config = config.replace(minibatches=1, microbatch_rows=None, eval_every=0, step_reward=step_reward)
     result = rljax.train(config.replace(value_pretraining_steps=1 if name in CRITICS else None), even_length)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
-    assert ("explained_variance" in row) == (name in CRITICS)
     assert max(distances(result.params, first_state(TINY)[1].params)) > 0
+
+
+@pytest.fixture(scope="module")
+def sampled(judge):
+    """A rollout with judged steps, whose groups have responses of both rewards."""
+    setup, state = first_state(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge), reward=even_length)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_every_algorithm_learns(judge, sampled, name):
+    """The updates of a step, with all that the trainer prepares for them."""
+    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name == "grpo_process" else None)
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    before = jax.device_get(state.params)
+    state, metrics = make_learner(setup, state)(state, sampled)
+    numbers = present(metrics)
+    assert all(np.isfinite(value) for value in numbers.values())
+    assert ("explained_variance" in numbers) == (name in CRITICS)
+    assert max(distances(state.params, before)) > 0
 
 
 def test_a_moving_reference_follows_the_policy(tmp_path):
