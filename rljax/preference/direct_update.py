@@ -134,7 +134,7 @@ def _arranged(prompts: Sequence[list[int]], responses: Sequence[tuple[list[int],
     return DirectPairs(Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest))))
 
 
-def lay_out(pairs: DirectPairs, microbatch: int) -> Laid[np.ndarray]:
+def in_micro_batches(pairs: DirectPairs, microbatch: int) -> Laid[np.ndarray]:
     """Cut pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
@@ -156,7 +156,7 @@ def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N 2"]:
         count = len(pairs.sequences.tokens)
         filled = [*range(count), *[0] * (-count % microbatch)]
-        laid = lay_out(pairs._replace(ref_logp=None).take(filled), microbatch)
+        laid = in_micro_batches(pairs._replace(ref_logp=None).take(filled), microbatch)
         parts = len(filled) // microbatch
         pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], laid))) for i in range(parts)]
         return np.concatenate(fetch(pieces)).astype(np.float32)[:count]

@@ -20,8 +20,8 @@ from rljax.preference.direct_update import (
     DirectPairs,
     Logps,
     direct_pairs,
+    in_micro_batches,
     judge_direct,
-    lay_out,
     make_direct_step,
     make_logps,
     mismatched_pairs,
@@ -203,8 +203,8 @@ def updates(setup: PreferenceSetup, state: PairState) -> Iterator[tuple[PairStat
     pairs, mismatched = setup.train
 
     def laid_out(rows: list[int]) -> DirectBatch:
-        other = None if mismatched is None else lay_out(mismatched.take(rows), setup.microbatch)
-        return DirectBatch(lay_out(pairs.take(rows), setup.microbatch), other)
+        other = None if mismatched is None else in_micro_batches(mismatched.take(rows), setup.microbatch)
+        return DirectBatch(in_micro_batches(pairs.take(rows), setup.microbatch), other)
 
     count = len(setup.data.train.margin)
     yield from make_updates(setup.config, setup.mesh, step, state, laid_out, pairs=count, steps=setup.steps)

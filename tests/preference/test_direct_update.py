@@ -17,8 +17,8 @@ from rljax.preference.direct_losses import BY_NAME
 from rljax.preference.direct_update import (
     DirectBatch,
     direct_pairs,
+    in_micro_batches,
     judge_direct,
-    lay_out,
     make_direct_step,
     make_logps,
     mismatched_pairs,
@@ -105,7 +105,9 @@ def updated(params, name, *, microbatch, mesh, steps=2):
     state = PairState(copied, optimizer.init(copied))
     places = policy_shardings(mesh, state, state.params, POLICY.partition)
     step = make_direct_step(POLICY, loss, optimizer, places, mesh)
-    batch = DirectBatch(lay_out(pairs, microbatch), lay_out(mismatched, microbatch) if loss.reference_point else None)
+    batch = DirectBatch(
+        in_micro_batches(pairs, microbatch), in_micro_batches(mismatched, microbatch) if loss.reference_point else None
+    )
     state, history = put(state, places), []
     for _ in range(steps):
         state, metrics = step(state, put_rows(mesh, batch, leading=1))
