@@ -1,4 +1,4 @@
-"""How strongly the policy is held to its reference, and when the reference moves."""
+"""The strength of the penalty towards the reference, and the reset of the reference."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whether the built-in engine can sample with a decoder that a person brought."""
+"""Checks of a user's decoder: the built-in engine must be able to sample with it."""
 
 from collections.abc import Callable
 from types import MappingProxyType

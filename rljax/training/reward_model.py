@@ -175,7 +175,7 @@ def header(setup: RewardSetup, params: Params) -> list[str]:
 
 
 def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:
-    """Say what came of it."""
+    """Describe the outcome in a few lines."""
     return [
         f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after.",
         f"Held-out scores: mean {after['score']:.3f}, deviation {after['score_deviation']:.3f}.",
