@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
+from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from rljax.models.axes import constrained, parameter_axes
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
-from rljax.models.policy import Params, insert_rows
+from rljax.models.policy import Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.models.transformer import Cache, Transformer
 from rljax.records import documented
@@ -26,15 +29,17 @@ class Model(NamedTuple):
 
     config: TransformerConfig
     """Configuration of the decoder."""
+    mesh: Mesh | None = None
+    """Devices that share rows and parameters; None: one device, or the compiler decides."""
 
     def module(self, params: Params) -> Transformer:
         """Put the parameters back into the Flax module."""
-        return nnx.merge(_graph(self.config), params)
+        return nnx.merge(_graph(self), params)
 
 
 @cache
-def _graph(config: TransformerConfig) -> nnx.GraphDef:
-    return nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))[0]
+def _graph(model: Model) -> nnx.GraphDef:
+    return nnx.split(nnx.eval_shape(lambda: Transformer(model.config, rngs=nnx.Rngs(0), mesh=model.mesh)))[0]
 
 
 def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
@@ -90,7 +95,6 @@ def score_tokens(
     temperature: float = 1.0,
     *,
     chunk: int | None = None,
-    parts: int = 1,
 ) -> Scores:
     """Log-probability and entropy of a batch's tokens under `softmax(logits / temperature)`.
 
@@ -100,7 +104,6 @@ def score_tokens(
         packed: the rows.
         temperature: positive; the sampling temperature.
         chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
-        parts: devices that share the rows.
 
     Returns:
         `Scores` over `[B, T]`; where the batch has no token, they are meaningless and must be masked.
@@ -109,7 +112,7 @@ def score_tokens(
     hidden = before_scored(hidden_states(model, params, packed.tokens, packed.positions, packed.segments), packed)
     chunk = default_chunk(model.config.vocab_size) if chunk is None else chunk
     tokens = scored_tokens(packed)
-    scores = token_scores(hidden, module.head_weight, tokens, temperature=temperature, chunk=chunk, parts=parts)
+    scores = token_scores(hidden, module.head_weight, tokens, temperature=temperature, chunk=chunk, mesh=model.mesh)
     return Scores(*(batched(part, packed) for part in scores))
 
 
@@ -126,6 +129,21 @@ class DecodeState(NamedTuple):
     """Tokens of each row so far."""
     slot: Int[Array, ""]
     """Slot of the next token."""
+
+
+def decode_weights(model: Model, params: Params) -> Params:
+    """Cast matrices to the precision that they are multiplied in, and gather them over the devices that share the width.
+
+    A decode reads all weights for each token: casting and gathering them once saves both for every token but the first.
+    """
+
+    def ready(path: KeyPath, leaf: Array) -> Array:
+        if leaf.ndim == 1:
+            return leaf  # norms compute in float32
+        names = tuple("features" if name == "width" else name for name in parameter_axes(path_names(path)))
+        return constrained(leaf.astype(model.config.compute_dtype), names, model.mesh)
+
+    return jax.tree_util.tree_map_with_path(ready, params)
 
 
 def begin_decode(

@@ -113,6 +113,11 @@ def insert_rows(state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree
     return jax.tree.map(replaced, state, fresh)
 
 
+def unchanged(params: Params) -> Params:
+    """Return the parameters: the `Decoder.weights` of most decoders."""
+    return params
+
+
 @documented
 class Decoder(NamedTuple):
     """What the built-in engine needs to sample from a model. All functions are traced, and have to be hashable."""
@@ -123,6 +128,9 @@ class Decoder(NamedTuple):
     """(params, token [B], state) -> (logits [B, V], state)."""
     insert: Insert = insert_rows
     """(state, fresh state, source [B]) -> state; the default serves states whose every array has the rows as its first axis."""
+    weights: Callable[[Params], Params] = unchanged
+    """params -> the params that the other functions get, once for all tokens of a call: cast to the precision that they compute
+    in, and placed for reading."""
 
 
 @documented
@@ -153,8 +161,9 @@ class Policy(NamedTuple):
     softmax(logits / temperature); differentiable in the parameters. The decoder has to give the same
     distributions."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
-    """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp") that its axes are sharded over. The path
-    holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments are sharded like their parameter."""
+    """(path of a parameter, its shape) -> a PartitionSpec: the mesh axes ("data", "fsdp", "tensor") that its axes are sharded over.
+    The path holds the names in the pytree, e.g. ("layers", "0", "kernel"). An optimiser's moments are sharded like their
+    parameter."""
     save: Callable[[HostParams, Path], None]
     """(params on the host, a folder that does not exist yet) -> None; makes the folder and writes the files that the model
     can be loaded from. `rljax.training.opening.export` calls it; checkpoints do not need it."""

@@ -10,7 +10,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.models.axes import TENSOR, constrained, row_shards
+
+LOGITS = ("rows", "tokens", "tokens", "vocab")
 
 LOGITS_AT_ONCE = 40_000_000
 """Logits that a device holds at once where nothing else is set: 160 MB."""
@@ -33,7 +38,7 @@ def token_scores(
     *,
     temperature: float = 1.0,
     chunk: int,
-    parts: int = 1,
+    mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
     """Log-probability of each token, and entropy of the distribution that it was drawn from.
 
@@ -49,18 +54,19 @@ def token_scores(
         tokens: ids in [0, V), `[R, K]`.
         temperature: τ, positive.
         chunk: tokens of a part whose logits exist at once.
-        parts: devices that share the rows, a divisor of R. Each adds up its own gradient of `head`; the sum over devices is taken
-            once.
+        mesh: devices that share the rows and the vocabulary. Each adds up its own gradient of `head`; the sum over devices is taken
+            once. None: one device.
 
     Returns:
         Log-probabilities and entropies, `[R, K]`, nats, float32; differentiable in `hidden` and `head`.
 
     Raises:
-        ValueError: `parts` does not divide R.
+        ValueError: the mesh does not divide the rows.
     """
     rows, length = tokens.shape
+    parts = 1 if mesh is None else row_shards(mesh)
     if rows % parts:
-        raise ValueError(f"parts must divide the {rows} rows, got {parts}")
+        raise ValueError(f"the {rows} rows must be a multiple of the {parts} devices that share them")
     columns = min(length, max(1, chunk * parts // rows))
     chunks = -(-length // columns)
     spare = chunks * columns - length
@@ -72,34 +78,53 @@ def token_scores(
     def joined(array: Float[Array, "chunks N A C"]) -> Float[Array, "R K"]:
         return jnp.moveaxis(array, 0, 2).reshape(rows, chunks * columns)[:, :length]
 
-    logp, entropy = _scores(chunked(hidden), head, chunked(tokens), temperature)
+    logp, entropy = _scores(chunked(hidden), head, chunked(tokens), temperature, mesh)
     return joined(logp), joined(entropy)
 
 
-def _log_softmax(hidden: Array, head: Array, temperature: float) -> Float[Array, "N A C V"]:
+def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N A C V"]:
     logits = jnp.einsum("NACD,VD->NACV", hidden, head, preferred_element_type=jnp.float32)
-    return jax.nn.log_softmax(logits / temperature, axis=-1)
+    return constrained(jax.nn.log_softmax(logits / temperature, axis=-1), LOGITS, mesh)
 
 
-def _plain_scores(hidden: Array, head: Array, tokens: Array, temperature: float) -> tuple[Array, Array]:
+def _weight(head: Array, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
+    """The head as all chunks read it: gathered once over the devices that share its width."""
+    return constrained(head.astype(dtype), ("vocab", "features"), mesh)
+
+
+def _is_token(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"]) -> Bool[Array, "N A C V"]:
+    return jax.lax.broadcasted_iota(tokens.dtype, logp.shape, logp.ndim - 1) == tokens[..., None]
+
+
+def _chosen(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"], mesh: Mesh | None) -> Float[Array, "N A C"]:
+    """Log-probability of each token. Where devices share the vocabulary, each looks in its own part."""
+    if mesh is None or mesh.shape[TENSOR] == 1:
+        return jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
+    return jnp.where(_is_token(logp, tokens), logp, 0.0).sum(-1)
+
+
+def _plain_scores(hidden: Array, head: Array, tokens: Array, temperature: float, mesh: Mesh | None) -> tuple[Array, Array]:
     """Scan over the leading axis of `hidden [chunks, N, A, C, D]` and `tokens [chunks, N, A, C]`."""
-    weight = head.astype(hidden.dtype)
+    weight = _weight(head, hidden.dtype, mesh)
 
     def score(_: None, chunk: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
         hidden, tokens = chunk
-        logp = _log_softmax(hidden, weight, temperature)
-        chosen = jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
-        return None, (chosen, -(jnp.exp(logp) * logp).sum(-1))
+        logp = _log_softmax(hidden, weight, temperature, mesh)
+        return None, (_chosen(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
 
     return jax.lax.scan(score, None, (hidden, tokens))[1]
 
 
-def _forward(hidden: Array, head: Array, tokens: Array, temperature: float) -> tuple[tuple[Array, Array], tuple]:
-    scores = _plain_scores(hidden, head, tokens, temperature)
+def _forward(
+    hidden: Array, head: Array, tokens: Array, temperature: float, mesh: Mesh | None
+) -> tuple[tuple[Array, Array], tuple]:
+    scores = _plain_scores(hidden, head, tokens, temperature, mesh)
     return scores, (hidden, head, tokens, scores[1])
 
 
-def _backward(temperature: float, residuals: tuple, gradient: tuple[Array, Array]) -> tuple[Array, Array, None]:
+def _backward(
+    temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
+) -> tuple[Array, Array, None]:
     """Compute the logits of each chunk anew.
 
     ::
@@ -107,24 +132,27 @@ def _backward(temperature: float, residuals: tuple, gradient: tuple[Array, Array
         dz_v = (g ([v = token] - π_v) - g_H π_v (log π_v + H)) / τ        g, g_H: gradients of logp and of H
     """
     hidden, head, tokens, entropy = residuals
-    weight = head.astype(hidden.dtype)
+    weight = _weight(head, hidden.dtype, mesh)
 
     def accumulate(total: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
         hidden, tokens, entropy, by_logp, by_entropy = chunk
-        logp = _log_softmax(hidden, weight, temperature)
-        is_token = jax.lax.broadcasted_iota(tokens.dtype, logp.shape, logp.ndim - 1) == tokens[..., None]
+        logp = _log_softmax(hidden, weight, temperature, mesh)
         pull = jnp.exp(logp) * (by_logp[..., None] + by_entropy[..., None] * (logp + entropy[..., None]))
-        by_logits = ((jnp.where(is_token, by_logp[..., None], 0.0) - pull) / temperature).astype(weight.dtype)
+        by_logits = ((jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature).astype(
+            weight.dtype
+        )
         by_head = jnp.einsum("NACV,NACD->NVD", by_logits, hidden, preferred_element_type=jnp.float32)
-        return total + by_head, jnp.einsum("NACV,VD->NACD", by_logits, weight)
+        return constrained(total + by_head, ("rows", "vocab", "features"), mesh), jnp.einsum(
+            "NACV,VD->NACD", by_logits, weight
+        )
 
     nothing = jnp.zeros((hidden.shape[1], *head.shape), jnp.float32)
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, entropy, *gradient))
     return by_hidden, by_head.sum(0).astype(head.dtype), None
 
 
-def _with_derivative() -> Callable[[Array, Array, Array, float], tuple[Array, Array]]:
-    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(3,))
+def _with_derivative() -> Callable[[Array, Array, Array, float, Mesh | None], tuple[Array, Array]]:
+    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(3, 4))
     scores.defvjp(_forward, _backward)
     return scores
 

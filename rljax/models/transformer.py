@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.nn.initializers import normal, ones
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.attention import attend, attend_within
+from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.records import documented
 
@@ -29,6 +31,13 @@ class LayerCache(NamedTuple):
 
 
 Cache = tuple[LayerCache, ...]
+
+RESIDUAL, CACHED, LOGITS = (
+    ("rows", "tokens", "features"),
+    ("rows", "kv_heads", "tokens", "head_dim"),
+    ("rows", "tokens", "vocab"),
+)
+"""Logical axes of the residual stream, of keys and values, and of logits."""
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
@@ -68,7 +77,7 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         width, heads, kv_heads, head_dim = config.width, config.heads, config.kv_heads, config.head_dim
         inner = normal(width**-0.5)
         outer = normal((heads * head_dim) ** -0.5 / (2 * config.layers) ** 0.5)
@@ -85,7 +94,7 @@ class Attention(nnx.Module):
         if config.qk_norm:
             self.query_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
             self.key_norm = RMSNorm(head_dim, config.norm_eps, rngs=rngs)
-        self.config = config
+        self.config, self.mesh = config, mesh
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         dtype = x.dtype
@@ -122,6 +131,7 @@ class Attention(nnx.Module):
         if cache is not None:
             keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=2)
             values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
+        keys, values = constrained(keys, CACHED, self.mesh), constrained(values, CACHED, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
             mixed = attend_within(grouped, keys, values, segments)
@@ -153,11 +163,12 @@ class SwiGLU(nnx.Module):
 class Layer(nnx.Module):
     """Attention, then SwiGLU, each on a normalised residual stream."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         self.attention_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
-        self.attention = Attention(config, rngs=rngs)
+        self.attention = Attention(config, rngs=rngs, mesh=mesh)
         self.feed_forward_norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         self.feed_forward = SwiGLU(config, rngs=rngs)
+        self.mesh = mesh
 
     def __call__(
         self,
@@ -169,20 +180,20 @@ class Layer(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], LayerCache]:
         """Return the new residual stream and this layer's keys and values."""
         mixed, cache = self.attention(self.attention_norm(x), positions, segments, cache, slot)
-        x = x + mixed
-        return x + self.feed_forward(self.feed_forward_norm(x)), cache
+        x = constrained(x + mixed, RESIDUAL, self.mesh)
+        return constrained(x + self.feed_forward(self.feed_forward_norm(x)), RESIDUAL, self.mesh), cache
 
 
 class Transformer(nnx.Module):
     """Maps token ids to last hidden states; the output head is applied separately, only where it is needed."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
-        self.layers = nnx.List([Layer(config, rngs=rngs) for _ in range(config.layers)])
+        self.layers = nnx.List([Layer(config, rngs=rngs, mesh=mesh) for _ in range(config.layers)])
         self.norm = RMSNorm(config.width, config.norm_eps, rngs=rngs)
         if not config.tied_head:
             self.head = nnx.Param(normal(config.width**-0.5)(rngs.params(), (config.vocab_size, config.width)))
-        self.config = config
+        self.config, self.mesh = config, mesh
 
     def __call__(
         self,
@@ -196,7 +207,7 @@ class Transformer(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Cache]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
         x = self.embedding[...][tokens]
-        x = (x if offset is None else x + offset).astype(self.config.compute_dtype)
+        x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
         caches = []
         for index, layer in enumerate(self.layers):
             run = nnx.remat(Layer.__call__) if self.config.remat and cache is None else Layer.__call__

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
+from rljax.models.axes import check_shape, parameter_spec
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, save_pretrained
 from rljax.models.language_model import (
@@ -17,27 +18,13 @@ from rljax.models.language_model import (
     abstract_params,
     advance_decode,
     begin_decode,
+    decode_weights,
     init_params,
     insert_prompts,
     score_tokens,
 )
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
 from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
-
-
-def largest_axis(path: tuple[str, ...], shape: tuple[int, ...], *, shards: int) -> PartitionSpec:
-    """Shard a parameter over "fsdp" along its largest axis that `shards` divides; replicate it if there is no such axis.
-
-    Example:
-        >>> tuple(largest_axis(("embedding",), (11, 16), shards=4)), tuple(largest_axis(("scale",), (3,), shards=2))
-        ((None, 'fsdp'), (None,))
-    """
-    del path
-    divisible = [axis for axis, size in enumerate(shape) if size % shards == 0 and size >= shards]
-    spec: list[str | None] = [None] * len(shape)
-    if divisible:
-        spec[max(divisible, key=lambda axis: shape[axis])] = "fsdp"
-    return PartitionSpec(*spec)
 
 
 def transformer_policy(
@@ -56,12 +43,16 @@ def transformer_policy(
         folder: Hugging Face folder of the initial parameters; None draws random ones.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        mesh: devices that share rows and parameters, with an axis "fsdp"; no array of first parameters is ever whole on one of
-            several. None: one device.
+        mesh: devices that share rows and parameters; no matrix of first parameters is ever whole on one of several. None: one
+            device.
         chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
+
+    Raises:
+        InputError: the mesh does not divide the transformer's axes.
     """
-    model = Model(config)
-    partition = partial(largest_axis, shards=1 if mesh is None else mesh.shape["fsdp"])
+    if mesh is not None:
+        check_shape(config, mesh)
+    model = Model(config, mesh)
 
     def init(key: PRNGKeyArray) -> Params:
         if folder is None:
@@ -74,10 +65,15 @@ def transformer_policy(
     return Policy(
         vocab_size=config.vocab_size,
         init=init,
-        score=partial(score_tokens, model, chunk=chunk, parts=1 if mesh is None else mesh.size),
-        partition=partition,
+        score=partial(score_tokens, model, chunk=chunk),
+        partition=parameter_spec,
         save=save,
-        decoder=Decoder(Bound(begin_decode, model), Bound(advance_decode, model), Bound(insert_prompts, model)),
+        decoder=Decoder(
+            Bound(begin_decode, model),
+            Bound(advance_decode, model),
+            Bound(insert_prompts, model),
+            Bound(decode_weights, model),
+        ),
         value_function=lambda size, surprisal: value_function(
             value_model(model, size, surprisal=surprisal), bos=bos, eos=eos
         ),
@@ -88,7 +84,7 @@ def parameter_shardings(config: TransformerConfig, mesh: Mesh) -> PyTree[NamedSh
     """Where each parameter lies."""
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(mesh, largest_axis(path_names(path), leaf.shape, shards=mesh.shape["fsdp"]))
+        return NamedSharding(mesh, parameter_spec(path_names(path), leaf.shape))
 
     return jax.tree_util.tree_map_with_path(place, abstract_params(config))
 

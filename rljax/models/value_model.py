@@ -43,7 +43,7 @@ class ValueModel(NamedTuple):
 
 def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueModel:
     """Describe a critic with the policy's shape, without its output head."""
-    return ValueModel(Model(replace(policy.config, tied_head=True)), size, surprisal)
+    return ValueModel(policy._replace(config=replace(policy.config, tied_head=True)), size, surprisal)
 
 
 def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | None = None) -> Params:

@@ -1,5 +1,6 @@
 """Floor 3: the device mesh, and the processes whose devices make it up."""
 
+from rljax.models.axes import row_shards
 from rljax.parallel.hosts import agree, any_host, divide, fetch, is_first, of_first, on_first, together
 from rljax.parallel.mesh import (
     Partition,
@@ -33,6 +34,7 @@ __all__ = [
     "put_rows",
     "replicated",
     "row_sharding",
+    "row_shards",
     "shardings",
     "together",
 ]

@@ -1,7 +1,8 @@
 """The device mesh, and the rules that place parameters and rows on it.
 
-The mesh has two axes. Rows of a batch are sharded over both; parameters and optimiser moments are sharded over `fsdp` and
-replicated over `data`. One device is a 1 x 1 mesh and takes the same code path. The devices may belong to several processes.
+The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. A policy says which axes of
+a parameter lie over `fsdp` and `tensor`; optimiser moments lie like their parameter. One device is a 1 x 1 x 1 mesh and takes
+the same code path. The devices may belong to several processes.
 """
 
 import math
@@ -15,56 +16,62 @@ from jax.tree_util import KeyPath, tree_leaves_with_path
 from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
+from rljax.models.axes import DATA, FSDP, TENSOR, row_shards
 from rljax.models.policy import path_names
-
-DATA, FSDP = "data", "fsdp"
 
 
 def make_mesh(
     replicas: int | None,
     fsdp: int,
+    tensor: int = 1,
+    *,
     devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
 ) -> Mesh:
-    """Arrange devices as a `data x fsdp` mesh: copies of the parameters x devices that share one copy.
+    """Arrange devices as a `data x fsdp x tensor` mesh, neighbours in the network side by side.
 
     Args:
         replicas: copies of the parameters; None uses all devices.
-        fsdp: devices that share one copy.
+        fsdp: parts that the parameters of one copy are cut into, and rows too.
+        tensor: parts that heads, hidden features and vocabulary of one copy are cut into.
         devices: the devices to use; by default those of all processes.
 
     Raises:
         InputError: the mesh needs more devices than there are, does not divide them, or leaves a process without any.
     """
     available = jax.devices() if devices is None else devices
-    if fsdp < 1 or (replicas is not None and replicas < 1):
-        raise InputError(f"The mesh replicas={replicas} x fsdp={fsdp} has an axis below 1; give positive numbers.")
+    shape = f"replicas={replicas} x fsdp={fsdp} x tensor={tensor}"
+    if min(fsdp, tensor, 1 if replicas is None else replicas) < 1:
+        raise InputError(f"The mesh {shape} has an axis below 1; give positive numbers.")
+    copy = fsdp * tensor
     if replicas is None:
-        if len(available) % fsdp:
+        if len(available) % copy:
             raise InputError(
-                f"fsdp={fsdp} does not divide the {len(available)} devices; choose a divisor, or set replicas too."
+                f"fsdp={fsdp} x tensor={tensor} does not divide the {len(available)} devices; choose a divisor, or set "
+                "replicas too."
             )
-        replicas = len(available) // fsdp
-    if replicas * fsdp > len(available):
+        replicas = len(available) // copy
+    if replicas * copy > len(available):
         raise InputError(
-            f"The mesh replicas={replicas} x fsdp={fsdp} needs {replicas * fsdp} devices, but there are {len(available)}; "
+            f"The mesh {shape} needs {replicas * copy} devices, but there are {len(available)}; "
             f"choose axes whose product is at most {len(available)}."
         )
-    mesh_devices = available[: replicas * fsdp]
+    mesh_devices = available[: replicas * copy]
     idle = {device.process_index for device in available} - {device.process_index for device in mesh_devices}
     if idle:
         raise InputError(
-            f"The mesh replicas={replicas} x fsdp={fsdp} has no device of host {min(idle)}; choose axes whose product is "
-            f"{len(available)}, or run on fewer hosts."
+            f"The mesh {shape} has no device of host {min(idle)}; choose axes whose product is {len(available)}, or run on "
+            "fewer hosts."
         )
-    grid = np.asarray(mesh_devices).reshape(replicas, fsdp)
-    return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
+    axes = (DATA, FSDP, TENSOR)
+    return jax.make_mesh((replicas, fsdp, tensor), axes, axis_types=(AxisType.Auto,) * 3, devices=mesh_devices)
 
 
 def check_rows(mesh: Mesh, **rows: int) -> None:
-    """Refuse a number of rows that the mesh's devices cannot share equally."""
+    """Refuse a number of rows that the mesh cannot share equally."""
+    parts = row_shards(mesh)
     for name, count in rows.items():
-        if count % mesh.size:
-            raise InputError(f"{name} is {count} rows, which {mesh.size} devices cannot share equally; choose a multiple.")
+        if count % parts:
+            raise InputError(f"{name} is {count} rows, which {parts} devices cannot share equally; choose a multiple.")
 
 
 Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
@@ -151,7 +158,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def row_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Sharding of rows over all devices; the `leading` axes before them are not sharded."""
+    """Sharding of rows over `data` and `fsdp`; the `leading` axes before them are not sharded."""
     return NamedSharding(mesh, PartitionSpec(*([None] * leading), (DATA, FSDP)))
 
 
@@ -171,5 +178,5 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
 
 
 def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
-    """Place host arrays on the mesh, with their rows sharded over all devices."""
+    """Place host arrays on the mesh, with their rows sharded over `data` and `fsdp`."""
     return put(tree, row_sharding(mesh, leading))

@@ -81,7 +81,9 @@ class PairConfig:
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
     """Copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Devices that share the parameters of one copy."""
+    """Devices that share the parameters of one copy, each with rows of its own."""
+    tensor: int = 1
+    """Devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
 
     # --- output and display
     output: str | None = None
@@ -125,7 +127,7 @@ class PairConfig:
 
 _AT_LEAST_ONE = (
     *("layers", "width", "heads", "kv_heads", "hidden", "heldout_pairs", "max_tokens"),
-    *("epochs", "steps", "batch", "microbatch_pairs", "replicas", "fsdp"),
+    *("epochs", "steps", "batch", "microbatch_pairs", "replicas", "fsdp", "tensor"),
 )
 
 

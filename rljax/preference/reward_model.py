@@ -25,7 +25,7 @@ from rljax.models import Model, Params
 from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.value_model import ValueModel, load_value_model, save_value_model
-from rljax.parallel import agree, fetch, put, put_rows, shardings
+from rljax.parallel import agree, fetch, put, put_rows, row_shards, shardings
 from rljax.preference.note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
 from rljax.records import documented
 from rljax.rewards.failure import Failed
@@ -123,7 +123,7 @@ def make_score(
     Returns:
         `(params, token lists) -> scores`, in their order.
     """
-    rows = -(-rows // mesh.size) * mesh.size
+    rows = -(-rows // row_shards(mesh)) * row_shards(mesh)
     compiled = jax.jit(partial(score_sequences, model))
 
     def score(params: Params, sequences: Sequence[Sequence[int]]) -> Float32[np.ndarray, "N"]:

@@ -11,7 +11,9 @@ from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.text import one_line
 
-_RETURNS = MappingProxyType({"begin": "logits and a state", "advance": "logits and a state", "insert": "a state"})
+_RETURNS = MappingProxyType(
+    {"begin": "logits and a state", "advance": "logits and a state", "insert": "a state", "weights": "parameters"}
+)
 
 
 def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: int, prompt_length: int, budget: int) -> None:
@@ -34,6 +36,7 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
         shape = (rows, prompt_length)
         return jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape, np.bool_)
 
+    _, params = _traced("weights", lambda params: (None, decoder.weights(params)), params)
     token = jax.ShapeDtypeStruct((rows,), np.int32)
     logits, state = _traced("begin", begin, params, *prompts(rows))
     _check_logits("begin", logits, (rows, vocab_size))

@@ -11,10 +11,20 @@ from jaxtyping import Int, PRNGKeyArray, UInt32, UInt64
 
 from rljax.data.prompts import left_pad
 from rljax.models import Decoder, Params
-from rljax.parallel import fetch, put_rows, row_sharding
+from rljax.parallel import fetch, put_rows, row_sharding, row_shards
 from rljax.records import documented
 from rljax.rollout.request import Request, Response, Sampling
-from rljax.rollout.sampling import Draws, Prompts, Rows, Samples, decode, empty_rows, fill_rows, read_prompts
+from rljax.rollout.sampling import (
+    Draws,
+    Prompts,
+    Rows,
+    Samples,
+    decode,
+    decode_weights,
+    empty_rows,
+    fill_rows,
+    read_prompts,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class DecodingEngine:
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw a response to each request; requests that differ in their budgets alone are decoded together."""
+        params = decode_weights(self.decoder, params)
         responses: dict[int, Response] = {}
         kinds = [request.sampling._replace(max_tokens=0) for request in requests]
         for kind in dict.fromkeys(kinds):
@@ -50,7 +61,7 @@ class DecodingEngine:
         """Responses to requests that are drawn in the same manner."""
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget)
-        slots = compiled_rows(min(len(requests), self.slots), self.mesh.size)
+        slots = compiled_rows(min(len(requests), self.slots), row_shards(self.mesh))
         length = padded_length(requests, self.prompt_length)
         place = row_sharding(self.mesh)
         rows = empty_rows(self.decoder, params, rows=slots, length=length, budget=budget, place=place)
@@ -62,7 +73,7 @@ class DecodingEngine:
             responses.update(_finished(rows, holder, requests))
             return rows
 
-        for block in blocks_of(requests, slots, self.mesh.size):
+        for block in blocks_of(requests, slots, row_shards(self.mesh)):
             prompts = self._read(params, requests, block, length, budget)
             waiting = block.waiting
             while waiting:

@@ -98,6 +98,12 @@ def draw(
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
 
+@partial(jax.jit, static_argnames=("decoder",))
+def decode_weights(decoder: Decoder, params: Params) -> Params:
+    """Make the parameters ready for reading by all tokens of a call."""
+    return decoder.weights(params)
+
+
 @partial(jax.jit, static_argnames=("decoder", "budget"))
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm
@@ -101,7 +102,9 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
         )
 
 
-def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Policy, *, bos: int | None, eos: int) -> Critic | None:
+def make_critic(
+    algorithm: Algorithm, config: TrainConfig, policy: Policy, mesh: Mesh, *, bos: int | None, eos: int
+) -> Critic | None:
     """Build the critic. If it comes from a folder, its parameters are read into host memory now, and placed by `init`.
 
     Raises:
@@ -132,6 +135,7 @@ def make_critic(algorithm: Algorithm, config: TrainConfig, policy: Policy, *, bo
         compute_dtype=config.model.dtype,
         remat=config.model.remat,
     )
+    model = model._replace(trunk=model.trunk._replace(mesh=mesh))
     host = jax.device_get(params)
     init = lambda key, policy_params: jax.tree.map(jax.numpy.asarray, host)  # noqa: E731
     return critic(value_function(model, bos=bos, eos=eos, init=init), loaded=True)

@@ -19,7 +19,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.ops.unpublished.reward_history import empty_history
-from rljax.parallel import agree, is_first, of_first, on_first, together
+from rljax.parallel import agree, is_first, of_first, on_first, row_shards, together
 from rljax.records import documented, required
 from rljax.rollout import DecodingEngine, Engine, Environment
 from rljax.rollout.decoder_check import check_decoder
@@ -177,7 +177,7 @@ def first_state(setup: Setup) -> TrainState:
         InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
     """
     params = together(lambda: first_params(setup))
-    policy, rows, budget = setup.policy, setup.mesh.size, setup.config.sampling.max_response_tokens
+    policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
     check_policy(policy, params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
     engine = setup.train.engine
     if isinstance(engine, DecodingEngine):

@@ -110,8 +110,9 @@ def is_run(target: str | Path) -> bool:
 def fitted(devices: DevicesConfig) -> DevicesConfig:
     """Reduce the mesh of a run to one that these devices can form and that divides the run's rows as well."""
     fsdp = math.gcd(devices.fsdp, jax.device_count())
-    replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // fsdp)
-    return DevicesConfig(replicas, fsdp)
+    tensor = math.gcd(devices.tensor, jax.device_count() // fsdp)
+    replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // (fsdp * tensor))
+    return DevicesConfig(replicas, fsdp, tensor)
 
 
 def load(
@@ -177,7 +178,7 @@ def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list
 
 def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolder | None, which: str) -> OpenPolicy:
     """Put model, problems and parameters together."""
-    mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
+    mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
     prompts = encoded(config, problems.heldout, tokenizer)
@@ -221,7 +222,7 @@ def export(
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fitted(config.devices)
-    mesh = make_mesh(devices.replicas, devices.fsdp)
+    mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     policy = make_policy(config.model, make_tokenizer(config), mesh) if policy is None else policy
     policy.save(fetch(_parameters(config, policy, mesh, run, which)), folder)
     return folder

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
 from rljax.models.value_model import HEAD
-from rljax.parallel import fetch, make_mesh, policy_shardings, put
+from rljax.parallel import fetch, make_mesh, policy_shardings, put, row_shards
 from rljax.preference.direct_losses import BY_NAME, DirectLoss, check_loss
 from rljax.preference.direct_update import (
     DirectBatch,
@@ -149,13 +149,13 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         InputError: settings or data cannot work; the message says what to change.
     """
     loss = make_loss(config)
-    mesh = make_mesh(config.replicas, config.fsdp)
+    mesh = make_mesh(config.replicas, config.fsdp, config.tensor)
     check_sizes(config, mesh)
     train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
     policy, tokenizer = make_language_model(config, mesh)
     data = encode_split(config, tokenizer, chat=config.chat, pairs=(train, heldout), warnings=warnings)
     train_pairs, heldout_pairs = (direct_pairs(part, tokenizer.pad_token_id) for part in (data.train, data.heldout))
-    microbatch = microbatch_of(config, mesh.size, max(map(_row_length, (train_pairs, heldout_pairs))))
+    microbatch = microbatch_of(config, row_shards(mesh), max(map(_row_length, (train_pairs, heldout_pairs))))
     params = policy.init(jax.random.key(config.seed))
     steps = steps_of(config, len(data.train.margin))
     state = PairState(params, make_optimizer(config, steps)[0].init(params))

@@ -22,7 +22,7 @@ from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
-from rljax.parallel import check_rows, make_mesh
+from rljax.parallel import check_rows, make_mesh, row_shards
 from rljax.preference.note import folder_tokenizer
 from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
@@ -75,7 +75,7 @@ class Setup(NamedTuple):
         Responses share rows, so there are fewer rows than responses, and micro-batches without a row cost nothing. Small ones
         therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
         """
-        slots, devices = self.prompt_length + self.config.sampling.max_response_tokens, self.mesh.size
+        slots, devices = self.prompt_length + self.config.sampling.max_response_tokens, row_shards(self.mesh)
         most = self.config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
         small = max(-(-responses // 32), -(-1024 // slots))
         return max(min(most, small) // devices, 1) * devices
@@ -211,7 +211,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         InputError: something cannot work; the message says what to change.
     """
     check_parts(seams)
-    mesh = make_mesh(config.devices.replicas, config.devices.fsdp)
+    mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     algorithm = corrected(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
@@ -234,7 +234,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         mesh=mesh,
         policy=policy,
         optimizer=policy_optimizer(config) if seams.optimizer is None else seams.optimizer,
-        critic=make_critic(algorithm, config, policy, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
+        critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
         train=replace(worker, judge=worker.judge._replace(step_reward=step_reward)),

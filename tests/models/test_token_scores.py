@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from rljax.models.token_scores import token_scores
+from rljax.parallel import make_mesh
 
 ROWS, LENGTH, WIDTH, VOCAB = 4, 7, 5, 11
 RANDOM = np.random.default_rng(0)
 HIDDEN = RANDOM.normal(size=(ROWS, LENGTH, WIDTH)).astype(np.float32)
 HEAD = RANDOM.normal(size=(VOCAB, WIDTH)).astype(np.float32)
+MESHES = {1: None, 2: make_mesh(1, 2), 4: make_mesh(2, 2)}
 TOKENS = RANDOM.integers(0, VOCAB, (ROWS, LENGTH)).astype(np.int32)
 
 
@@ -29,7 +31,9 @@ def by_loops(temperature):
 
 @pytest.mark.parametrize(("chunk", "parts"), [(1, 1), (3, 1), (8, 2), (100, 1), (5, 4), (28, 4)])
 def test_scores_are_those_of_the_whole_softmax(chunk, parts):
-    actual = token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), temperature=0.7, chunk=chunk, parts=parts)
+    actual = token_scores(
+        jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), temperature=0.7, chunk=chunk, mesh=MESHES[parts]
+    )
     chex.assert_trees_all_close(actual, by_loops(0.7), rtol=1e-5, atol=1e-5)
 
 
@@ -43,7 +47,7 @@ def test_the_gradient_is_that_of_the_whole_softmax(chunk, parts):
         return (weights[0] * chosen - weights[1] * (jnp.exp(logp) * logp).sum(-1)).sum()
 
     def in_chunks(hidden, head):
-        logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), temperature=0.7, chunk=chunk, parts=parts)
+        logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), temperature=0.7, chunk=chunk, mesh=MESHES[parts])
         return (weights[0] * logp + weights[1] * entropy).sum()
 
     expected = jax.grad(whole, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD))
@@ -77,6 +81,6 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
     assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
 
 
-def test_parts_that_do_not_divide_the_rows_are_refused():
-    with pytest.raises(ValueError, match="parts must divide the 4 rows, got 3"):
-        token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), chunk=4, parts=3)
+def test_a_mesh_that_does_not_divide_the_rows_is_refused():
+    with pytest.raises(ValueError, match="the 4 rows must be a multiple of the 3 devices"):
+        token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), chunk=4, mesh=make_mesh(3, 1))

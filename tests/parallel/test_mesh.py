@@ -10,8 +10,12 @@ from rljax.parallel import check_rows, make_mesh, put_rows, shardings
 
 
 def test_all_devices_are_used_by_default():
-    assert dict(make_mesh(None, 1).shape) == {"data": 8, "fsdp": 1}
-    assert dict(make_mesh(None, 4).shape) == {"data": 2, "fsdp": 4}
+    assert dict(make_mesh(None, 1).shape) == {"data": 8, "fsdp": 1, "tensor": 1}
+    assert dict(make_mesh(None, 4).shape) == {"data": 2, "fsdp": 4, "tensor": 1}
+
+
+def test_a_mesh_has_an_axis_for_tensors():
+    assert dict(make_mesh(None, 2, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
 
 
 def test_a_smaller_mesh_takes_the_first_devices():
@@ -19,21 +23,25 @@ def test_a_smaller_mesh_takes_the_first_devices():
 
 
 @pytest.mark.parametrize(
-    ("replicas", "fsdp", "message"),
+    ("axes", "message"),
     [
-        (3, 4, "replicas=3 x fsdp=4 needs 12 devices, but there are 8"),
-        (None, 3, "fsdp=3 does not divide the 8 devices"),
-        (0, 1, "has an axis below 1"),
-        (1, 0, "has an axis below 1"),
+        ((3, 4), "replicas=3 x fsdp=4 x tensor=1 needs 12 devices, but there are 8"),
+        ((2, 2, 4), "replicas=2 x fsdp=2 x tensor=4 needs 16 devices"),
+        ((None, 3), "fsdp=3 x tensor=1 does not divide the 8 devices"),
+        ((None, 2, 3), "fsdp=2 x tensor=3 does not divide the 8 devices"),
+        ((0, 1), "has an axis below 1"),
+        ((1, 0), "has an axis below 1"),
+        ((1, 1, 0), "has an axis below 1"),
     ],
 )
-def test_meshes_that_do_not_fit_are_refused(replicas, fsdp, message):
+def test_meshes_that_do_not_fit_are_refused(axes, message):
     with pytest.raises(InputError, match=message):
-        make_mesh(replicas, fsdp)
+        make_mesh(*axes)
 
 
 def test_rows_that_cannot_be_shared_are_refused():
     check_rows(make_mesh(None, 1), rows=16)
+    check_rows(make_mesh(None, 1, 4), rows=2)
     with pytest.raises(InputError, match="rows is 12 rows, which 8 devices cannot share equally"):
         check_rows(make_mesh(None, 1), rows=12)
 
@@ -54,3 +62,10 @@ def test_rows_are_spread_over_every_device():
     assert {shard.data.shape for shard in rows.addressable_shards} == {(2, 3)}
     parts = put_rows(make_mesh(2, 4), jnp.zeros((5, 16, 3)), leading=1)
     assert {shard.data.shape for shard in parts.addressable_shards} == {(5, 2, 3)}
+
+
+def test_devices_of_one_tensor_axis_have_the_same_rows():
+    rows = put_rows(make_mesh(2, 2, 2), jnp.arange(8))
+    assert [shard.data.tolist() for shard in rows.addressable_shards] == [[0, 1]] * 2 + [[2, 3]] * 2 + [[4, 5]] * 2 + [
+        [6, 7]
+    ] * 2

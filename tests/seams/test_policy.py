@@ -224,9 +224,9 @@ def refused(tmp_path, match, **parts):
     ("partition", "message"),
     [
         (
-            lambda path, shape: PartitionSpec("tensor"),
-            r"^policy.partition: the parameter .* of shape \[.*\] must be sharded over axes of the mesh \(data=2, fsdp=4\) that "
-            r"divide it; got P.*\('tensor',\)",
+            lambda path, shape: PartitionSpec("heads"),
+            r"^policy.partition: the parameter .* of shape \[.*\] must be sharded over axes of the mesh "
+            r"\(data=2, fsdp=4, tensor=1\) that divide it; got P.*\('heads',\)",
         ),
         (
             lambda path, shape: PartitionSpec("fsdp") if shape == (18,) else PartitionSpec(),
@@ -346,7 +346,7 @@ def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
 def test_a_policy_is_six_functions_at_most():
     """No field beyond those that a stranger is told of."""
     assert Policy._fields == ("vocab_size", "init", "score", "partition", "save", "decoder", "value_function")
-    assert Decoder._fields == ("begin", "advance", "insert")
+    assert Decoder._fields == ("begin", "advance", "insert", "weights")
     assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None

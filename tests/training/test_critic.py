@@ -284,7 +284,9 @@ def taught(request):
     )
     algorithm = BY_NAME["ppo"]()
     built_in = transformer_policy(config, eos=1)
-    critic = make_critic(algorithm, TINY.replace(critic_surprisal=request.param), built_in, bos=None, eos=1)
+    critic = make_critic(
+        algorithm, TINY.replace(critic_surprisal=request.param), built_in, make_mesh(1, 1), bos=None, eos=1
+    )
     optimizer = optax.sgd(0.1)
     batch = jax.device_get(prepare(algorithm, rollout))
     logp = -3 * rng.random((16, 5)).astype(np.float32)
@@ -302,7 +304,7 @@ def taught(request):
     return update
 
 
-@pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1))])
+@pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1)), (8, (2, 2, 2))])
 def test_micro_batches_and_meshes_change_nothing(taught, microbatch, mesh):
     whole, cut = taught(16, make_mesh(1, 1)), taught(microbatch, make_mesh(*mesh))
     chex.assert_trees_all_close(cut, whole, rtol=1e-7, atol=2e-5)

@@ -52,7 +52,8 @@ def placed(mesh, **options):
 def updated(data, *, microbatch, mesh, steps=1):
     """Parameters and metrics after updates on the same data."""
     state = placed(mesh)
-    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
+    score = make_score(transformer_policy(CONFIG, eos=1, mesh=mesh), 1.0)
+    step = make_policy_step(BY_NAME["grpo"](beta=0.0), score, OPTIMIZER, state, mesh)
     sequences, batch = data
     layout = lay_out(sequences, batch.mask, rows=microbatch)
     history = []
@@ -77,7 +78,7 @@ def test_micro_batches_add_up_to_the_whole(data, single):
     assert_same(updated(data, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
 
 
-@pytest.mark.parametrize(("axes", "rows"), [((8, 1), 16), ((2, 4), 8), ((1, 8), 16)])
+@pytest.mark.parametrize(("axes", "rows"), [((8, 1), 16), ((2, 4), 8), ((1, 8), 16), ((2, 2, 2), 8), ((1, 1, 2), 16)])
 def test_eight_devices_give_the_losses_of_one(data, single, axes, rows):
     assert_same(updated(data, microbatch=rows, mesh=make_mesh(*axes), steps=3), single)
 
@@ -90,14 +91,15 @@ def test_the_objective_rises(data, single):
 
 
 def test_the_state_lives_where_the_mesh_wants_it(data):
-    mesh = make_mesh(2, 4)
+    """The gate is [width, hidden]: the width over fsdp, hidden features over tensor."""
+    mesh = make_mesh(2, 2, 2)
     state = placed(mesh, with_reference=True)
     step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, mesh)
     sequences, batch = data
     layout = lay_out(sequences, batch.mask, rows=16)
     after, _ = step(state, *put_layout(mesh, layout, batch))
     matrix = after.params["layers"][0]["feed_forward"]["gate"]
-    assert {shard.data.shape for shard in matrix.addressable_shards} == {(16, 8)}
+    assert {shard.data.shape for shard in matrix.addressable_shards} == {(8, 16)}
     assert after.reference["embedding"].sharding == after.params["embedding"].sharding
     moment = after.opt_state[0].mu["layers"][0]["feed_forward"]["gate"]
     assert moment.sharding == matrix.sharding, "a moment lies where its parameter lies"

@@ -56,8 +56,10 @@ class DevicesConfig:
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
     """Number of copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Number of devices that share the parameters of one copy."""
+    """Number of devices that share the parameters of one copy, each with rows of its own."""
+    tensor: int = 1
+    """Number of devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
-        check_at_least(1, self, ["replicas", "fsdp"])
+        check_at_least(1, self, ["replicas", "fsdp", "tensor"])

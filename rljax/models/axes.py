@@ -1,0 +1,120 @@
+"""Logical axes of the transformer's arrays, and the axes of the device mesh that they are sharded over.
+
+The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are shared by `data` and `fsdp`. A parameter is sharded over `fsdp` along
+the width of the residual stream, and over `tensor` along heads, hidden features or vocabulary; `data` holds copies. The residual
+stream keeps its whole width, so a layer's parameters are gathered over `fsdp` when the layer is computed.
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from rljax.errors import InputError
+from rljax.models.config import TransformerConfig
+
+Tree = TypeVar("Tree", bound=PyTree)
+
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+
+MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
+    {
+        "rows": (DATA, FSDP),
+        "tokens": None,
+        "features": None,
+        "width": FSDP,
+        "vocab": TENSOR,
+        "heads": TENSOR,
+        "kv_heads": TENSOR,
+        "hidden": TENSOR,
+        "head_dim": None,
+    }
+)
+"""Logical axis -> mesh axes. `width` is the residual stream's axis of a parameter, `features` that of an activation."""
+
+PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "embedding": ("vocab", "width"),
+        "head": ("vocab", "width"),
+        "query": ("width", "heads", "head_dim"),
+        "key": ("width", "kv_heads", "head_dim"),
+        "value": ("width", "kv_heads", "head_dim"),
+        "output": ("heads", "head_dim", "width"),
+        "query_bias": ("heads", "head_dim"),
+        "key_bias": ("kv_heads", "head_dim"),
+        "value_bias": ("kv_heads", "head_dim"),
+        "output_bias": ("width",),
+        "gate": ("width", "hidden"),
+        "up": ("width", "hidden"),
+        "down": ("hidden", "width"),
+        "norm": ("width",),
+        "attention_norm": ("width",),
+        "feed_forward_norm": ("width",),
+        "query_norm": ("head_dim",),
+        "key_norm": ("head_dim",),
+    }
+)
+"""Parameter, or the norm that a scale belongs to -> its logical axes."""
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Number of parts that rows are cut into."""
+    return mesh.shape[DATA] * mesh.shape[FSDP]
+
+
+def spec_of(names: tuple[str, ...]) -> PartitionSpec:
+    """Mesh axes of an array with these logical axes.
+
+    Example:
+        >>> tuple(spec_of(("width", "heads", "head_dim")))
+        ('fsdp', 'tensor', None)
+    """
+    return PartitionSpec(*(MESH_AXES[name] for name in names))
+
+
+def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Logical axes of one of the transformer's parameters."""
+    return PARAMETERS[path[-2] if path[-1] == "scale" else path[-1]]
+
+
+def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    """Mesh axes of one of the transformer's parameters.
+
+    Example:
+        >>> tuple(parameter_spec(("layers", "0", "feed_forward", "down"), (256, 96)))
+        ('tensor', 'fsdp')
+    """
+    del shape
+    return spec_of(parameter_axes(path))
+
+
+def constrained(array: Tree, names: tuple[str, ...], mesh: Mesh | None) -> Tree:
+    """Tell the compiler where an activation lies; without a mesh of several devices nothing is to be told."""
+    if mesh is None or mesh.size == 1:
+        return array
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec_of(names)))
+
+
+def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
+    """Refuse a mesh whose axes do not divide the transformer's.
+
+    Raises:
+        InputError: the message names the first axis that cannot be shared.
+    """
+    sizes = {
+        "width": config.width,
+        "vocab": config.vocab_size,
+        "heads": config.heads,
+        "kv_heads": config.kv_heads,
+        "hidden": config.hidden,
+    }
+    for name, size in sizes.items():
+        axis = MESH_AXES[name]
+        shards = mesh.shape[axis]
+        if size % shards:
+            most = math.gcd(*(other for key, other in sizes.items() if MESH_AXES[key] == axis))
+            raise InputError(f"{axis}={shards} cannot share the model's {name}={size} equally; choose a divisor of {most}.")
