@@ -1,5 +1,7 @@
 """Updates of a direct loss: responses scored token by token, the same whatever the micro-batches and the mesh."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,15 +42,19 @@ def params():
     return POLICY.init(jax.random.key(0))
 
 
+LOGITS = jax.jit(partial(logits, Model(SHAPE)))
+
+
 def logp_by_hand(params, prompt, response):
-    """Sum of the response tokens' log-probabilities, from the logits of the sequence alone."""
-    tokens = jnp.array([[*prompt, *response]])
-    places = jnp.arange(tokens.shape[1])[None]
-    scores = np.asarray(logits(Model(SHAPE), params, tokens, places, jnp.ones_like(tokens)), np.float64)[0]
+    """Sum of the response tokens' log-probabilities, from the logits of the sequence alone, in a row of 16 slots."""
+    sequence = [*prompt, *response]
+    tokens = np.zeros((1, 16), np.int32)
+    tokens[0, : len(sequence)] = sequence
+    scores = LOGITS(params, tokens, np.arange(16)[None], (np.arange(16) < len(sequence)).astype(np.int32)[None])
     total = 0.0
-    for at in range(len(prompt), tokens.shape[1]):
-        row = scores[at - 1]
-        total += row[int(tokens[0, at])] - np.log(np.exp(row - row.max()).sum()) - row.max()
+    for at in range(len(prompt), len(sequence)):
+        row = np.asarray(scores, np.float64)[0, at - 1]
+        total += row[sequence[at]] - np.log(np.exp(row - row.max()).sum()) - row.max()
     return total
 
 
