@@ -1,8 +1,9 @@
 """Which algorithm grew out of which: every record beside the earlier records that it differs least from.
 
 The parent of an algorithm is computed, not declared: of all algorithms with an older paper, the one with the same function in the
-most slots; among equals, one of the same paper, else the oldest. A paper may name another ancestor. Numbers do not count, nor do
-terms of the loss, which a coefficient of 0 leaves out; they are listed among the changes. Papers are ordered by the first arXiv id
+most slots; among equals, one of the same paper, else the oldest. An algorithm that learns from a teacher is no parent of one that
+learns from rewards. A paper may name another ancestor. Numbers do not count, nor do terms of the loss, which a coefficient of 0
+leaves out; they are listed among the changes. Papers are ordered by the first arXiv id
 in the algorithm's documentation. The hybrids of the design document, which has no date, come last.
 """
 
@@ -16,6 +17,7 @@ from rljax.book.slots import SIZES, Filling, fillings
 from rljax.records import documented
 
 UNDATED = "no paper"
+TEACHER = "teacher_advantage"
 NOTHING = Filling("nothing", "")
 
 
@@ -109,7 +111,14 @@ def genealogy() -> tuple[Descent, ...]:
     for place, name in enumerate(order[1:], 1):
         ways = {other: changes(held[other], held[name]) for other in order[:place]}
         # `min` takes the first of equals, which is the oldest.
-        parent = min(ways, key=lambda other: (_other_functions(ways[other]), papers[other] != papers[name]))
+        parent = min(
+            ways,
+            key=lambda other: (
+                (TEACHER in held[other]) != (TEACHER in held[name]),
+                _other_functions(ways[other]),
+                papers[other] != papers[name],
+            ),
+        )
         found.append(Descent(name, papers[name], parent, ways[parent]))
     return tuple(found)
 

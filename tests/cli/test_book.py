@@ -8,6 +8,7 @@ import pytest
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.equations import equations
+from rljax.book.errata import Evidence, errata
 from rljax.book.search import search
 from rljax.book.slots import table
 from rljax.cli import main
@@ -190,11 +191,22 @@ def test_what_cannot_be_printed_together_is_refused(arguments, capsys, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_errata_are_recomputed(capsys):
-    assert "Theorem 3.1" in printed(capsys, "errata")
-    rows = json.loads(printed(capsys, "errata", "--json"))
-    assert rows[0]["number"] == "1"
-    assert all(row["evidence"] is None or row["evidence"]["holds"] for row in rows)
+@pytest.mark.parametrize("holds", [True, False])
+def test_errata_and_their_exit_code(holds, capsys, monkeypatch):
+    """The counterexamples themselves run in tests/book/test_errata.py."""
+    entries = [(errata()[0], Evidence("1 + 1 = 2", holds)), (errata()[1], None)]
+    for module in ("rljax.book.errata", "rljax.cli.errata_text"):
+        monkeypatch.setattr(f"{module}.run_all", lambda: entries)
+    code = 0 if holds else 1
+    assert main(["errata"]) == code
+    text = capsys.readouterr().out
+    assert f"1 + 1 = 2. {'Refuted' if holds else 'NOT refuted'}." in text
+    assert f"2 errata: {int(holds)} of 1 counterexamples refute their claims; 1 entries have only a source." in text
+    assert main(["errata", "--json"]) == code
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["evidence"] for row in rows] == [{"numbers": "1 + 1 = 2", "holds": holds}, None]
+    assert [row["number"] for row in rows] == [entry.number for entry, _ in entries]
+    assert "check" not in rows[0]
 
 
 def test_long_formulas_are_broken_at_their_gaps():
