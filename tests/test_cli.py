@@ -143,6 +143,12 @@ def test_help_names_the_corrections(capsys):
         assert f"'{name}'" in said
 
 
+def test_help_explains_the_teacher(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "--teacher " in capsys.readouterr().out
+
+
 def test_help_names_every_command(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out

@@ -30,7 +30,7 @@ GREEK_NAMES = (
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "xi", "pi",
     "rho", "sigma", "tau", "phi", "chi", "psi", "omega",
 )  # fmt: skip
-GREEK = dict(zip(GREEK_NAMES, "αβγδεζηθκλμνξπρστφχψω", strict=True))
+GREEK: dict[str, str] = dict(zip(GREEK_NAMES, "αβγδεζηθκλμνξπρστφχψω", strict=True))
 ENDINGS = (
     "ations",
     "ation",
