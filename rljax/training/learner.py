@@ -110,17 +110,17 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
     """Build the function that adds the scores that the algorithm needs: those of the reference, of the teacher, the entropy."""
     algorithm, temperature = setup.algorithm, setup.config.sampling.temperature
     scores = make_scores(make_score(setup.policy, temperature), setup.mesh, scored_rows(setup))
-    teacher = setup.teacher
-    verdicts = None
-    if teacher is not None:
-        verdicts = make_scores(make_score(teacher.policy, temperature), setup.mesh, scored_rows(setup))
+    judge = None
+    if setup.teacher is not None:
+        teacher = make_scores(make_score(setup.teacher.policy, temperature), setup.mesh, scored_rows(setup))
+        judge = partial(teacher, setup.teacher.params)
 
     def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
         if algorithm.needs("ref_logp"):
             rollout = rollout._replace(ref_logp=scores(state.reference, sequences).logp.reshape(shape))
-        if teacher is not None and verdicts is not None:
-            rollout = rollout._replace(teacher_logp=verdicts(teacher.params, sequences).logp.reshape(shape))
+        if judge is not None:
+            rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
         if algorithm.needs("behaviour_entropy"):
             rollout = rollout._replace(behaviour_entropy=scores(state.params, sequences).entropy.reshape(shape))
         return rollout

@@ -68,8 +68,8 @@ def make_teacher(
 def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer) -> None:
     """Refuse a teacher whose token ids mean other tokens than the student's.
 
-    Where the teacher's folder has a tokenizer, both must have the same tokens; the models may differ in logits beyond them. Where
-    it has none, the models must have logits for the same number of tokens.
+    Where the teacher's folder has a tokenizer, both must have the same tokens, and the teacher logits for all that the student can
+    draw. Where it has none, the models must have logits for the same number of tokens.
 
     Args:
         source: the teacher as the settings name it.
@@ -90,9 +90,11 @@ def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tok
         return
     theirs, ours = _tokens(folder_tokenizer(folder)), _tokens(tokenizer)
     others = sorted(map(str, {item[0] for item in set(theirs.items()) ^ set(ours.items())}))
-    if others or vocab_size < tokenizer.vocab_size:
+    if others or vocab_size < policy.vocab_size:
         shown = (
-            f"{len(others)} tokens differ, such as {others[0]!r}" if others else f"its model has only {vocab_size} logits"
+            f"{len(others)} tokens differ, such as {others[0]!r}"
+            if others
+            else f"it has logits for {vocab_size} tokens, the model for {policy.vocab_size}"
         )
         raise InputError(
             f"The teacher {source!r} and the model do not have the same vocabulary: {shown}; distillation needs the same for both."

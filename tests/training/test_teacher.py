@@ -137,7 +137,7 @@ def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
             "'T' and the model do not .*: 2 tokens differ, such as 'a'",
         ),
         (HuggingFaceTokenizer(Inner("</s>", "a", "b", "c"), "more"), 20, "1 tokens differ, such as 'c'"),
-        (HuggingFaceTokenizer(Inner("</s>", "a", "b"), "few"), 2, "its model has only 2 logits"),
+        (HuggingFaceTokenizer(Inner("</s>", "a", "b"), "few"), 2, "it has logits for 2 tokens, the model for 20"),
         (CharacterTokenizer("ab"), 20, "tokens differ"),
     ):
         with pytest.raises(InputError, match=message):
