@@ -32,23 +32,8 @@ GREEK_NAMES = (
 )  # fmt: skip
 GREEK: dict[str, str] = dict(zip(GREEK_NAMES, "αβγδεζηθκλμνξπρστφχψω", strict=True))
 ENDINGS = (
-    "ations",
-    "ation",
-    "ised",
-    "ises",
-    "ising",
-    "ized",
-    "izes",
-    "izing",
-    "ings",
-    "ing",
-    "ers",
-    "ed",
-    "es",
-    "er",
-    "s",
-    "e",
-)
+    "ations", "ation", "ised", "ises", "ising", "ized", "izes", "izing", "ings", "ing", "ers", "ed", "es", "er", "s", "e",
+)  # fmt: skip
 SHORTEST_STEM = 3
 
 
