@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pkgutil
 import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -163,3 +164,10 @@ def test_algorithm_names_its_paper():
     assert entry.equation.startswith("J = (1/Σ|o_i|)")
     assert "R_i = r_i + overlong" in entry.equation
     assert book.read_algorithm("vapo_grpo", BY_NAME["vapo_grpo"]).source == "unpublished: a design document, Eqs. 58-59"
+
+
+@pytest.mark.parametrize("name", [*OPS, *BY_NAME])
+def test_names_in_the_documentation_lead_somewhere(name):
+    text = inspect.getdoc(OPS[name] if name in OPS else BY_NAME[name])
+    for dotted in re.findall(r"`(rljax(?:\.\w+)+)`", " ".join(text.split())):
+        assert pkgutil.resolve_name(dotted), dotted
