@@ -19,6 +19,7 @@ from rljax.algorithms.losses import loss, value_loss
 from rljax.algorithms.luspo import luspo
 from rljax.algorithms.max_rl import max_rl
 from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_variance_of
+from rljax.algorithms.on_policy_distillation import on_policy_distillation
 from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
 from rljax.algorithms.opo import opo
 from rljax.algorithms.pass_at_k import pass_at_k
@@ -51,6 +52,7 @@ BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "lite_ppo": lite_ppo,
     "luspo": luspo,
     "max_rl": max_rl,
+    "on_policy_distillation": on_policy_distillation,
     "open_reasoner_zero": open_reasoner_zero,
     "opo": opo,
     "pass_at_k": pass_at_k,

@@ -51,6 +51,8 @@ class Rollout(NamedTuple, Generic[Data]):
     """Tokens at which a reasoning step ends."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
     """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
+    teacher_logp: Float[Data, "P G T"] | None = None
+    """Under the teacher, another model that stays as it is; for distillation."""
 
 
 @documented
@@ -142,8 +144,8 @@ class Critic(NamedTuple):
 class Algorithm(NamedTuple):
     """One slot for each idea; a variant is `algorithm._replace(slot=...)`.
 
-    Credit comes from exactly one of `advantage`, `token_advantage`, `step_advantage` and `critic`, or from `critic` and
-    `advantage` together under `mix`.
+    Credit comes from exactly one of `advantage`, `token_advantage`, `step_advantage`, `teacher_advantage` and `critic`, or from
+    `critic` and `advantage` together under `mix`.
     """
 
     advantage: Callable[..., Float[Array, "P G"]] | None
@@ -174,6 +176,8 @@ class Algorithm(NamedTuple):
     """(token rewards, mask) -> advantage of each token, without a critic."""
     step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
     """(step rewards, step ends) -> advantage of each token."""
+    teacher_advantage: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
+    """(policy_logp, teacher_logp, mask) -> advantage of each token, from a teacher in place of rewards."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
@@ -206,6 +210,7 @@ class Algorithm(NamedTuple):
             "ref_logp": self.reward_kl is not None,
             "step_end": self.step_advantage is not None,
             "step_rewards": self.step_advantage is not None,
+            "teacher_logp": self.teacher_advantage is not None,
             "truncated": self.filter_tokens is not None,
             "values": self.critic is not None,
         }

@@ -16,7 +16,10 @@ from rljax.ops.unpublished.reward_history import temporal_advantage
 from rljax.ops.weights import token_mean
 from rljax.records import required
 
-_PER_TOKEN = ("behaviour_logp", "policy_logp", "ref_logp", "values", "step_rewards", "step_end", "behaviour_entropy")
+_PER_TOKEN = (
+    *("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy"),
+    *("values", "step_rewards", "step_end"),
+)
 _PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap")
 _WHY = {
     "policy_logp": "the algorithm corrects for the sampling engine",
@@ -26,6 +29,7 @@ _WHY = {
     "step_rewards": "the algorithm is supervised step by step",
     "step_end": "the algorithm is supervised step by step",
     "behaviour_entropy": "the algorithm explores by the entropy of the policy that sampled",
+    "teacher_logp": "the algorithm learns from a teacher",
 }
 
 
@@ -45,7 +49,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
     """Refuse a record without a source of credit, with two of them and no mix, and arguments that do not fit it."""
-    names = ("advantage", "token_advantage", "step_advantage", "critic")
+    names = ("advantage", "token_advantage", "step_advantage", "teacher_advantage", "critic")
     sources = [name for name in names if algorithm._asdict()[name] is not None]
     if algorithm.mix is None and len(sources) != 1:
         raise ValueError(f"algorithm must have exactly one of {', '.join(names)}, got {', '.join(sources) or 'none'}")
@@ -167,6 +171,9 @@ def _credit(
     if algorithm.step_advantage is not None:
         step_end = required(rollout.step_end, "rollout.step_end").astype(bool) & rollout.mask
         return algorithm.step_advantage(required(rollout.step_rewards, "rollout.step_rewards"), step_end)
+    if algorithm.teacher_advantage is not None:
+        teacher_logp = required(rollout.teacher_logp, "rollout.teacher_logp")
+        return algorithm.teacher_advantage(_policy_logp(rollout), teacher_logp, rollout.mask)
     if algorithm.critic is None:
         return _group_credit(algorithm, rollout, rewards, past)
     critic = _critic_credit(algorithm.critic, rollout, token_rewards)

@@ -55,15 +55,19 @@ def formula(docstring: str) -> str | None:
     return inspect.cleandoc("\n".join(["", *block])).rstrip() or None
 
 
+def equation_name(function: Callable) -> str:
+    """Name of an op in the index: `gae.gae`, `unpublished.schedule.hybrid_weight`."""
+    return f"{function.__module__.removeprefix(f'{ops.__name__}.')}.{function.__name__}"
+
+
 def read_op(function: Callable) -> Equation:
     """Read the entry of an op from its docstring.
 
     Raises:
         ValueError: the docstring lacks a formula or a section; the message names the function and the missing part.
     """
-    module = function.__module__.removeprefix(f"{ops.__name__}.")
-    name = f"{module}.{function.__name__}"
-    *folders, file = module.split(".")
+    name = equation_name(function)
+    *folders, file, _ = name.split(".")
     docstring = inspect.getdoc(function)
     if docstring is None:
         raise ValueError(f"{name} has no docstring")
@@ -136,20 +140,3 @@ def equations() -> tuple[Equation, ...]:
     ops_ = (read_op(function) for function in public_ops())
     algorithms = (read_algorithm(name, factory) for name, factory in sorted(BY_NAME.items()))
     return (*ops_, *algorithms)
-
-
-def find(query: str) -> tuple[Equation, ...]:
-    """Find the equations that have every word of a query in their name, summary, formula or source, ignoring case.
-
-    A query that is a full name (`gae.gae`, `dapo`, or a function's bare name) finds only the equations with that name.
-    """
-    words = query.casefold().split()
-    everything = equations()
-    exact = tuple(entry for entry in everything if words in ([entry.name], [entry.function]))
-    if exact:
-        return exact
-    return tuple(entry for entry in everything if all(word in _searched(entry) for word in words))
-
-
-def _searched(entry: Equation) -> str:
-    return "\n".join((entry.name, entry.summary, entry.equation, entry.source)).casefold()

@@ -29,6 +29,7 @@ PROGRAM = """Reinforcement learning for language models in JAX.
 
 rljax train                          teach a small model arithmetic, from random weights, in minutes on a CPU
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
+rljax train --algorithm on_policy_distillation --teacher FOLDER_OR_HUB_ID
 rljax preprocess INPUT OUTPUT        check a dataset, drop bad and repeated rows, measure the rest
 rljax reward-model PAIRS             train a reward model on preference pairs
 rljax preference PAIRS --loss dpo     train a language model on preference pairs directly
@@ -36,8 +37,8 @@ rljax eval RUN                       measure accuracy on held-out problems: gree
 rljax sample RUN --prompt "3+4+5="   continue a prompt
 rljax plot RUN [RUN ...]             draw the curves of a run, or several runs in one picture
 rljax export RUN FOLDER              write the run's model as a Hugging Face folder
-rljax algorithms                     list the algorithms and their options
-rljax equations [WORDS ...]          list every equation: formula, paper, function, test
+rljax algorithms [NAME ...]          list the algorithms and their options, or show one slot by slot
+rljax equations [WORDS ...]          list the equations, or search them: formula, paper, function, test, BibTeX
 rljax errata                         list errors in documents about these algorithms, and compute a counterexample to each
 
 `rljax COMMAND --help` explains a command."""

@@ -1,68 +1,112 @@
 """`rljax algorithms`, `rljax equations` and `rljax errata`: the book of equations."""
 
-import inspect
+import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import tyro
 
-from rljax.records import documented, required
+from rljax.errors import InputError
+from rljax.records import documented
 
 
 @documented
 @dataclass(frozen=True)
 class Algorithms:
-    """List the algorithms and their options, and the corrections."""
+    """List the algorithms and the corrections, or show an algorithm slot by slot."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
-    """Names of the algorithms to list; by default all."""
+    """Names of the algorithms to show with their formulas, slots and equations; by default all are listed."""
+    table: bool = False
+    """Print the table of all algorithms and their slots, in Markdown."""
+    genealogy: Path | None = None
+    """Draw which algorithm changed which slot of which older one, into this `.png` or `.svg` file."""
+    json: bool = False
+    """Print JSON."""
 
 
 @documented
 @dataclass(frozen=True)
 class Equations:
-    """List every equation with its source, or print the formulas that match."""
+    """List every equation with its source, or search them: the best matches are printed with formula, source and links."""
 
     query: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Words to find in names, summaries, formulas and sources. The name of a function or an algorithm prints only that one."""
+    """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. They are
+    looked up in names, ideas, summaries, sources and formulas, in this order of weight. A full name prints only that equation."""
+    limit: int = 10
+    """Entries to show at most; the first three are printed whole."""
+    bibtex: bool = False
+    """Print BibTeX of the sources: all, or those of the entries that the query finds."""
+    json: bool = False
+    """Print JSON: all entries, or all that the query finds."""
 
 
+@documented
 @dataclass(frozen=True)
 class Errata:
     """Recompute the counterexample to every known error in documents about these algorithms."""
 
+    json: bool = False
+    """Print JSON."""
+
 
 def run_algorithms(command: Algorithms) -> int:
-    """Print each algorithm's summary, its options and the parts that `--without` can remove; without names, the corrections too."""
-    from rljax.algorithms import ABLATIONS, BY_NAME  # noqa: PLC0415
-    from rljax.algorithms.corrections import BY_NAME as CORRECTIONS  # noqa: PLC0415
-    from rljax.training.algorithm import option_names  # noqa: PLC0415
+    """Print the list, the named algorithms or the table, or draw the genealogy.
 
-    for name in command.names or sorted(BY_NAME):
-        options = " ".join(f"{option}={value}" for option, value in option_names(name).items())
-        print(f"{name:<20}{required(inspect.getdoc(BY_NAME[name]), name).splitlines()[0]}\n{'':<20}{options}")
-        if name in ABLATIONS:
-            print(f"{'':<20}--without {' '.join(ABLATIONS[name])}")
-    for name, correction in () if command.names else CORRECTIONS.items():
-        bounds = " ".join(
-            f"--correction-{bound}{'' if parameter.default is parameter.empty else f' {parameter.default:g}'}"
-            for bound, parameter in inspect.signature(correction).parameters.items()
-        )
-        summary = required(inspect.getdoc(correction), name).splitlines()[0]
-        print(f"--correction {name:<20}{summary}\n{'':<33}{bounds}")
+    Raises:
+        InputError: more than one of them is wanted, a name is unknown, or the picture's suffix is.
+    """
+    wanted = [command.table, command.genealogy is not None, command.json]
+    if sum(wanted) > 1 or (command.names and any(wanted[:2])):
+        raise InputError("--table, --genealogy and --json exclude each other; names go with --json alone.")
+    if command.table:
+        from rljax.book.slots import table  # noqa: PLC0415
+
+        print(table())
+    elif command.genealogy is not None:
+        from rljax.book.genealogy_picture import draw_genealogy  # noqa: PLC0415
+
+        draw_genealogy(command.genealogy)
+        print(command.genealogy)
+    else:
+        from rljax.cli.algorithms_text import show_algorithms, show_algorithms_json  # noqa: PLC0415
+
+        (show_algorithms_json if command.json else show_algorithms)(command.names, sys.stdout)
     return 0
 
 
 def run_equations(command: Equations) -> int:
-    """Print the index, or the equations that match the query with their formulas."""
-    from rljax.cli.book_text import show_equations  # noqa: PLC0415
+    """Print the index, what the query finds, or BibTeX.
 
-    show_equations(" ".join(command.query), sys.stdout)
+    Raises:
+        InputError: the query finds nothing, or BibTeX and JSON are both wanted.
+    """
+    from rljax.cli.equations_text import show_bibtex, show_equations, show_equations_json  # noqa: PLC0415
+
+    query = " ".join(command.query)
+    if command.bibtex and command.json:
+        raise InputError("--bibtex and --json exclude each other.")
+    if command.bibtex:
+        show_bibtex(query, sys.stdout)
+    elif command.json:
+        show_equations_json(query, sys.stdout)
+    else:
+        show_equations(query, sys.stdout, limit=command.limit)
     return 0
 
 
 def run_errata(command: Errata) -> int:
     """Print every erratum with its evidence; return 1 if a claim was not refuted, else 0."""
-    from rljax.cli.book_text import show_errata  # noqa: PLC0415
+    from rljax.book.errata import run_all  # noqa: PLC0415
+    from rljax.cli.errata_text import show_errata  # noqa: PLC0415
 
-    return 1 if show_errata(sys.stdout) else 0
+    if not command.json:
+        return 1 if show_errata(sys.stdout) else 0
+    rows = [
+        {name: value for name, value in vars(entry).items() if name != "check"}
+        | {"evidence": None if evidence is None else asdict(evidence)}
+        for entry, evidence in run_all()
+    ]
+    print(json.dumps(rows, indent=2, ensure_ascii=False))
+    return 0 if all(row["evidence"] is None or row["evidence"]["holds"] for row in rows) else 1

@@ -211,6 +211,11 @@ class HuggingFaceTokenizer:
         return list(ids)
 
 
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a folder has a file of a tokenizer."""
+    return any((folder / file).is_file() for file in _TOKENIZER_FILES)
+
+
 def load_tokenizer(name: str) -> Tokenizer:
     """Load a tokenizer by the value of `--tokenizer`.
 
@@ -237,7 +242,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         return CharacterTokenizer(alphabet if colon else ALPHABET)
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        if not holds_tokenizer(folder):
             raise InputError(
                 f"the folder {name!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give another folder, or "
                 f"`--tokenizer bytes` for one token per byte."

@@ -34,6 +34,7 @@ PANELS = {
         "kl": COLOURS[4],
         "grad_norm": COLOURS[1],
         "clip_fraction": COLOURS[7],
+        "teacher_kl": COLOURS[0],
         "correction_cut": COLOURS[3],
         "surrogate_masked": COLOURS[5],
         "explained_variance": COLOURS[0],

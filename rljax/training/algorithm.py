@@ -142,6 +142,7 @@ def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
         truncated=flag[..., 0],
         values=number,
         behaviour_entropy=number,
+        teacher_logp=number,
         step_rewards=number,
         step_end=flag,
     )

@@ -48,7 +48,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
         state, past = recall(state, groups.prompt_ids, rollout)
         batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
         state, policy = improve(state, sequences, batch)
-        return state, LearnMetrics(policy=policy, correction_cut=cut_share(batch))
+        return state, LearnMetrics(policy=policy, correction_cut=cut_share(batch), teacher_kl=teacher_kl(rollout))
 
     return learn
 
@@ -76,7 +76,7 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
         state, policy = improve(state, sequences, batch)
-        return state, LearnMetrics(credit, critic, policy, cut_share(batch))
+        return state, LearnMetrics(credit, critic, policy, cut_share(batch), teacher_kl(rollout))
 
     return learn
 
@@ -86,6 +86,13 @@ def cut_share(batch: Batch[np.ndarray]) -> float | None:
     if batch.correction_cut is None or not batch.mask.any():
         return None
     return float(batch.correction_cut[batch.mask].mean())
+
+
+def teacher_kl(rollout: Rollout[np.ndarray]) -> float | None:
+    """Estimate of the divergence from the teacher: mean of log π - log π_T over the response tokens, nats; None without one."""
+    if rollout.teacher_logp is None or rollout.policy_logp is None or not rollout.mask.any():
+        return None
+    return float((rollout.policy_logp - rollout.teacher_logp)[rollout.mask].mean())
 
 
 def progress(setup: Setup, state: TrainState) -> float:
@@ -100,14 +107,20 @@ def scored_rows(setup: Setup) -> int:
 
 
 def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Rollout[np.ndarray]]:
-    """Build the function that adds the scores that the algorithm needs: reference log-probabilities, entropy at sampling."""
-    algorithm, config = setup.algorithm, setup.config
-    scores = make_scores(make_score(setup.policy, config.sampling.temperature), setup.mesh, scored_rows(setup))
+    """Build the function that adds the scores that the algorithm needs: those of the reference, of the teacher, the entropy."""
+    algorithm, temperature = setup.algorithm, setup.config.sampling.temperature
+    scores = make_scores(make_score(setup.policy, temperature), setup.mesh, scored_rows(setup))
+    judge = None
+    if setup.teacher is not None:
+        teacher = make_scores(make_score(setup.teacher.policy, temperature), setup.mesh, scored_rows(setup))
+        judge = partial(teacher, setup.teacher.params)
 
     def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
         if algorithm.needs("ref_logp"):
             rollout = rollout._replace(ref_logp=scores(state.reference, sequences).logp.reshape(shape))
+        if judge is not None:
+            rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
         if algorithm.needs("behaviour_entropy"):
             rollout = rollout._replace(behaviour_entropy=scores(state.params, sequences).entropy.reshape(shape))
         return rollout

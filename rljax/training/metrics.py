@@ -97,6 +97,8 @@ class LearnMetrics(NamedTuple):
     """The policy's updates; None when every group was filtered out."""
     correction_cut: float | None = None
     """Share of the trained tokens that the correction capped or left out; None without a correction."""
+    teacher_kl: float | None = None
+    """Estimate of the divergence from the teacher before the updates, nats a token; None without a teacher."""
 
 
 @documented

@@ -36,6 +36,7 @@ from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_problems, make_stream
 from rljax.training.seams import BUILT_IN, Seams, check_parts
+from rljax.training.teacher import Teacher, make_teacher
 
 
 @documented
@@ -54,6 +55,8 @@ class Setup(NamedTuple):
     """The policy's optimiser in RL."""
     critic: Critic | None
     """The critic's model and the source of its parameters, if the algorithm has a critic."""
+    teacher: Teacher | None
+    """The teacher, if the algorithm learns from one."""
     tokenizer: Tokenizer
     """Tokenizer of prompts and responses."""
     demonstrations: Demonstrations | None
@@ -235,6 +238,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         policy=policy,
         optimizer=policy_optimizer(config) if seams.optimizer is None else seams.optimizer,
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
+        teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
         train=replace(worker, judge=worker.judge._replace(step_reward=step_reward)),

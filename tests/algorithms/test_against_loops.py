@@ -37,6 +37,7 @@ def make_data() -> SimpleNamespace:
         new_values=draw(),
         entropy=np.abs(draw()),
         old_entropy=np.abs(draw()),
+        teacher=old + 0.5 * np.random.default_rng(4).normal(size=(P, G, T)),
         step_rewards=draw(),
         step_end=mask & (rng.random((P, G, T)) < 0.5),
     )
@@ -274,6 +275,10 @@ def max_rl(x, sg):
     return whole_responses(x, by_group(lambda r: [(one * len(r) - sum(r)) / sum(r) for one in r]))
 
 
+def on_policy_distillation(x, sg):
+    return sequence_mean(lambda p, i, t: (D.teacher[p, i, t] - D.old[p, i, t]) * (x[p, i, t] - D.old[p, i, t]))
+
+
 def open_reasoner_zero(x, sg):
     a = over_batch(lambda p, i, t: gae(p, i, t, lambda_=1.0))
     return token_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), a(p, i, t), 0.2, 0.2))
@@ -501,6 +506,7 @@ def batch_of(name):
         step_rewards=np.where(D.step_end, D.step_rewards, inf),
         step_end=D.step_end,
         behaviour_entropy=dirty(D.old_entropy),
+        teacher_logp=dirty(D.teacher),
     )
     algorithm = BY_NAME[name](**OPTIONS.get(name, {}))
     return algorithm, compiled(lambda rollout: prepare(algorithm, rollout, progress=0.25))(rollout)

@@ -35,6 +35,7 @@ DEFAULTS = {
     "lite_ppo": {"clip": 0.2, **ZSCORE},
     "luspo": {"clip_low": 2e-3, "clip_high": 2.5e-3, **ZSCORE},
     "max_rl": {"eps": 0.0},
+    "on_policy_distillation": {},
     "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, "value_clip": 0.2, **OVER_BATCH},
     "opo": {},
     "pass_at_k": {"k": 2, "clip": 0.2, "eps": 1e-6},

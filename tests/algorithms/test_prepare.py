@@ -45,6 +45,7 @@ EVERYTHING = ROLLOUT._replace(
     step_rewards=draw(),
     step_end=ROLLOUT.mask,
     behaviour_entropy=draw(),
+    teacher_logp=draw(),
 )
 PLAIN = Algorithm(advantage=group_centered, log_ratio=token_log_ratio, surrogate=reinforce, weights=token_mean)
 
@@ -66,6 +67,11 @@ def grouped(x):
             "dapo_grpo",
             "behaviour_entropy",
             r"rollout\.behaviour_entropy must be given: .* entropy of the policy that sampled; got None",
+        ),
+        (
+            "on_policy_distillation",
+            "teacher_logp",
+            r"rollout\.teacher_logp must be given: .* learns from a teacher; got None",
         ),
     ],
 )
@@ -152,6 +158,7 @@ NEEDS = {
     "forking_tokens": {"behaviour_entropy"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
+    "on_policy_distillation": {"teacher_logp"},
     "open_reasoner_zero": {"values"},
     "ppo": {"values"},
     "t1": {"entropy", "ref_logp"},
@@ -163,7 +170,16 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_needs_names_the_required_fields(name):
-    questions = [*Rollout._fields[3:6], "values", "step_rewards", "step_end", "behaviour_entropy", "progress", "entropy"]
+    questions = [
+        *Rollout._fields[3:6],
+        "values",
+        "step_rewards",
+        "step_end",
+        "behaviour_entropy",
+        "teacher_logp",
+        "progress",
+    ]
+    questions.append("entropy")
     asked = {question for question in questions if BY_NAME[name]().needs(question)}
     assert asked == NEEDS.get(name, set())
 

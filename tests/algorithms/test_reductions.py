@@ -35,6 +35,7 @@ def rollout(x64):
         step_end=MASK,
         ref_logp=drawn["old"] + 0.1,
         behaviour_entropy=jnp.abs(drawn["entropy"]),
+        teacher_logp=drawn["old"] - 0.2 * drawn["entropy"],
     )
 
 

@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-import io
+import pkgutil
 import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -11,8 +11,6 @@ import pytest
 
 from rljax.algorithms import BY_NAME
 from rljax.book import equations as book
-from rljax.cli.book_text import equations_text, show_equations
-from rljax.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = {book.read_op(function).name: function for function in book.public_ops()}
@@ -168,38 +166,8 @@ def test_algorithm_names_its_paper():
     assert book.read_algorithm("vapo_grpo", BY_NAME["vapo_grpo"]).source == "unpublished: a design document, Eqs. 58-59"
 
 
-def test_find_by_name_word_and_source():
-    assert [entry.name for entry in book.find("gae.gae")] == ["gae.gae"]
-    assert [entry.name for entry in book.find("K3")] == ["divergence.k3"]
-    assert {"gae.gae", "gae.td_errors", "ppo"} <= {entry.name for entry in book.find("1506.02438")}
-    both = {entry.name for entry in book.find("overlong 2503.14476")}
-    assert "shaping.soft_overlong_penalty" in both
-    assert "selection.has_mixed_outcomes" not in both
-    assert book.find("no-such-thing") == ()
-    assert book.find("") == book.equations()
-
-
-def test_index_and_entries_print_plainly_into_a_pipe():
-    index, entries = io.StringIO(), io.StringIO()
-    show_equations("", index)
-    show_equations("gae.gae", entries)
-    assert "\x1b" not in index.getvalue() + entries.getvalue()
-    assert "ops.shaping.soft_overlong_penalty" in index.getvalue()
-    assert "tests/ops/test_shaping.py" in index.getvalue()
-    assert f"{len(book.equations())} equations" in index.getvalue()
-    assert entries.getvalue().rstrip() == equations_text(book.find("gae.gae"))
-    assert "\n    A_t = Σ_l (γλ)^l δ_{t+l}" in entries.getvalue()
-    assert "tests/ops/test_gae.py" in entries.getvalue()
-
-
-def test_formula_with_brackets_prints_as_it_stands():
-    stream = io.StringIO()
-    show_equations("vapo", stream)
-    assert "clip(1 - 1/(α|o_i|), 0, 1)" in stream.getvalue()
-
-
-def test_query_without_result_is_refused():
-    with pytest.raises(InputError, match=r"No equation has 'clippd' .*; did you mean .*clipped"):
-        show_equations("clippd", io.StringIO())
-    with pytest.raises(InputError, match="all of them are listed"):
-        show_equations("qqqqqqqqqqqq", io.StringIO())
+@pytest.mark.parametrize("name", [*OPS, *BY_NAME])
+def test_names_in_the_documentation_lead_somewhere(name):
+    text = inspect.getdoc(OPS[name] if name in OPS else BY_NAME[name])
+    for dotted in re.findall(r"`(rljax(?:\.\w+)+)`", " ".join(text.split())):
+        assert pkgutil.resolve_name(dotted), dotted

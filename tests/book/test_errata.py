@@ -15,7 +15,7 @@ from rljax.book import errata_design_dapo as dapo
 from rljax.book import errata_design_group as group
 from rljax.book import errata_others as others
 from rljax.book.errata import Erratum, Evidence, errata, run_all
-from rljax.cli.book_text import errata_text, show_errata
+from rljax.cli.errata_text import errata_text, show_errata
 from rljax.ops.divergence import exact_kl, k3
 from rljax.ops.gae import gae, length_adaptive_lambda
 from rljax.ops.group import group_centered, group_normalized

@@ -127,6 +127,7 @@ def make_data() -> Data:
         step_rewards=draw(),
         step_end=mask & (rng.random((P, G, T)) < 0.5),
         behaviour_entropy=np.abs(draw()),
+        teacher_logp=policy_logp + 0.3 * np.random.default_rng(8).normal(size=(P, G, T)).astype(np.float32),
     )
     outputs = Outputs(policy_logp + 0.3 * draw(), np.abs(draw()), rollout.values + 0.3 * draw())
     return Data(rollout, outputs)

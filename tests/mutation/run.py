@@ -1,8 +1,9 @@
-"""Mutation tests of rljax/ops: a seeded sample of small faults, and whether the tests of the faulty module notice each.
+"""Mutation tests of rljax/ops and rljax/algorithms: a seeded sample of small faults, and whether the module's tests notice each.
 
     pip install -e '.[test,mutation]'
-    python tests/mutation/run.py --work /tmp/mutation                # resumes a session that was interrupted
-    python tests/mutation/run.py --work /tmp/mutation --survivors    # after the tests have changed: those that survived, again
+    python tests/mutation/run.py ops --work /tmp/mutation                # resumes a session that was interrupted
+    python tests/mutation/run.py ops --work /tmp/mutation --survivors    # after the tests have changed: survivors again
+    python tests/mutation/run.py algorithms --work /tmp/mutation_of_algorithms
 
 Only a copy of the checkout inside the work folder is ever mutated. cosmic-ray is imported late, because the tests collect
 this file for doctests where cosmic-ray is not installed.
@@ -35,12 +36,45 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not item.name.endswith(os.environ["FAULTY"]))
 """
+ALGORITHMS = Path("tests/algorithms")
+# What several algorithms share, and the tests that are about it; the file of an algorithm is tested by those that name it.
+SHARED = {
+    "ablations": ("test_reductions.py",),
+    "algorithm": ("test_prepare.py",),
+    "corrections": ("test_corrections.py",),
+    "critic": ("test_against_loops.py", "test_reductions.py", "-k", "vapo or vc_ppo or pretrained"),
+    "losses": ("test_losses.py", "test_against_loops.py", "-k", "test_losses or dapo or t1 or vapo or dppo"),
+    "metrics": ("test_losses.py",),
+    "preparation": (
+        "test_prepare.py",
+        "test_against_loops.py",
+        "-k",
+        "test_prepare or vapo_grpo or dapo_grpo or gepo or t1",
+    ),
+    "terms": ("test_against_loops.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
+    "value_head": ("test_value_head.py",),
+}
 IMPORTED_ONCE = ("jax.numpy", "hypothesis.extra.numpy", "beartype", "optax")
 # What others are built on shows a fault in them too.
 ALSO = {"masked": ("group", "weights"), "checks": ("weights", "group", "gae", "categorical")}
 
 
-def copy_checkout(work: Path) -> str:
+def tests_of(module: Path) -> list[str]:
+    """Arguments of pytest that test a module of the checkout, and its doctests."""
+    if module.parts[1] == "ops":
+        folder = Path("tests") / module.parent.relative_to("rljax")
+        return [*(str(folder / f"test_{name}.py") for name in (module.stem, *ALSO.get(module.stem, ()))), str(module)]
+    if module.stem in SHARED:
+        words = SHARED[module.stem]
+        return [*(str(ALGORITHMS / word) if word.endswith(".py") else word for word in words), str(module)]
+    functions = [
+        node.name for node in ast.parse(module.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
+    ]
+    named = " or ".join(name for name in functions if not name.startswith("_"))
+    return [*(str(ALGORITHMS / f"test_{about}.py") for about in ("against_loops", "defaults", "prepare")), "-k", named]
+
+
+def copy_checkout(work: Path, package: str) -> str:
     """Fresh copy of what the tests need; returns the hash of the code that is mutated."""
     target = work / "checkout"
     for name in ("rljax", "tests", "experiments"):
@@ -49,7 +83,7 @@ def copy_checkout(work: Path) -> str:
     shutil.copy(ROOT / "pyproject.toml", target)
     with (target / "tests" / "conftest.py").open("a", encoding="utf-8") as file:
         file.write(IN_CONFTEST)
-    files = sorted((target / "rljax" / "ops").rglob("*.py"))
+    files = sorted((target / "rljax" / package).rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -131,9 +165,7 @@ def execute(database, config, *, survivors: bool) -> None:
     mutating.run_tests = run_forked
 
     def command(module: Path) -> str:
-        folder = Path("tests") / module.parent.relative_to("rljax")
-        tests = [folder / f"test_{name}.py" for name in (module.stem, *ALSO.get(module.stem, ()))]
-        return config.test_command.format(tests=" ".join(map(str, [*tests, module])))
+        return config.test_command.format(tests=shlex.join(tests_of(module)))
 
     again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
     items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
@@ -170,6 +202,7 @@ def report(database) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("package", choices=("ops", "algorithms"), help="which folder of rljax is mutated")
     parser.add_argument("--work", type=Path, required=True, help="folder of the session: copy, results, report.md")
     parser.add_argument("--sample", type=int, default=300, help="mutants to test (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (%(default)s)")
@@ -183,7 +216,7 @@ def main() -> None:
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
     work = options.work.resolve()
-    drawn = f"sample {options.sample}, seed {options.seed}, code {copy_checkout(work)}"
+    drawn = f"sample {options.sample}, seed {options.seed}, code {copy_checkout(work, options.package)}"
     note = work / "drawn.txt"
     if note.exists() and note.read_text(encoding="utf-8") != drawn:
         raise SystemExit(f"{note} says {note.read_text(encoding='utf-8')}, this is {drawn}: choose a new --work folder")
@@ -191,6 +224,7 @@ def main() -> None:
     sys.path.insert(0, str(work / "checkout"))  # so that the copy is tested, not an installed rljax
     sys.dont_write_bytecode = True  # two mutants of one second would share it
     config = load_config(CONFIG)
+    config["module-path"] = f"rljax/{options.package}"
     with use_db(work / "session.sqlite", WorkDB.Mode.create) as database:
         if not note.exists():
             draw(database, config, options.sample, options.seed)

@@ -46,6 +46,8 @@ CALLS = {
     "categorical.categorical_mean": {"probs": PROBS, "support": SUPPORT},
     "categorical.categorical_mean_of_logits": {"logits": X, "support": SUPPORT},
     "categorical.categorical_cross_entropy": {"logits": X, "target_probs": PROBS, "mask": MASK[..., 0]},
+    "distillation.generalized_jsd": {"logits": X, "teacher_logits": Y, "beta": 0.3},
+    "distillation.teacher_log_ratio": {"logp": X, "teacher_logp": Y, "mask": MASK},
     "divergence.k1": {"logp": X, "ref_logp": Y},
     "divergence.k2": {"logp": X, "ref_logp": Y},
     "divergence.k3": {"logp": X, "ref_logp": Y},

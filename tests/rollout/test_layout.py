@@ -118,6 +118,7 @@ def rollout(params):
         step_rewards=np.where(ends, noise[3], 0),
         step_end=ends,
         behaviour_entropy=np.abs(noise[2]),
+        teacher_logp=np.where(mask, logp + noise[2], 0),
     )
 
 

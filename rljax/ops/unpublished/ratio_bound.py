@@ -34,7 +34,7 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
 
     Source:
         unpublished: from a design document, in no paper; its Eq. 55. For the same job: `rljax.ops.ratio.clamp_log_ratio`;
-        published: the clip of PPO, `rljax.ops.surrogate.clipped`, and `rljax.ops.ratio.truncated_importance_weight`.
+        published: the clip of PPO, `rljax.ops.surrogate.clipped`, and `rljax.ops.correction.truncated_importance_weight`.
     """
     check_floating(log_ratio=log_ratio)
     check_at_least(1, bound=bound)

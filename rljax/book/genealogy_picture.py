@@ -1,0 +1,113 @@
+"""The genealogy as a picture: a box for each algorithm, with its paper and the slots in which it differs from its parent."""
+
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from rljax.book.genealogy import Descent, genealogy, genealogy_text
+from rljax.errors import InputError
+
+SUFFIXES = (".png", ".svg")
+INK, MUTED, LINE, BOX = "#1b1f24", "#57606a", "#8b949e", "#f6f8fa"
+CHARACTERS = 50
+"""Characters of a line in a box."""
+BOX_WIDTH, COLUMN, LINE_HEIGHT, PAD, GAP = 3.3, 3.75, 0.165, 0.09, 0.14
+"""In inches: width of a box, distance between columns, height of a line, margin in a box, distance between boxes."""
+HEAD_LINES = 1.25
+CAPTION = """Each algorithm stands beside the older one that
+has the same function in the most slots,
+with what it changed: slot: before → after;
++ a new slot; - a slot left empty.
+Drawn from the records."""
+DOTS_PER_INCH = 90
+
+
+class Box(NamedTuple):
+    """A box of the picture; lengths in inches."""
+
+    entry: Descent
+    lines: tuple[str, ...]
+    x: float
+    y: float
+    """Upper edge, downwards from the top of the picture."""
+    height: float
+
+    def middle(self) -> float:
+        """Height at which lines meet the box."""
+        return self.y + self.height / 2
+
+
+def draw_genealogy(path: Path | str) -> None:
+    """Draw the genealogy of all algorithms, the oldest on the left; the file's field Description holds it as text.
+
+    Args:
+        path: file of the picture, `.png` or `.svg`; its folder is created.
+
+    Raises:
+        InputError: the suffix is unknown.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} must end in {' or '.join(SUFFIXES)}.")
+    boxes = {box.entry.name: box for box in laid_out(genealogy())}
+    width = max(box.x for box in boxes.values()) + BOX_WIDTH + 2 * GAP
+    height = max(box.y + box.height for box in boxes.values()) + 2 * GAP
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(-GAP, width - GAP), ylim=(height - GAP, -GAP))
+    axes.set_axis_off()
+    for box in boxes.values():
+        if box.entry.parent is not None:
+            parent = boxes[box.entry.parent]
+            start, bend = parent.x + BOX_WIDTH, box.x - (COLUMN - BOX_WIDTH) / 2
+            axes.plot((start, bend, bend, box.x), (parent.middle(),) * 2 + (box.middle(),) * 2, color=LINE, lw=1, zorder=0)
+        axes.add_patch(
+            FancyBboxPatch((box.x, box.y), BOX_WIDTH, box.height, "square,pad=0", facecolor=BOX, edgecolor=LINE, lw=0.8)
+        )
+        top, left = box.y + PAD, box.x + PAD
+        axes.text(left, top, box.entry.name, va="top", fontsize=10, weight="bold", color=INK)
+        axes.text(left + BOX_WIDTH - 2 * PAD, top, box.entry.paper, va="top", ha="right", fontsize=8, color=MUTED)
+        for place, line in enumerate(box.lines):
+            y = top + (HEAD_LINES + place) * LINE_HEIGHT
+            axes.text(left, y, line, va="top", fontsize=7.5, family="monospace", color=INK)
+    axes.text(0, 0, CAPTION, va="top", fontsize=10, color=MUTED, linespacing=1.5)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Description": genealogy_text()})
+
+
+def laid_out(entries: tuple[Descent, ...]) -> list[Box]:
+    """Place a box for each entry: children in the column after their parent's, one below the other, the parent beside them.
+
+    Args:
+        entries: parents stand before their children; the first has no parent.
+
+    Returns:
+        The boxes, from the leaves to the root.
+    """
+    children: dict[str | None, list[Descent]] = {}
+    for entry in entries:
+        children.setdefault(entry.parent, []).append(entry)
+    boxes: list[Box] = []
+
+    def place(entry: Descent, depth: int, top: float) -> tuple[Box, float]:
+        """Place an entry and all that descends from it below `top`; returns its box and where the next may begin."""
+        lines = tuple(_wrapped(entry))
+        height = (HEAD_LINES + len(lines)) * LINE_HEIGHT + 2 * PAD
+        bottom, middles = top, []
+        for child in children.get(entry.name, ()):
+            box, bottom = place(child, depth + 1, bottom)
+            middles.append(box.middle())
+        y = top if not middles else max(top, (middles[0] + middles[-1] - height) / 2)
+        boxes.append(Box(entry, lines, depth * COLUMN, y, height))
+        return boxes[-1], max(bottom, y + height + GAP)
+
+    place(entries[0], 0, 0.0)
+    return boxes
+
+
+def _wrapped(entry: Descent) -> list[str]:
+    return [line for change in entry.changes for line in textwrap.wrap(change.text(), CHARACTERS, subsequent_indent="    ")]

@@ -1,0 +1,48 @@
+"""BibTeX of the documents that the book cites, from `references.bib`.
+
+The field `cited` of an entry without arXiv id holds the words by which the book names it.
+"""
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from rljax.records import documented
+
+ENTRY = re.compile(r"^@(\w+)\{([^,\s]+),\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
+FIELD = re.compile(r"^  (\w+) *= \{(.*)\},?$", re.MULTILINE)
+
+
+@documented
+class Reference(NamedTuple):
+    """An entry of the bibliography."""
+
+    key: str
+    """Its BibTeX key."""
+    fields: dict[str, str]
+    """Its fields, without the braces around them."""
+    text: str
+    """The entry as it stands in the file."""
+
+
+@cache
+def references() -> tuple[Reference, ...]:
+    """Read every entry, in the order of the file: arXiv ids rising, then documents elsewhere."""
+    source = (files("rljax.book") / "references.bib").read_text(encoding="utf-8")
+    return tuple(Reference(found[2], dict(FIELD.findall(found[3])), found[0].rstrip()) for found in ENTRY.finditer(source))
+
+
+def cited(text: str) -> tuple[Reference, ...]:
+    """Find the entries that a text cites: by arXiv id, or by the words in the entry's field `cited`.
+
+    Example:
+        >>> [entry.key for entry in cited('GRPO, arXiv:2402.03300, Eq. 4; Schulman, "Approximating KL divergence" (2020).')]
+        ['shao2024deepseekmath', 'schulman2020kl']
+    """
+    words = " ".join(text.split())
+    return tuple(entry for entry in references() if _names(entry) in words)
+
+
+def _names(entry: Reference) -> str:
+    return entry.fields["eprint"] if "eprint" in entry.fields else entry.fields["cited"]

@@ -1,0 +1,154 @@
+"""Search in the book of equations: words, papers, symbols and ideas, ranked by a score that can be computed by hand.
+
+A word scores the weight of the heaviest field in which it stands: whole name 12, name 10, ideas 7, summary 5, source 4, module 4,
+formula 3. It stands in a field if the field has the word itself or another form of it (`clip`, `clipped`, `clips`); another form
+scores half. The score of an entry is the sum over the words of the query, and 14 more if one phrase of its ideas has them all.
+Entries with more of the words come first, then higher scores, then the order of the index. Entries are left out that have fewer
+words than the best one has; one word fewer where that has three or more. Words such as "what", "the" and "of" do not count; Greek
+letters and their names are one word (`λ`, `lambda`).
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from rljax.book.equations import Equation, equations
+from rljax.book.ideas import IDEAS
+from rljax.records import documented
+
+WEIGHTS = {"whole name": 12, "name": 10, "ideas": 7, "summary": 5, "source": 4, "module": 4, "formula": 3}
+PHRASE = 14
+MANY_WORDS = 3
+LITTLE_WORDS = frozenset((
+    "a", "about", "all", "an", "and", "are", "as", "at", "be", "by", "can", "do", "does", "equation", "find", "for",
+    "from", "has", "have", "how", "i", "in", "is", "it", "its", "me", "of", "on", "or", "show", "than", "that", "the",
+    "there", "this", "to", "use", "used", "what", "when", "where", "which", "who", "why", "with",
+))  # fmt: skip
+GREEK_NAMES = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "xi", "pi",
+    "rho", "sigma", "tau", "phi", "chi", "psi", "omega",
+)  # fmt: skip
+GREEK: dict[str, str] = dict(zip(GREEK_NAMES, "αβγδεζηθκλμνξπρστφχψω", strict=True))
+ENDINGS = (
+    "ations", "ation", "ised", "ises", "ising", "ized", "izes", "izing", "ings", "ing", "ers", "ed", "es", "er", "s", "e",
+)  # fmt: skip
+SHORTEST_STEM = 3
+
+
+@documented
+class Match(NamedTuple):
+    """An entry that a query finds."""
+
+    entry: Equation
+    """The entry of the index."""
+    found: int
+    """How many words of the query it has."""
+    score: float
+    """Its score."""
+
+
+def words(text: str) -> list[str]:
+    """Split a text into lower-case words: arXiv ids and other numbers whole, Greek letters alone, Greek names as letters.
+
+    Example:
+        >>> words("What bounds the ratio ρ_it? (γλ)^l, clip-higher, arXiv:2503.14476")
+        ['what', 'bounds', 'the', 'ratio', 'ρ', 'it', 'γ', 'λ', 'l', 'clip', 'higher', 'arxiv', '2503.14476']
+    """
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    parts: list[str] = re.findall(r"\d+(?:\.\d+)*|[α-ω]|[^\W\d_α-ω]+\d*", plain)
+    return [GREEK.get(part, part) for part in parts]
+
+
+def stem(word: str) -> str:
+    """The word without the ending of a form, and with one of a doubled last consonant: `clipped`, `clips` and `clip` are `clip`.
+
+    Example:
+        >>> stem("clipping"), stem("normalised"), stem("normalization"), stem("gae")
+        ('clip', 'normal', 'normal', 'gae')
+    """
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= SHORTEST_STEM and not word.endswith("ss"):
+            word = word.removesuffix(ending)
+            break
+    if word.endswith(("is", "iz")) and len(word) > SHORTEST_STEM + 2:
+        word = word[:-2]
+    doubled = len(word) > SHORTEST_STEM and word[-1] == word[-2] and word[-1] not in "aeiouls"
+    return word[:-1] if doubled else word
+
+
+@cache
+def _fields(entry: Equation) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """The words of each field of an entry, and their stems."""
+    texts = {
+        "name": entry.function,
+        "module": entry.name.rpartition(".")[0],
+        "ideas": IDEAS.get(entry.name, ""),
+        "summary": entry.summary,
+        "source": entry.source,
+        "formula": entry.equation,
+    }
+    split = {field: words(text) for field, text in texts.items()}
+    return {field: (frozenset(found), frozenset(map(stem, found))) for field, found in split.items()}
+
+
+def _word_score(word: str, entry: Equation) -> float:
+    """The most that a field of the entry gives for a word; 0 where no field has it."""
+    scores = [WEIGHTS["whole name"] if word == entry.function.casefold() else 0.0]
+    for field, (exact, stems) in _fields(entry).items():
+        if word in exact:
+            scores.append(WEIGHTS[field])
+        elif stem(word) in stems:
+            scores.append(WEIGHTS[field] / 2)
+    return max(scores)
+
+
+def _phrase_score(query: Sequence[str], entry: Equation) -> float:
+    """The bonus if one phrase of the ideas has every word of a query of several words, in whatever form."""
+    wanted = {stem(word) for word in query}
+    phrases = (set(map(stem, words(phrase))) for phrase in IDEAS.get(entry.name, "").split(";"))
+    return PHRASE if len(wanted) > 1 and any(wanted <= phrase for phrase in phrases) else 0.0
+
+
+def content_words(query: str) -> list[str]:
+    """The words of a query that count, each once; all of them where none of them would.
+
+    Example:
+        >>> content_words("What bounds the ratio?")
+        ['bounds', 'ratio']
+    """
+    every = list(dict.fromkeys(words(query)))
+    return [word for word in every if word not in LITTLE_WORDS] or every
+
+
+def search(query: str) -> tuple[Match, ...]:
+    """Find the entries for a query, the best first.
+
+    Args:
+        query: words, a paper's arXiv id, a symbol, or a question. A full name (`gae.gae`, `dapo`) or a function's bare name finds
+            only the entries with that name.
+
+    Returns:
+        Entries with about as many words of the query as the best one; none if no entry has any of them.
+
+    Example:
+        >>> [match.entry.name for match in search("clip higher")][:2]
+        ['surrogate.clipped', 'dapo']
+    """
+    everything = equations()
+    name = query.strip().casefold()
+    named = tuple(Match(entry, 1, WEIGHTS["whole name"]) for entry in everything if name in (entry.name, entry.function))
+    if named:
+        return named
+    query_words = content_words(query)
+    matches = []
+    for entry in everything:
+        scores = [_word_score(word, entry) for word in query_words]
+        found = sum(score > 0 for score in scores)
+        if found:
+            matches.append(Match(entry, found, sum(scores) + _phrase_score(query_words, entry)))
+    most = max((match.found for match in matches), default=0)
+    enough = most - 1 if most >= MANY_WORDS else most
+    best = (match for match in matches if match.found >= enough)
+    return tuple(sorted(best, key=lambda match: (-match.found, -match.score)))

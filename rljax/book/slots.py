@@ -1,0 +1,119 @@
+"""The table of algorithms x slots, and what a slot holds in words: both from the records, with the defaults of the papers."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from rljax.algorithms import BY_NAME, Algorithm, Critic, Term
+from rljax.algorithms.value_head import ValueHead
+from rljax.book.uses import ops_in, slots
+from rljax.records import documented
+
+SIZES = ("group_size", "critic.learning_rate_ratio", "critic.updates", "critic.pretraining_steps")
+"""Slots that say how much is sampled and trained: they are settings of a run, and no equation."""
+
+
+@documented
+class Filling(NamedTuple):
+    """What a slot holds."""
+
+    function: str
+    """Bare names of its ops, joined by " + "; the name of its own function where that calls no op; "" for a number alone."""
+    numbers: str
+    """Its numbers, `low=0.2 high=0.28`; "" where it has none."""
+
+    def text(self) -> str:
+        """The function, then its numbers."""
+        return " ".join(filter(None, self))
+
+
+def filling(value: object) -> Filling:
+    """Describe what a slot holds.
+
+    Args:
+        value: a value of `rljax.book.uses.slots`.
+
+    Returns:
+        Names and numbers.
+
+    Raises:
+        TypeError: no slot holds such a value.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> filling(BY_NAME["dapo"]().surrogate).text()
+        'clipped low=0.2 high=0.28'
+    """
+    if isinstance(value, float | int):
+        return Filling("", f"{value:g}")
+    if isinstance(value, Term):
+        return Filling(_names(value, value.name), f"coefficient={value.coefficient:g}")
+    if isinstance(value, ValueHead):
+        return Filling(_names(value, f"{value.size} number{'s' if value.size > 1 else ''}"), "")
+    if isinstance(value, partial):
+        numbers = [f"{name}={number:g}" for name, number in value.keywords.items() if isinstance(number, float | int)]
+        return Filling(_names(value, _own_name(value.func)), " ".join(numbers))
+    if callable(value):
+        return Filling(_names(value, _own_name(value)), "")
+    raise TypeError(f"a slot must hold a number, a function or a record of functions, got {value!r}")
+
+
+def _names(value: object, otherwise: str) -> str:
+    return " + ".join(op.rpartition(".")[2] for op in ops_in(value)) or otherwise
+
+
+def _own_name(function: Callable[..., Any]) -> str:
+    return inspect.unwrap(function).__name__.removeprefix("_")
+
+
+def fillings(algorithm: Algorithm) -> dict[str, Filling]:
+    """What each slot of an algorithm holds; a slot at the number 0, which leaves its idea out, is not among them.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> {slot: held.text() for slot, held in fillings(BY_NAME["rloo"]()).items()}
+        {'advantage': 'leave_one_out', 'log_ratio': 'token_log_ratio', 'surrogate': 'reinforce', 'weights': 'sequence_sum'}
+    """
+    return {slot: filling(value) for slot, value in slots(algorithm).items() if value != 0}
+
+
+PAGE = """# Algorithms and their slots
+
+`rljax algorithms --table` prints this page from the records. Each row is an algorithm as its paper has it, each column a slot
+of the record; a cell names the equations in the slot, without their numbers, and is empty where the slot is. What an option adds
+that is 0 by default is not here; `rljax algorithms NAME` lists it.
+
+{algorithms}
+
+## Their critics
+
+{critics}
+"""
+
+
+def table() -> str:
+    """The page with the table of algorithms x slots and that of the critics' slots, as Markdown."""
+    held = {name: {slot: what for slot, what in fillings(BY_NAME[name]()).items() if slot not in SIZES} for name in BY_NAME}
+    critics = {
+        name: {slot.removeprefix("critic."): what for slot, what in row.items() if slot.startswith("critic.")}
+        for name, row in held.items()
+    }
+    with_critic = {name: row for name, row in critics.items() if row}
+    return PAGE.format(algorithms=_matrix(held, Algorithm._fields), critics=_matrix(with_critic, Critic._fields)).rstrip()
+
+
+def _matrix(held: Mapping[str, Mapping[str, Filling]], fields: Sequence[str]) -> str:
+    """One row an algorithm, one column for each field that some algorithm fills."""
+    columns = [field for field in fields if any(_cell(row, field) for row in held.values())]
+    rows = [("algorithm", *columns), ("---",) * (len(columns) + 1)]
+    rows += [(f"`{name}`", *(_cell(held[name], field) for field in columns)) for name in sorted(held)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(row: Mapping[str, Filling], field: str) -> str:
+    """What the row holds in a field; of a record in it, the names of what the record adds."""
+    if field in row:
+        return row[field].function or row[field].numbers
+    inner = [slot.removeprefix(f"{field}.") for slot in row if slot.startswith(f"{field}.")]
+    return "see below" if field == "critic" and inner else ", ".join(inner)

@@ -1,0 +1,172 @@
+"""Which ops a record of functions calls, read from the record itself: its partial functions, closures and compiled code."""
+
+import dis
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from rljax.algorithms import BY_NAME, Algorithm, Correction, Critic, Term
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.corrections import off_policy_mask
+from rljax.book.equations import equation_name, public_ops
+from rljax.records import documented
+
+SWITCHED_OFF = (0.0, math.inf)
+"""Defaults that leave a part of an algorithm out: a coefficient of 0, an infinite bound."""
+OWN_PACKAGE = "rljax."
+
+
+@documented
+class Use(NamedTuple):
+    """A slot of a record that is filled, and the ops that it calls."""
+
+    slot: str
+    """Name of the slot: `surrogate`, `critic.target`, `terms.reference_kl`."""
+    ops: tuple[str, ...]
+    """Names of the ops, in the order in which the slot refers to them; empty where it calls none."""
+    option: str | None = None
+    """The option that fills the slot when it is not 0 (or not infinite), which it is by default; None: it is filled anyway."""
+
+
+@cache
+def names_of_ops() -> Mapping[Callable[..., Any], str]:
+    """Map every public op to its name in the index."""
+    return {function: equation_name(function) for function in public_ops()}
+
+
+def ops_in(value: object) -> tuple[str, ...]:
+    """Names of the ops that a value of a slot calls: itself, or from functions of algorithms; not those that an op calls.
+
+    Args:
+        value: a function, a partial function, or a tuple of them; anything else calls nothing.
+
+    Returns:
+        Names in the order of first reference, each once.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> ops_in(BY_NAME["dapo"]().surrogate), ops_in(BY_NAME["gpg"]().advantage)
+        (('surrogate.clipped',), ('group.group_centered',))
+    """
+    return tuple(dict.fromkeys(_walk(value, set())))
+
+
+def _walk(value: object, seen: set[int]) -> Iterator[str]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, partial):
+        parts: tuple[object, ...] = (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, tuple):
+        parts = value
+    elif isinstance(value, FunctionType):
+        if value in names_of_ops():
+            yield names_of_ops()[value]
+            return
+        parts = tuple(_referred(inspect.unwrap(value))) if value.__module__.startswith(OWN_PACKAGE) else ()
+    else:
+        parts = ()
+    for part in parts:
+        yield from _walk(part, seen)
+
+
+def _referred(function: Callable[..., Any]) -> Iterator[object]:
+    """Functions, and partial functions, that the body of a function refers to: in its closure and among its globals."""
+    assert isinstance(function, FunctionType)
+    yield from (cell.cell_contents for cell in function.__closure__ or ())
+    for name in _global_names(function.__code__):
+        found = function.__globals__.get(name)
+        if isinstance(found, FunctionType | partial):
+            yield found
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    """Names of globals that compiled code loads, those of the functions inside it included."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
+
+
+def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
+    """Flatten a record to its filled slots: `critic` and `correction` to theirs, `terms` to one each.
+
+    Args:
+        record: an algorithm, a critic or a correction.
+
+    Returns:
+        Name of the slot -> its value, in the record's order; without those that are None.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> list(slots(BY_NAME["grpo"]()))
+        ['advantage', 'log_ratio', 'surrogate', 'weights', 'terms.reference_kl', 'reference_rate', 'group_size']
+    """
+    flat: dict[str, object] = {}
+    for name, value in record._asdict().items():
+        if isinstance(value, Critic | Correction):
+            flat |= {f"{name}.{part}": inner for part, inner in slots(value).items()}
+        elif name == "terms":
+            terms: tuple[Term, ...] = value
+            flat |= {f"terms.{term.name}": term for term in terms}
+        elif value is not None:
+            flat[name] = value
+    return flat
+
+
+def uses(name: str) -> tuple[Use, ...]:
+    """Slots of an algorithm that call ops: at its defaults, then those that an option fills which is off by default.
+
+    Args:
+        name: a key of `BY_NAME`.
+
+    Returns:
+        One entry a slot; a second entry of a slot names the option that changes its ops.
+
+    Example:
+        >>> [(use.slot, use.ops) for use in uses("rloo") if use.option]
+        [('reward_kl', ('divergence.kl_in_reward',))]
+    """
+    plain = _calling(slots(BY_NAME[name]()))
+    found = [Use(slot, ops) for slot, ops in plain.items()]
+    for option, parameter in inspect.signature(BY_NAME[name]).parameters.items():
+        if isinstance(parameter.default, float) and parameter.default in SWITCHED_OFF:
+            other = _calling(slots(BY_NAME[name](**{option: 2.5 if parameter.default else 0.5})))
+            found += [Use(slot, ops, option) for slot, ops in other.items() if plain.get(slot) != ops]
+    return tuple(found)
+
+
+def _calling(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    return {slot: ops for slot, value in record.items() if (ops := ops_in(value))}
+
+
+def calls_of_records() -> dict[str, tuple[str, ...]]:
+    """Map every algorithm, then every correction as `--correction NAME`, to the ops that it calls, options included."""
+    found = {name: tuple(dict.fromkeys(op for use in uses(name) for op in use.ops)) for name in sorted(BY_NAME)}
+    for name, factory in CORRECTIONS.items():
+        parameters = inspect.signature(factory).parameters.items()
+        bounds = {bound: 0.5 for bound, parameter in parameters if parameter.default is parameter.empty}
+        found[f"--correction {name}"] = ops_in(factory(**bounds))
+    found["--off-policy-delta"] = ops_in(off_policy_mask(0.5))
+    return found
+
+
+def calls_of_ops() -> dict[str, tuple[str, ...]]:
+    """Map every op to the other ops that its body refers to."""
+    bodies = {name: _referred(inspect.unwrap(function)) for function, name in names_of_ops().items()}
+    return {name: tuple(op for op in ops_in(tuple(body)) if op != name) for name, body in bodies.items()}
+
+
+def users(calls: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Turn a map round: every op -> the keys that call it, in their order.
+
+    Example:
+        >>> users({"dapo": ("surrogate.clipped",)})["surrogate.clipped"]
+        ('dapo',)
+    """
+    return {op: tuple(name for name, ops in calls.items() if op in ops) for op in names_of_ops().values()}

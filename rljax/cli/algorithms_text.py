@@ -1,0 +1,135 @@
+"""Text of the algorithms: the list with their options, one of them slot by slot, and the corrections."""
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from rljax.algorithms import ABLATIONS, BY_NAME
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.book.equations import read_algorithm
+from rljax.book.genealogy import Descent, genealogy
+from rljax.book.slots import fillings
+from rljax.book.uses import Use, ops_in, slots, uses
+from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
+from rljax.records import required
+from rljax.training.algorithm import option_names
+
+
+def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
+    """Print the named algorithms slot by slot; without names, all of them and the corrections in short.
+
+    Raises:
+        InputError: a name is unknown.
+    """
+    columns = columns_of(stream)
+    if names:
+        descents = genealogy()
+        stream.write("\n\n".join(algorithm_text(name, descents, columns) for name in names) + "\n")
+        return
+    blocks = [_short(name, columns) for name in sorted(BY_NAME)]
+    blocks += [_correction(name, correction, columns) for name, correction in CORRECTIONS.items()]
+    hint = "`rljax algorithms NAME` prints its formula, its slots with their equations, and what it grew out of."
+    stream.write("\n".join([*blocks, "", wrapped(hint, columns)]) + "\n")
+
+
+def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
+    """Summary, formula, options, slots and genealogy of an algorithm.
+
+    Raises:
+        InputError: the name is unknown.
+    """
+    options = _options(name)
+    entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
+    held, filled = fillings(record), slots(record)
+    lines = [f"{slot}: {what.text()}{_named(ops_in(filled[slot]))}" for slot, what in held.items()]
+    lines += [_optional(use) for use in uses(name) if use.option]
+    rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
+    (own,) = (descent for descent in descents if descent.name == name)
+    rows["grew from"] = own.parent or ""
+    rows["grew into"] = ", ".join(descent.name for descent in descents if descent.parent == name)
+    below = {"slots": lines}
+    if own.parent:
+        below[f"changes to {own.parent}"] = [change.text() for change in own.changes]
+    return "\n".join(
+        [
+            wrapped(f"{name}: {entry.summary}", columns, hang="    "),
+            "",
+            *formula_lines(entry.equation, columns),
+            "",
+            *(labelled(label, text, columns) for label, text in rows.items() if text),
+            *(
+                "\n".join([f"    {title}", *(wrapped(line, columns, indent=" " * 8, hang=" " * 12) for line in block)])
+                for title, block in below.items()
+            ),
+        ]
+    )
+
+
+def _optional(use: Use) -> str:
+    return f"{use.slot}, with the option {use.option}:{_named(use.ops)}"
+
+
+def _named(ops: Sequence[str]) -> str:
+    return f" [{', '.join(ops)}]" if ops else ""
+
+
+def _options(name: str) -> str:
+    return " ".join(f"{option}={value}" for option, value in option_names(name).items())
+
+
+def _short(name: str, columns: int) -> str:
+    summary = required(inspect.getdoc(BY_NAME[name]), name).splitlines()[0]
+    lines = [summary, _options(name), f"--without {' '.join(ABLATIONS[name])}" if name in ABLATIONS else ""]
+    return "\n".join([name, *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
+
+
+def _bounds(correction: Callable[..., Any]) -> dict[str, float | None]:
+    """Bounds of a correction and their defaults; None for one without a default."""
+    parameters = inspect.signature(correction).parameters.items()
+    return {name: None if parameter.default is parameter.empty else parameter.default for name, parameter in parameters}
+
+
+def _correction(name: str, correction: Callable[..., Any], columns: int) -> str:
+    bounds = " ".join(
+        f"--correction-{bound}{'' if default is None else f' {default:g}'}"
+        for bound, default in _bounds(correction).items()
+    )
+    lines = [required(inspect.getdoc(correction), name).splitlines()[0], bounds]
+    return "\n".join([f"--correction {name}", *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines)])
+
+
+def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
+    """Print the named algorithms, or all of them and the corrections, as JSON.
+
+    Raises:
+        InputError: a name is unknown.
+    """
+    descents = {descent.name: descent for descent in genealogy()}
+    shown: dict[str, Any] = {"algorithms": [_as_json(name, descents) for name in names or sorted(BY_NAME)]}
+    if not names:
+        shown["corrections"] = [
+            {"name": name, "summary": required(inspect.getdoc(make), name).splitlines()[0], "bounds": _bounds(make)}
+            for name, make in CORRECTIONS.items()
+        ]
+    stream.write(f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n")
+
+
+def _as_json(name: str, descents: dict[str, Descent]) -> dict[str, Any]:
+    options = {option: str(value) if value == float("inf") else value for option, value in option_names(name).items()}
+    entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
+    filled = slots(record)
+    return {
+        "name": name,
+        "summary": entry.summary,
+        "source": entry.source,
+        "options": options,
+        "without": list(ABLATIONS.get(name, ())),
+        "slots": [
+            {"slot": slot, "function": what.function, "numbers": what.numbers, "ops": ops_in(filled[slot])}
+            for slot, what in fillings(record).items()
+        ],
+        "optional": [use._asdict() for use in uses(name) if use.option],
+        "parent": descents[name].parent,
+        "changes": [change.text() for change in descents[name].changes],
+    }

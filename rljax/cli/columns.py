@@ -1,0 +1,58 @@
+"""Plain text that fits the columns of a terminal: no name is cut, and a line that is too long goes on below, indented."""
+
+import re
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+COLUMNS_IN_A_PIPE = 80
+NARROWEST, WIDEST = 60, 120
+LABEL = 12
+
+
+def columns_of(stream: TextIO) -> int:
+    """Columns to fill: those of a terminal between 60 and 120, and 80 for any other stream."""
+    if not stream.isatty():
+        return COLUMNS_IN_A_PIPE
+    return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+
+
+def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str:
+    """Wrap a paragraph; no word is broken.
+
+    Args:
+        text: one paragraph.
+        columns: columns to fill.
+        indent: what stands before the first line.
+        hang: what stands before the others.
+    """
+    return textwrap.fill(
+        text, columns, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def labelled(label: str, text: str, columns: int) -> str:
+    """A label in a column of its own, and a paragraph beside it."""
+    return wrapped(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
+
+
+def formula_lines(formula: str, columns: int) -> list[str]:
+    """Lines of a formula, indented by 4; one that is too long is broken at its wide gaps, then at its spaces.
+
+    Args:
+        formula: lines in which equations beside each other are separated by four spaces or more.
+        columns: columns to fill.
+    """
+    fitted: list[str] = []
+    for line in formula.splitlines():
+        parts = [line] if len(line) + 4 <= columns else re.split(r" {4,}", line.strip())
+        for part in parts:
+            fits = len(part) + 4 <= columns
+            fitted += [f"    {part}".rstrip()] if fits else wrapped(part, columns, indent="    ", hang=" " * 8).splitlines()
+    return fitted
+
+
+def listed(rows: Sequence[tuple[str, str]], columns: int) -> str:
+    """Names with a paragraph under each."""
+    return "\n".join(f"  {name}\n{wrapped(text, columns, indent='      ', hang='      ')}" for name, text in rows)

@@ -1,0 +1,145 @@
+"""Text of the book of equations: the index, what a query finds, and an entry with all that belongs to it."""
+
+import difflib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TextIO
+
+from rljax.algorithms import BY_NAME
+from rljax.book.equations import Equation, equations
+from rljax.book.ideas import IDEAS
+from rljax.book.references import cited, references
+from rljax.book.search import Match, content_words, search
+from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
+from rljax.cli.columns import columns_of, formula_lines, labelled, listed, wrapped
+from rljax.errors import InputError
+from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
+
+WHOLE = 3
+"""Entries of a result that are printed whole; the others are one line each."""
+
+
+def links() -> dict[str, dict[str, tuple[str, ...]]]:
+    """What each entry is linked with: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
+    records = calls_of_records() | {f"preference --loss {name}": ops_in(make()) for name, make in DIRECT_LOSSES.items()}
+    calls = calls_of_ops()
+    used, called = users(records), users(calls)
+    found = {op: {"used by": used[op], "called by": called[op], "calls": calls[op]} for op in calls}
+    for name in BY_NAME:
+        rows = {f"{use.slot} (with {use.option})" if use.option else use.slot: use.ops for use in uses(name)}
+        found[name] = rows
+    return found
+
+
+def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: int) -> str:
+    """Name, summary, formula, source, place and links of an entry."""
+    head = wrapped(f"{entry.name}: {entry.summary}", columns, hang="    ")
+    rows = {"source": entry.source, "function": f"{entry.module}.{entry.function}", "test": entry.test}
+    if entry.name in BY_NAME:
+        rows["options"] = f"rljax algorithms {entry.name}"
+        lines = [
+            wrapped(f"{slot}: {', '.join(ops)}", columns, indent=" " * 8, hang=" " * 12) for slot, ops in linked.items()
+        ]
+        below = ["    slots", *lines]
+    else:
+        rows |= {label: ", ".join(names) for label, names in linked.items() if names}
+        below = []
+    shown = [labelled(label, text, columns) for label, text in rows.items()]
+    return "\n".join([head, "", *formula_lines(entry.equation, columns), "", *shown, *below])
+
+
+def index_text(entries: Sequence[Equation], columns: int) -> str:
+    """Every entry by its module: its name, its summary and its source."""
+    parts: list[str] = []
+    for (module, test), group in itertools.groupby(entries, key=lambda entry: (_shelf(entry), entry.test)):
+        rows = [(entry.name, f"{entry.summary} [{entry.source}]") for entry in group]
+        parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{listed(rows, columns)}")
+    return "\n\n".join(parts)
+
+
+def _shelf(entry: Equation) -> str:
+    return "rljax.algorithms" if entry.name in BY_NAME else entry.module
+
+
+def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: int) -> str:
+    """The best matches whole, the next ones in one line each, and how many there are."""
+    linked = links()
+    blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(WHOLE, limit)]]
+    others = [(match.entry.name, match.entry.summary) for match in matches[WHOLE:limit]]
+    if others:
+        blocks.append(f"also\n{listed(others, columns)}")
+    words = content_words(query)
+    notes = []
+    if matches[0].found < len(words) and len(matches) > 1:
+        notes.append(f"No entry has all of these words: {', '.join(words)}. These have the most.")
+    if len(matches) > limit:
+        notes.append(f"{limit} of {len(matches)} entries, the best first; --limit {len(matches)} shows all.")
+    return "\n\n".join([*blocks, *(wrapped(note, columns) for note in notes)])
+
+
+def found_matches(query: str) -> tuple[Match, ...]:
+    """Search, and refuse a query that finds nothing.
+
+    Raises:
+        InputError: no entry has a word of the query.
+    """
+    matches = search(query)
+    if not matches:
+        names = [name for entry in equations() for name in (entry.name, entry.function)]
+        near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
+        raise InputError(f"No equation has {query!r} in its name, summary, formula, source or ideas{hint}")
+    return matches
+
+
+def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
+    """Print the index if the query is empty; otherwise what it finds, the best first.
+
+    Raises:
+        InputError: the query finds nothing, or the limit is below 1.
+    """
+    if limit < 1:
+        raise InputError(f"--limit must be at least 1, got {limit}.")
+    columns = columns_of(stream)
+    if query.strip():
+        text = matches_text(found_matches(query), query, columns, limit=limit)
+    else:
+        entries = equations()
+        hint = "Add a name, a word, a paper or a question (gae, dapo, 2504.05118, what bounds the ratio?) to see formulas."
+        text = "\n\n".join((index_text(entries, columns), wrapped(f"{len(entries)} equations. {hint}", columns)))
+    stream.write(f"{text}\n")
+
+
+def show_equations_json(query: str, stream: TextIO) -> None:
+    """Print every entry, or all that a query finds with its score, as a JSON list.
+
+    Raises:
+        InputError: the query finds nothing.
+    """
+    linked = links()
+    matches = found_matches(query) if query.strip() else [Match(entry, 0, 0.0) for entry in equations()]
+    rows = [
+        asdict(match.entry)
+        | {"ideas": IDEAS[match.entry.name].split("; "), "links": linked[match.entry.name]}
+        | {"references": [reference.key for reference in cited(match.entry.source)]}
+        | ({"score": match.score} if query.strip() else {})
+        for match in matches
+    ]
+    stream.write(f"{json.dumps(rows, indent=2, ensure_ascii=False)}\n")
+
+
+def show_bibtex(query: str, stream: TextIO) -> None:
+    """Print BibTeX of every document that the book cites, or of those that the sources of a query's entries cite.
+
+    Raises:
+        InputError: the query finds nothing, or nothing with a published source.
+    """
+    entries = references()
+    if query.strip():
+        sources = [match.entry.source for match in found_matches(query)]
+        entries = tuple(entry for entry in entries if any(entry in cited(source) for source in sources))
+        if not entries:
+            raise InputError(f"What {query!r} finds has no source with BibTeX: it is a convention or unpublished.")
+    stream.write("\n\n".join(entry.text for entry in entries) + "\n")

@@ -1,0 +1,109 @@
+"""Distillation: how far a student is from its teacher, over the whole vocabulary, and what a teacher says about a sampled token.
+
+The ends of `generalized_jsd` are equations of their own: forward KL, `exact_kl(teacher_logits, logits)` of
+`rljax.ops.divergence`, and reverse KL, `exact_kl(logits, teacher_logits)`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
+from rljax.ops.checks import check_floating, check_mask, check_rank, check_same_shape
+from rljax.ops.masked import zero_outside
+
+
+@in_float32
+def generalized_jsd(
+    logits: Float[Array, "*rows V"], teacher_logits: Float[Array, "*rows V"], *, beta: Number
+) -> Float[Array, "*rows"]:
+    """Jensen-Shannon divergence of teacher and student with weights β and 1 - β, over the whole vocabulary: the loss of GKD.
+
+    It is bounded, unlike a KL. Towards the ends it vanishes as a KL does not: JSD(β)/β goes to the forward KL(P‖Q) as β goes to 0,
+    and JSD(β)/(1 - β) to the reverse KL(Q‖P) as β goes to 1. Each row is a token of its own, so the tokens of a long batch can be
+    taken in chunks. A token that both exclude (logit -∞) contributes 0, in value and gradient.
+
+    ::
+
+        JSD(β) = β KL(P‖M) + (1 - β) KL(Q‖M)        M = β P + (1 - β) Q
+        P = softmax(teacher_logits)      Q = softmax(logits)
+
+    Args:
+        logits: of the student, carry the gradient, `[..., V]`, divided by the sampling temperature.
+        teacher_logits: of the teacher, `[..., V]`, at the same temperature.
+        beta: β, strictly between 0 and 1; 1/2 is the symmetric divergence.
+
+    Returns:
+        `[...]`, nats, in [0, -β log β - (1 - β) log(1 - β)] up to rounding, to be minimised.
+
+    Raises:
+        ValueError: the shapes differ, an argument is not floating point, the vocabulary is empty, or β is not between 0 and 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> student, teacher = jnp.log(jnp.array([0.5, 0.5, 0.0])), jnp.log(jnp.array([0.25, 0.75, 0.0]))
+        >>> f"{generalized_jsd(student, teacher, beta=0.5):.4f}"
+        '0.0338'
+
+    Source:
+        GKD, arXiv:2306.13649, Eq. 1.
+    """
+    check_floating(logits=logits, teacher_logits=teacher_logits)
+    check_same_shape(logits=logits, teacher_logits=teacher_logits)
+    check_rank(1, logits=logits)
+    if is_concrete(beta) and not 0 < beta < 1:
+        raise ValueError(
+            f"beta must lie strictly between 0 and 1, got {beta}: the ends are exact_kl(teacher_logits, logits), forward, and "
+            "exact_kl(logits, teacher_logits), reverse"
+        )
+    logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
+    possible = (logp > -jnp.inf) | (teacher_logp > -jnp.inf)
+    shares = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
+    mixture = jnp.logaddexp(*(jnp.where(possible, share, 0) for share in shares))
+
+    def kl_to_mixture(own: Array) -> Float[Array, "*rows"]:
+        likely = own > -jnp.inf
+        gap = jnp.where(likely, own, 0) - jnp.where(likely, mixture, 0)
+        return (jnp.exp(own) * gap).sum(-1)
+
+    return beta * kl_to_mixture(teacher_logp) + (1 - beta) * kl_to_mixture(logp)
+
+
+@in_float32
+def teacher_log_ratio(
+    logp: Float[Array, "*rows T"], teacher_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """The advantage of on-policy distillation: the teacher's log-probability of each sampled token less the student's.
+
+    For tokens sampled from π, at a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage climbs on average exactly
+    -∇KL(π‖π_T). The token is judged for itself: what follows it in the response does not count (discount 0).
+
+    ::
+
+        A_t = log π_T(o_t) - log π(o_t)
+
+    Args:
+        logp: log-probabilities under the student that sampled, `[..., T]`, nats.
+        teacher_logp: under the teacher, at the same temperature, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats, of either sign; 0 outside the mask. -∞ where the teacher excludes the token.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is no mask.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> student, teacher = jnp.array([-1.0, -0.5, 9.0]), jnp.array([-0.5, -2.0, 9.0])
+        >>> teacher_log_ratio(student, teacher, jnp.array([1, 1, 0])).tolist()
+        [0.5, -1.5, 0.0]
+
+    Source:
+        Lu, "On-Policy Distillation" (2025), the per-token reward; the divergence is that of MiniLLM, arXiv:2306.08543, and of
+        GKD, arXiv:2306.13649, with the reverse KL on the student's own samples.
+    """
+    check_floating(logp=logp, teacher_logp=teacher_logp)
+    check_mask(mask=mask)
+    check_same_shape(logp=logp, teacher_logp=teacher_logp, mask=mask)
+    return zero_outside(teacher_logp, mask) - zero_outside(logp, mask)

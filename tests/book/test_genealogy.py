@@ -1,0 +1,138 @@
+"""The genealogy: computed from the records, in the order of the papers, and the committed pages are its present state."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from rljax.algorithms import BY_NAME
+from rljax.book.genealogy import NOTHING, UNDATED, Change, changes, genealogy, genealogy_text, paper_of
+from rljax.book.genealogy_picture import draw_genealogy, laid_out
+from rljax.book.slots import Filling, fillings, table
+from rljax.errors import InputError
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+CLIP = Filling("clipped", "low=0.2 high=0.2")
+DESCENTS = {entry.name: entry for entry in genealogy()}
+
+
+def test_every_algorithm_is_in_it_and_younger_than_its_parent():
+    assert set(DESCENTS) == set(BY_NAME)
+    roots = [entry.name for entry in genealogy() if entry.parent is None]
+    assert roots == ["ppo"]
+    order = list(DESCENTS)
+    for entry in genealogy():
+        if entry.parent is not None:
+            assert order.index(entry.parent) < order.index(entry.name)
+            assert DESCENTS[entry.parent].paper <= entry.paper
+            assert entry.changes
+
+
+@pytest.mark.parametrize(
+    ("name", "parent"),
+    [
+        ("grpo", "ppo"),
+        ("on_policy_distillation", "ppo"),
+        ("vc_ppo", "ppo"),
+        ("dapo", "grpo"),
+        ("dr_grpo", "grpo"),
+        ("gspo", "grpo"),
+        ("gspo_token", "gspo"),
+        ("luspo", "gspo"),
+        ("vapo", "vc_ppo"),
+        ("vapo_grpo", "vapo"),
+        ("scale_rl", "cispo"),
+        ("forking_tokens", "dapo"),
+    ],
+)
+def test_parents_that_the_papers_name_are_found(name, parent):
+    assert DESCENTS[name].parent == parent
+
+
+def test_changes_are_those_of_the_paper():
+    assert [change.text() for change in DESCENTS["dapo"].changes] == [
+        "surrogate: low=0.2 high=0.2 → low=0.2 high=0.28",
+        "weights: sequence_mean → token_mean",
+        "- terms.reference_kl",
+        "+ shape_reward: soft_overlong_penalty max_length=20480 cache=4096",
+        "+ keep_group: has_mixed_outcomes",
+    ]
+    assert "- critic" in [change.text() for change in DESCENTS["grpo"].changes]
+
+
+def test_no_older_algorithm_is_nearer_than_the_parent():
+    def other_functions(found):
+        return sum(c.before.function != c.after.function and not c.slot.startswith("terms.") for c in found)
+
+    held, order = {name: fillings(BY_NAME[name]()) for name in BY_NAME}, list(DESCENTS)
+    for place, name in enumerate(order[1:], 1):
+        older = [other for other in order[:place] if other != "on_policy_distillation"]
+        distances = {other: other_functions(changes(held[other], held[name])) for other in older}
+        assert distances[DESCENTS[name].parent] == min(distances.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (CLIP, CLIP, []),
+        (CLIP, Filling("clipped", "low=0.2 high=0.28"), ["surrogate: low=0.2 high=0.2 → low=0.2 high=0.28"]),
+        (CLIP, Filling("clipped", ""), ["surrogate: low=0.2 high=0.2 → -"]),
+        (CLIP, Filling("reinforce", ""), ["surrogate: clipped → reinforce"]),
+        (None, CLIP, ["+ surrogate: clipped low=0.2 high=0.2"]),
+        (CLIP, None, ["- surrogate"]),
+    ],
+)
+def test_a_change_in_words(before, after, text):
+    records = [{} if held is None else {"surrogate": held} for held in (before, after)]
+    assert [change.text() for change in changes(*records)] == text
+
+
+def test_sizes_are_no_change_and_a_critic_that_goes_is_one():
+    assert changes({"group_size": Filling("", "8")}, {}) == ()
+    critic = {"critic.advantage": Filling("gae", ""), "critic.loss": Filling("value_loss", "")}
+    assert changes(critic, {}) == (Change("critic", critic["critic.advantage"], NOTHING),)
+    assert [change.slot for change in changes(critic, {"critic.advantage": Filling("gae", "")})] == ["critic.loss"]
+
+
+def test_papers_are_read_from_the_documentation():
+    assert paper_of("ppo") == "1707.06347"
+    assert paper_of("dapo_grpo") == UNDATED
+    assert UNDATED > "9912.99999"
+
+
+def test_the_committed_table_is_what_the_command_prints():
+    assert (EXPERIMENTS / "algorithms_slots.md").read_text(encoding="utf-8") == f"{table()}\n", (
+        "run `rljax algorithms --table > experiments/algorithms_slots.md`"
+    )
+
+
+def test_the_committed_picture_shows_the_present_genealogy():
+    with Image.open(EXPERIMENTS / "algorithms_genealogy.png") as picture:
+        assert picture.text["Description"] == genealogy_text(), (
+            "run `rljax algorithms --genealogy experiments/algorithms_genealogy.png`"
+        )
+
+
+def test_boxes_do_not_overlap_and_stand_right_of_their_parents():
+    boxes = {box.entry.name: box for box in laid_out(genealogy())}
+    assert set(boxes) == set(BY_NAME)
+    for box in boxes.values():
+        if box.entry.parent is not None:
+            assert box.x > boxes[box.entry.parent].x
+    placed = sorted(boxes.values(), key=lambda box: (box.x, box.y))
+    for upper, lower in itertools.pairwise(placed):
+        assert upper.x < lower.x or upper.y + upper.height < lower.y
+
+
+@pytest.mark.parametrize("suffix", [".svg"])
+def test_the_picture_names_every_algorithm(tmp_path, suffix):
+    path = tmp_path / "new" / f"tree{suffix}"
+    draw_genealogy(path)
+    drawn = path.read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in BY_NAME)
+
+
+def test_an_unknown_suffix_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"tree\.gif must end in \.png or \.svg\."):
+        draw_genealogy(tmp_path / "tree.gif")

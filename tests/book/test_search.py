@@ -1,0 +1,118 @@
+"""Search: people's questions find the right equation first, and the scores are those of the rule."""
+
+import pytest
+
+from rljax.algorithms import BY_NAME
+from rljax.book.equations import equations
+from rljax.book.ideas import IDEAS
+from rljax.book.search import WEIGHTS, content_words, search, stem, words
+
+ENTRIES = {entry.name: entry for entry in equations()}
+
+
+def names(query: str) -> list[str]:
+    return [match.entry.name for match in search(query)]
+
+
+def test_every_entry_has_ideas_and_none_is_of_something_else():
+    assert list(IDEAS) == [name for name in IDEAS if name in ENTRIES]
+    assert set(ENTRIES) == set(IDEAS)
+    for phrases in IDEAS.values():
+        split = phrases.split("; ")
+        assert all(phrase == phrase.strip() and phrase and ";" not in phrase for phrase in split)
+        assert len(split) == len(set(split))
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("what bounds the ratio?", ["surrogate.clipped"]),
+        ("dapo loss", ["dapo"]),
+        ("the loss of GRPO", ["grpo"]),
+        ("clip higher", ["surrogate.clipped", "dapo"]),
+        ("Clip-Higher", ["surrogate.clipped", "dapo"]),
+        ("length bias", ["weights.constant_length"]),
+        ("token-level loss", ["weights.token_mean", "dapo"]),
+        ("zero-variance groups", ["batch.gpg_scale", "selection.has_mixed_outcomes"]),
+        ("importance sampling", ["ratio.token_log_ratio"]),
+        ("entropy collapse", ["divergence.entropy", "surrogate.clipped"]),
+        ("overlong", ["shaping.soft_overlong_penalty", "weights.overlong_filter", "dapo"]),
+        ("leave one out", ["group.leave_one_out"]),
+        ("Bradley Terry", ["preference.bradley_terry_loss"]),
+        ("K3", ["divergence.k3"]),
+        ("gae.gae", ["gae.gae"]),
+    ],
+)
+def test_a_question_finds_its_equation_first(query, first):
+    assert names(query)[: len(first)] == first
+
+
+def test_symbols_papers_and_authors_are_found():
+    assert names("λ") == names("lambda")
+    assert {"gae.gae", "gae.length_adaptive_lambda", "gae.lambda_returns"} <= set(names("λ"))
+    assert names("2503.14476")[0] == "dapo"
+    assert {"gae.gae", "gae.td_errors", "ppo"} <= set(names("1506.02438"))
+    assert names("Schulman") == ["divergence.k1", "divergence.k2", "divergence.k3"]
+    both = names("overlong 2503.14476")
+    assert "shaping.soft_overlong_penalty" in both
+    assert "selection.has_mixed_outcomes" not in both
+
+
+def test_how_the_policy_is_kept_near_the_reference():
+    found = names("how do I keep the policy from drifting away from the reference?")
+    assert {"divergence.k3", "divergence.kl_in_reward"} <= set(found[:5])
+
+
+def test_a_full_name_finds_that_alone_and_nonsense_nothing():
+    assert names("dapo") == ["dapo"]
+    assert names("clipped") == ["surrogate.clipped"]
+    assert names("zzz qqq") == []
+    assert names("?!") == []
+
+
+def test_scores_are_those_of_the_rule():
+    scores = {match.entry.name: match.score for match in search("clip higher")}
+    assert (
+        scores["surrogate.clipped"] == 7 + 7 + 14
+    )  # both words in one phrase of the ideas; its name has another form, 10 / 2
+    assert scores["surrogate.dual_clipped"] == 7 + 3 / 2  # the idea "dual clip"; the formula has `high`, another form
+    (only,) = [match for match in search("γ") if match.entry.name == "gae.td_errors"]
+    assert (only.score, only.found) == (WEIGHTS["formula"], 1)
+    assert search("dapo loss")[0].score == 12 + 7
+
+
+def test_the_order_is_by_words_then_score_then_index():
+    matches = search("token level loss")
+    assert [match.found for match in matches] == sorted((match.found for match in matches), reverse=True)
+    assert {match.found for match in matches} == {3, 2}
+    assert {match.found for match in search("clip higher")} == {2}
+    order = list(ENTRIES)
+    for found in (2, 3):
+        group = [match for match in matches if match.found == found]
+        assert group == sorted(group, key=lambda match: (-match.score, order.index(match.entry.name)))
+
+
+@pytest.mark.parametrize(
+    ("word", "same"),
+    [
+        ("clip", "clipped"), ("clip", "clipping"), ("clips", "clip"), ("bound", "bounds"), ("normalised", "normalization"),
+        ("normalise", "normalized"), ("drift", "drifting"), ("weighted", "weights"), ("policy", "policy"), ("std", "std"),
+    ],
+)  # fmt: skip
+def test_forms_of_a_word_have_one_stem(word, same):
+    assert stem(word) == stem(same)
+
+
+@pytest.mark.parametrize(("word", "other"), [("clip", "clap"), ("ratio", "rate"), ("gae", "gate"), ("loss", "lose")])
+def test_other_words_have_other_stems(word, other):
+    assert stem(word) != stem(other)
+
+
+def test_words_keep_numbers_and_split_symbols():
+    assert words("γλ^l k3 2504.05118 pass@k Rényi") == ["γ", "λ", "l", "k3", "2504.05118", "pass", "k", "rényi"]
+    assert words("gamma GAMMA Γ") == ["γ"] * 3
+    assert content_words("what is it?") == ["what", "is", "it"]
+
+
+def test_all_algorithms_are_losses():
+    assert all("policy loss; objective" in IDEAS[name] for name in BY_NAME)

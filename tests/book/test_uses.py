@@ -1,0 +1,184 @@
+"""Which ops the records call: all of them, in the right slots, and none that an op calls in its turn."""
+
+from functools import partial
+
+import pytest
+
+from rljax.algorithms import BY_NAME, Algorithm
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.book.slots import SIZES, Filling, filling, fillings, table
+from rljax.book.uses import calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
+from rljax.ops import group, ratio, surrogate, weights
+from rljax.ops.divergence import k2, k3
+
+
+def closed_over(function):
+    return lambda *arguments: [function(argument) for argument in arguments]
+
+
+def by_global(x):
+    return [group.group_centered, k3(x, x)]
+
+
+by_global.__module__ = closed_over.__module__ = "rljax.made_up"
+
+
+def owned(function):
+    function.__module__ = "rljax.made_up"
+    return function
+
+
+@pytest.mark.parametrize(
+    ("value", "ops"),
+    [
+        (surrogate.clipped, ("surrogate.clipped",)),
+        (partial(surrogate.clipped, low=0.1, high=0.2), ("surrogate.clipped",)),
+        (partial(partial(surrogate.clipped, low=0.1), high=0.2), ("surrogate.clipped",)),
+        (partial(owned(lambda f, x: f(x)), weights.token_mean), ("weights.token_mean",)),
+        (partial(owned(lambda x, f: f(x)), f=weights.token_mean), ("weights.token_mean",)),
+        (owned(closed_over(k2)), ("divergence.k2",)),
+        (owned(closed_over(partial(k2))), ("divergence.k2",)),
+        (owned(lambda x: [k3(y, y) for y in x]), ("divergence.k3",)),
+        (by_global, ("divergence.k3",)),
+        ((k3, (k2, k3)), ("divergence.k3", "divergence.k2")),
+        (lambda x: k3(x, x), ()),
+        (0.5, ()),
+        (None, ()),
+    ],
+)
+def test_ops_in_values_of_slots(value, ops):
+    assert ops_in(value) == ops
+
+
+def test_a_name_that_is_an_attribute_is_no_op():
+    assert ops_in(owned(lambda inputs: inputs.k3 + inputs.k2)) == ()
+
+
+def test_a_function_that_refers_to_itself_ends():
+    def again(x):
+        return again(k2(x, x))
+
+    assert ops_in(owned(again)) == ("divergence.k2",)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_slots_are_those_of_the_record(name):
+    record = BY_NAME[name]()
+    flat = slots(record)
+    roots = {slot.partition(".")[0] for slot in flat}
+    assert roots == {field for field, value in record._asdict().items() if value is not None and value != ()}
+    assert {slot for slot in flat if slot.startswith("terms.")} == {f"terms.{term.name}" for term in record.terms}
+
+
+def test_corrections_are_flattened():
+    record = BY_NAME["grpo"]()._replace(correction=CORRECTIONS["masked"]())
+    assert {"correction.weight", "correction.cut"} <= set(slots(record))
+
+
+def test_slots_and_their_ops():
+    assert {use.slot: use.ops for use in uses("dapo")} == {
+        "advantage": ("group.group_normalized",),
+        "log_ratio": ("ratio.token_log_ratio",),
+        "surrogate": ("surrogate.clipped",),
+        "weights": ("weights.token_mean",),
+        "shape_reward": ("shaping.soft_overlong_penalty",),
+        "keep_group": ("selection.has_mixed_outcomes",),
+    }
+    vapo = {use.slot: use.ops for use in uses("vapo")}
+    assert vapo["critic.policy_lambda"] == ("gae.length_adaptive_lambda",)
+    assert vapo["terms.positive_examples"] == ("regularise.positive_example_weights",)
+    assert {use.slot: use.ops for use in uses("grpo")}["terms.reference_kl"] == ("divergence.k3",)
+
+
+def test_what_an_option_adds_is_named():
+    assert [(use.slot, use.ops, use.option) for use in uses("reinforce_pp_baseline") if use.option] == [
+        ("terms.reference_kl", ("divergence.k2",), "beta")
+    ]
+    assert {use.option for use in uses("ppo")} == {None, "beta"}  # the entropy bonus reads a number, and calls no op
+    assert all(use.option is None for use in uses("dapo"))
+
+
+def test_every_algorithm_has_an_op_in_each_of_the_four_slots_that_all_have():
+    for name in BY_NAME:
+        found = {use.slot for use in uses(name)}
+        assert {"log_ratio", "surrogate", "weights"} <= found
+        assert found & {"advantage", "token_advantage", "step_advantage", "teacher_advantage", "critic.advantage"}, name
+
+
+def test_users_are_the_map_turned_round():
+    calls = calls_of_records()
+    used = users(calls)
+    assert set(used) == set(names_of_ops().values())
+    assert {(name, op) for name, ops in calls.items() for op in ops} == {(n, op) for op, ns in used.items() for n in ns}
+    assert "dapo" in used["surrogate.clipped"]
+    assert "grpo" not in used["shaping.soft_overlong_penalty"]
+    assert used["correction.masked_importance_weight"] == ("--correction masked",)
+    assert used["correction.off_policy_sequence_mask"] == ("--off-policy-delta",)
+    assert "ppo" in used["divergence.kl_in_reward"]
+
+
+def test_ops_that_ops_call():
+    calls = calls_of_ops()
+    assert calls["gae.lambda_returns"] == ("gae.gae", "masked.zero_outside")
+    assert calls["divergence.k3"] == ("divergence.k1",)
+    assert calls["divergence.exact_kl"] == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.25, "0.25"),
+        (partial(surrogate.clipped, low=0.2, high=3e-4), "clipped low=0.2 high=0.0003"),
+        (ratio.token_log_ratio, "token_log_ratio"),
+        (owned(lambda x: (k2, k3)), "k2 + k3"),
+        (owned(by_global), "k3"),
+    ],
+)
+def test_what_a_slot_holds_in_words(value, text):
+    assert filling(value).text() == text
+
+
+def test_a_value_of_no_slot_is_refused():
+    with pytest.raises(TypeError, match="a slot must hold a number, a function or a record of functions, got 'clip'"):
+        filling("clip")
+
+
+def test_a_critics_head_and_a_function_without_ops_have_their_own_names():
+    assert fillings(BY_NAME["ppo"]())["critic.head"] == Filling("1 number", "")
+    assert filling(owned(lambda x: x)).function == "<lambda>"
+    assert "reference_rate" not in fillings(BY_NAME["grpo"]())
+    assert fillings(BY_NAME["t1"]())["reference_rate"] == Filling("", "0.01")
+
+
+def cells(page: str) -> dict[tuple[str, str], str]:
+    """(algorithm, column) -> cell, of every table of a page; columns of the second begin with `critic.`"""
+    found, head, prefix = {}, None, ""
+    for line in page.splitlines():
+        row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
+        if row is None:
+            prefix = "critic." if line == "## Their critics" else prefix
+            head = None
+        elif head is None:
+            head = row
+        elif not row[0].startswith("-"):
+            found |= {(row[0].strip("`"), prefix + column): cell for column, cell in zip(head[1:], row[1:], strict=True)}
+    return found
+
+
+def test_the_table_has_every_filled_slot_of_every_algorithm():
+    found = cells(table())
+    for name in BY_NAME:
+        held = fillings(BY_NAME[name]())
+        for slot, what in held.items():
+            if slot in SIZES:
+                continue
+            if slot.startswith("terms."):
+                assert slot.removeprefix("terms.") in found[name, "terms"].split(", ")
+            else:
+                assert found[name, slot] == (what.function or what.numbers)
+    rows = {name for name, _ in found}
+    assert rows == set(BY_NAME)
+    columns = {column for _, column in found}
+    assert columns <= {*Algorithm._fields, *(f"critic.{field}" for field in BY_NAME["ppo"]().critic._fields)}
+    assert found["grpo", "keep_group"] == ""
+    assert found["ppo", "critic"] == "see below"

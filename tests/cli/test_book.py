@@ -1,0 +1,243 @@
+"""`rljax algorithms`, `rljax equations` and `rljax errata`: what they print fits a terminal, and nothing is cut."""
+
+import io
+import json
+
+import pytest
+
+from rljax.algorithms import BY_NAME
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.book.equations import equations
+from rljax.book.errata import Evidence, errata
+from rljax.book.search import search
+from rljax.book.slots import table
+from rljax.cli import main
+from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
+from rljax.cli.equations_text import links, show_equations
+from rljax.errors import InputError
+
+
+def printed(capsys, *arguments) -> str:
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments) -> str:
+    assert main(list(arguments)) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("rljax: ")
+    assert "\n" not in told
+    return told
+
+
+@pytest.fixture(scope="module")
+def index():
+    stream = io.StringIO()
+    show_equations("", stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("equations",),
+        ("equations", "what", "bounds", "the", "ratio?"),
+        ("equations", "dapo"),
+        ("equations", "--limit", "200", "policy", "loss"),
+        ("algorithms",),
+        ("algorithms", *sorted(BY_NAME)),
+    ],
+    ids=lambda command: " ".join(command[:3]),
+)
+def test_every_line_fits_80_columns(command, capsys):
+    text = printed(capsys, *command)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "\x1b" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_the_index_has_every_name_summary_source_and_test(index):
+    words = " ".join(index.split())
+    for entry in equations():
+        assert f"\n  {entry.name}\n" in index
+        assert " ".join(f"{entry.summary} [{entry.source}]".split()) in words
+        assert entry.test in words
+    assert f"{len(equations())} equations." in words
+
+
+def test_an_entry_has_its_formula_source_and_links(capsys):
+    text = printed(capsys, "equations", "gae.gae")
+    assert "\n    A_t = Σ_l (γλ)^l δ_{t+l}" in text
+    assert "arXiv:1506.02438" in text
+    assert "tests/ops/test_gae.py" in text
+    assert "    used by     open_reasoner_zero, ppo, vapo, vapo_grpo, vc_ppo" in text
+    assert "    called by   gae.lambda_returns, gae.decoupled_gae" in text
+    assert "    calls       masked.zero_outside" in text
+
+
+def test_losses_on_preference_pairs_are_among_the_users(capsys):
+    assert "    used by     preference --loss dpo\n" in printed(capsys, "equations", "dpo_loss")
+    assert links()["reference_free.simpo_loss"]["used by"] == ("preference --loss simpo",)
+
+
+def test_an_algorithm_lists_the_equations_of_its_slots(capsys):
+    text = printed(capsys, "equations", "ppo")
+    assert "        critic.advantage: gae.gae\n" in text
+    assert "        reward_kl (with beta): divergence.kl_in_reward\n" in text
+    assert "    options     rljax algorithms ppo\n" in text
+
+
+def test_a_question_is_answered_best_first(capsys):
+    text = printed(capsys, "equations", "clip", "higher")
+    assert text.startswith("surrogate.clipped: ")
+    assert "\ndapo: " in text
+    assert "\nalso\n  surrogate.dual_clipped\n" in text
+    found = len(search("clip higher"))
+    assert f"10 of {found} entries, the best first; --limit {found} shows all." in " ".join(text.split())
+
+
+def test_a_limit_below_the_whole_entries_is_kept(capsys):
+    text = printed(capsys, "equations", "--limit", "1", "clip", "higher")
+    assert text.startswith("surrogate.clipped: ")
+    assert "\ndapo: " not in text
+    assert "also" not in text
+    assert "--limit must be at least 1, got 0" in refused(capsys, "equations", "--limit", "0", "clip")
+
+
+def test_words_that_no_entry_has_together_are_named(capsys):
+    text = " ".join(printed(capsys, "equations", "sigmoid", "percentiles").split())
+    assert "No entry has all of these words: sigmoid, percentiles." in text
+
+
+def test_what_finds_nothing_is_refused(capsys):
+    assert "did you mean" in refused(capsys, "equations", "clippedd")
+    assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
+
+
+def test_bibtex_of_all_and_of_a_query(capsys):
+    everything = printed(capsys, "equations", "--bibtex")
+    assert everything.count("@") > 55
+    assert "@misc{yu2025dapo,\n" in everything
+    some = printed(capsys, "equations", "--bibtex", "clipped")
+    assert "schulman2017ppo" in some
+    assert some.count("\n@") == 1
+    assert "no source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
+
+
+def test_json_of_equations(capsys):
+    rows = json.loads(printed(capsys, "equations", "--json"))
+    assert [row["name"] for row in rows] == [entry.name for entry in equations()]
+    assert all(row["equation"] and row["ideas"] and "score" not in row for row in rows)
+    found = json.loads(printed(capsys, "equations", "--json", "clip", "higher"))
+    assert found[0]["name"] == "surrogate.clipped"
+    assert found[0]["score"] == 28
+    assert "dapo" in found[0]["links"]["used by"]
+    assert found[0]["references"] == ["schulman2017ppo", "yu2025dapo"]
+
+
+def test_algorithms_are_listed_with_their_options(capsys):
+    text = printed(capsys, "algorithms")
+    assert "    DAPO (arXiv:2503.14476, Eqs. 8-13).\n" in text
+    assert "clip_high=0.28" in text
+    assert all(f"\n{name}\n" in f"\n{text}" for name in BY_NAME)
+    assert all(f"\n--correction {name}\n" in text for name in CORRECTIONS)
+    assert "--correction-low 0.5 --correction-high 5" in text
+    assert "--without clip_higher soft_overlong token_level dynamic_sampling" in text
+
+
+def test_an_algorithm_slot_by_slot(capsys):
+    text = printed(capsys, "algorithms", "dapo")
+    assert "        surrogate: clipped low=0.2 high=0.28 [surrogate.clipped]\n" in text
+    assert "    grew from   grpo\n    grew into   forking_tokens\n" in text
+    assert "    changes to grpo\n        surrogate: low=0.2 high=0.2 → low=0.2 high=0.28\n" in text
+    assert "--correction" not in text
+    assert "reward_kl, with the option beta: [divergence.kl_in_reward]" in printed(capsys, "algorithms", "rloo")
+    assert "'dado' is unknown" in refused(capsys, "algorithms", "dado")
+
+
+def test_json_of_algorithms(capsys):
+    found = json.loads(printed(capsys, "algorithms", "--json"))
+    assert [row["name"] for row in found["algorithms"]] == sorted(BY_NAME)
+    assert [row["name"] for row in found["corrections"]] == list(CORRECTIONS)
+    (only,) = json.loads(printed(capsys, "algorithms", "--json", "ppo"))["algorithms"]
+    assert only["options"]["dual_clip"] == "inf"
+    assert only["parent"] is None
+    assert {"slot": "critic.advantage", "function": "gae", "numbers": "gamma=1 lambda_=0.95", "ops": ["gae.gae"]} in only[
+        "slots"
+    ]
+    assert {"slot": "reward_kl", "ops": ["divergence.kl_in_reward"], "option": "beta"} in only["optional"]
+
+
+def test_table_and_picture(capsys, tmp_path):
+    assert printed(capsys, "algorithms", "--table") == f"{table()}\n"
+    path = tmp_path / "tree.svg"
+    assert printed(capsys, "algorithms", "--genealogy", str(path)) == f"{path}\n"
+    assert path.is_file()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("algorithms", "--table", "--json"),
+        ("algorithms", "dapo", "--table"),
+        ("algorithms", "dapo", "--genealogy", "x.png"),
+        ("equations", "--json", "--bibtex"),
+    ],
+)
+def test_what_cannot_be_printed_together_is_refused(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "exclude each other" in refused(capsys, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_errata_and_their_exit_code(holds, capsys, monkeypatch):
+    """The counterexamples themselves run in tests/book/test_errata.py."""
+    entries = [(errata()[0], Evidence("1 + 1 = 2", holds)), (errata()[1], None)]
+    for module in ("rljax.book.errata", "rljax.cli.errata_text"):
+        monkeypatch.setattr(f"{module}.run_all", lambda: entries)
+    code = 0 if holds else 1
+    assert main(["errata"]) == code
+    text = capsys.readouterr().out
+    assert f"1 + 1 = 2. {'Refuted' if holds else 'NOT refuted'}." in text
+    assert f"2 errata: {int(holds)} of 1 counterexamples refute their claims; 1 entries have only a source." in text
+    assert main(["errata", "--json"]) == code
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["evidence"] for row in rows] == [{"numbers": "1 + 1 = 2", "holds": holds}, None]
+    assert [row["number"] for row in rows] == [entry.number for entry, _ in entries]
+    assert "check" not in rows[0]
+
+
+def test_long_formulas_are_broken_at_their_gaps():
+    assert formula_lines("a = 1        b = 2", 80) == ["    a = 1        b = 2"]
+    assert formula_lines("a = 1        b = 2", 20) == ["    a = 1", "    b = 2"]
+    assert formula_lines("a = one + two + three", 16) == ["    a = one +", "        two +", "        three"]
+    assert formula_lines("a\n\nb", 80) == ["    a", "", "    b"]
+
+
+def test_names_are_never_broken():
+    long = "x" * 40
+    assert long in wrapped(f"a {long} b", 20)
+    assert "well-known-name" in wrapped("aaaa well-known-name", 10)
+    assert labelled("source", "one two", 80) == "    source      one two"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("width", "columns"), [(40, 60), (100, 100), (300, 120)])
+def test_a_terminal_is_filled_within_reason(width, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert columns_of(Terminal()) == columns
+    assert columns_of(io.StringIO()) == 80
+
+
+def test_a_query_of_spaces_is_the_index(index):
+    stream = io.StringIO()
+    show_equations("  ", stream)
+    assert stream.getvalue() == index
+    with pytest.raises(InputError, match="No equation has 'qqqq'"):
+        show_equations("qqqq", stream)

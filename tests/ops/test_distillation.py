@@ -1,0 +1,148 @@
+"""Distillation: loops from the formula, the two ends, TRL's numbers, and what a sampled token's verdict is on average."""
+
+import json
+from math import exp, inf, log
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.ops.distillation import generalized_jsd, teacher_log_ratio
+from rljax.ops.divergence import exact_kl
+
+RNG = np.random.default_rng(0)
+STUDENT, TEACHER = 2 * RNG.normal(size=(2, 4, 3, 7))
+THEIRS = json.loads(Path(__file__).with_name("peer_distillation.json").read_text())
+
+
+def softmax(row):
+    powers = [exp(z - max(row)) for z in row]
+    return [power / sum(powers) for power in powers]
+
+
+def kl(p, q):
+    return sum(a * log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def jsd(student, teacher, beta):
+    p, q = softmax(teacher), softmax(student)
+    mixture = [beta * a + (1 - beta) * b for a, b in zip(p, q, strict=True)]
+    return beta * kl(p, mixture) + (1 - beta) * kl(q, mixture)
+
+
+def by_rows(f, *arrays):
+    leading = arrays[0].shape[:-1]
+    return np.array([f(*(list(array[index]) for array in arrays)) for index in np.ndindex(leading)]).reshape(leading)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("beta", [0.01, 0.1, 0.5, 0.9])
+def test_jsd_is_that_of_the_loop(beta):
+    expected = by_rows(lambda student, teacher: jsd(student, teacher, beta), STUDENT, TEACHER)
+    np.testing.assert_allclose(generalized_jsd(jnp.array(STUDENT), jnp.array(TEACHER), beta=beta), expected, rtol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_ends_are_forward_and_reverse_kl_in_value_and_gradient():
+    student, teacher = jnp.array(STUDENT), jnp.array(TEACHER)
+
+    def slope(f):
+        return jax.grad(lambda logits: f(logits).sum())(student)
+
+    near = 1e-7
+    for beta, scale, end in (
+        (near, near, lambda logits: exact_kl(teacher, logits)),
+        (1 - near, near, lambda logits: exact_kl(logits, teacher)),
+    ):
+        np.testing.assert_allclose(generalized_jsd(student, teacher, beta=beta) / scale, end(student), rtol=1e-4)
+        gradient = slope(lambda logits, beta=beta: generalized_jsd(logits, teacher, beta=beta)) / scale
+        np.testing.assert_allclose(gradient, slope(end), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("beta", ["0.0", "0.1", "0.5", "0.9", "1.0"])
+def test_it_is_trls_divergence_with_its_gradient(beta):
+    student, teacher = (jnp.array(THEIRS[name]) / THEIRS["temperature"] for name in ("logits", "teacher_logits"))
+    ends = {"0.0": lambda logits: exact_kl(teacher, logits), "1.0": lambda logits: exact_kl(logits, teacher)}
+    ours = ends.get(beta, lambda logits: generalized_jsd(logits, teacher, beta=float(beta)))
+    np.testing.assert_allclose(ours(student), THEIRS["outputs"][beta]["divergence"], rtol=1e-11)
+    gradient = jax.grad(lambda logits: ours(logits).sum())(student) / THEIRS["temperature"]
+    np.testing.assert_allclose(gradient, THEIRS["outputs"][beta]["gradient"], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.5])
+def test_it_is_0_for_equals_and_symmetric_and_bounded(beta):
+    student, teacher = jnp.array(STUDENT, jnp.float32), jnp.array(TEACHER, jnp.float32)
+    np.testing.assert_allclose(generalized_jsd(student, student, beta=beta), 0, atol=1e-6)
+    swapped = generalized_jsd(teacher, student, beta=1 - beta)
+    np.testing.assert_allclose(generalized_jsd(student, teacher, beta=beta), swapped, rtol=1e-5, atol=1e-6)
+    apart = generalized_jsd(jnp.array([0.0, -inf]), jnp.array([-inf, 0.0]), beta=beta)
+    np.testing.assert_allclose(apart, -beta * log(beta) - (1 - beta) * log(1 - beta), rtol=1e-6)
+
+
+def test_excluded_tokens_count_as_probability_0():
+    with_none, without = [0.3, -1.0, -inf, -inf], [0.3, -1.0]
+    teacher = [1.0, -inf, 0.5, -inf]
+    ours = generalized_jsd(jnp.array(with_none), jnp.array(teacher), beta=0.3)
+    np.testing.assert_allclose(ours, jsd(with_none, teacher, 0.3), rtol=1e-6)
+    gradient = jax.grad(lambda logits: generalized_jsd(logits, jnp.array(teacher), beta=0.3))(jnp.array(with_none))
+    assert np.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient[2:], 0)
+    both = generalized_jsd(jnp.array(with_none), jnp.array([0.1, 0.2, -inf, -inf]), beta=0.3)
+    np.testing.assert_allclose(both, generalized_jsd(jnp.array(without), jnp.array([0.1, 0.2]), beta=0.3), rtol=1e-6)
+
+
+def test_half_precision_is_computed_in_float32():
+    student, teacher = (jnp.array(x, jnp.bfloat16) for x in (STUDENT, TEACHER))
+    ours = generalized_jsd(student, teacher, beta=0.5)
+    assert ours.dtype == jnp.float32
+    wide = generalized_jsd(student.astype(jnp.float32), teacher.astype(jnp.float32), beta=0.5)
+    np.testing.assert_array_equal(ours, wide)
+
+
+def test_chunks_of_tokens_add_up_to_the_whole():
+    student, teacher = jnp.array(STUDENT, jnp.float32), jnp.array(TEACHER, jnp.float32)
+    chunks = jax.lax.map(lambda pair: generalized_jsd(*pair, beta=0.3), (student, teacher))
+    np.testing.assert_allclose(chunks, generalized_jsd(student, teacher, beta=0.3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_the_ends_are_refused_by_name(beta):
+    with pytest.raises(
+        ValueError, match=r"beta must lie strictly between 0 and 1, got .*exact_kl\(teacher_logits, logits\)"
+    ):
+        generalized_jsd(jnp.zeros(3), jnp.zeros(3), beta=beta)
+
+
+def test_an_empty_vocabulary_is_refused():
+    with pytest.raises(ValueError, match="logits must have at least 1 non-empty axes"):
+        generalized_jsd(jnp.zeros((2, 0)), jnp.zeros((2, 0)), beta=0.5)
+
+
+def test_the_verdict_on_a_token_is_the_log_ratio():
+    logp, teacher = -np.abs(RNG.normal(size=(2, 2, 4)))
+    mask = np.array([[1, 1, 1, 0], [1, 0, 1, 1]])
+    expected = [[teacher[i, t] - logp[i, t] if mask[i, t] else 0.0 for t in range(4)] for i in range(2)]
+    spoilt = [jnp.array(np.where(mask, x, np.nan), jnp.float32) for x in (logp, teacher)]
+    np.testing.assert_allclose(teacher_log_ratio(*spoilt, jnp.array(mask)), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_what_the_teacher_excludes_is_minus_infinity():
+    assert teacher_log_ratio(jnp.array([-1.0]), jnp.array([-inf]), jnp.array([1])).tolist() == [-inf]
+
+
+@pytest.mark.usefixtures("x64")
+def test_on_average_it_climbs_the_reverse_kl_exactly():
+    """All tokens of the vocabulary, each with its probability: no sampling error."""
+    student, teacher = jnp.array(STUDENT[0]), jax.nn.log_softmax(jnp.array(TEACHER[0]))
+    logp = jax.nn.log_softmax(student)
+    verdict = teacher_log_ratio(logp, teacher, jnp.ones(logp.shape, bool))
+    np.testing.assert_allclose((jnp.exp(logp) * verdict).sum(-1), -exact_kl(student, teacher), rtol=1e-12)
+
+    def objective(logits):
+        return (jnp.exp(logp) * verdict * jax.nn.log_softmax(logits)).sum()
+
+    gradient = jax.grad(lambda logits: exact_kl(logits, teacher).sum())(student)
+    np.testing.assert_allclose(jax.grad(objective)(student), -gradient, rtol=1e-10, atol=1e-13)

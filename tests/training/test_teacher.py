@@ -1,0 +1,201 @@
+"""Distillation in the trainer: the teacher's scores, what is measured, folders that cannot teach; and a student that arrives."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.algorithms import BY_NAME, Rollout, loss, prepare
+from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer
+from rljax.errors import InputError
+from rljax.models import Model, TransformerConfig
+from rljax.models.value_model import init_value_params, save_value_model, value_model
+from rljax.ops.divergence import exact_kl
+from rljax.preference.note import MODEL_NOTE, save_tokenizer
+from rljax.tracking.plots import PANELS
+from rljax.training.learner import teacher_kl
+from rljax.training.setup import first_params, make_setup
+
+TINY = SMALL.replace(
+    algorithm="on_policy_distillation",
+    train_problems=12,
+    heldout_problems=2,
+    steps=2,
+    prompts=4,
+    group_size=4,
+    temperature=0.7,
+    learning_rate=1e-2,
+)
+
+
+def saved(folder, **sizes):
+    """A model of random weights in a folder, as `rljax export` writes it."""
+    setup = make_setup(TINY.replace(algorithm="grpo", seed=7, **sizes))
+    setup.policy.save(jax.device_get(first_params(setup)), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("models") / "teacher", layers=2, width=24)
+
+
+def rl_rows(path):
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["phase"] == "rl"]
+
+
+def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
+    result = rljax.train(TINY.replace(run=str(tmp_path / "run"), teacher=str(teacher)), even_length)
+    rows = rl_rows(result.run)
+    assert len(rows) == 2
+    assert all(abs(row["teacher_kl"]) > 1e-5 and row["grad_norm"] > 0 for row in rows)
+    assert json.loads((result.run / "config.json").read_text())["algorithm"]["teacher"] == str(teacher)
+    assert "teacher_kl" in PANELS["rl"]
+    resumed = rljax.train(resume=result.run, reward=even_length)
+    assert resumed.run == result.run, "the teacher is read again"
+
+
+def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path):
+    """At the sampling temperature: at any other the two log-probabilities would differ."""
+    own = TINY.replace(run=str(tmp_path / "run"), model=str(teacher), tokenizer="characters", teacher=str(teacher), steps=1)
+    (row,) = rl_rows(rljax.train(own, even_length).run)
+    assert abs(row["teacher_kl"]) < 1e-6
+    assert row["grad_norm"] < 1e-5
+
+
+def test_the_divergence_is_measured_on_response_tokens():
+    mask = np.array([[[1, 1, 0]]], bool)
+    logp = np.array([[[-1.0, -2.0, np.nan]]], np.float32)
+    rollout = Rollout(mask=mask, behaviour_logp=logp, rewards=np.zeros((1, 1), np.float32), policy_logp=logp)
+    assert teacher_kl(rollout) is None
+    rollout = rollout._replace(teacher_logp=np.array([[[-2.0, -2.5, np.nan]]], np.float32))
+    assert teacher_kl(rollout) == 0.75
+    assert teacher_kl(rollout._replace(mask=np.zeros_like(mask))) is None
+
+
+def reward_model(folder):
+    shape = TransformerConfig(
+        vocab_size=CharacterTokenizer().vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32
+    )
+    model = value_model(Model(shape), 1)
+    save_value_model(folder, model, init_value_params(model, jax.random.key(0)), bos=None, eos=1)
+    return folder
+
+
+def test_a_folder_that_cannot_teach_is_refused(teacher, tmp_path):
+    cases = {
+        r"on_policy_distillation learns from a teacher; give its model folder or hub id with --teacher": {},
+        r"grpo does not learn from a teacher, so teacher='x' cannot apply": {"algorithm": "grpo", "teacher": "x"},
+        r"The model folder '\./nowhere' does not exist": {"teacher": "./nowhere"},
+        r"is a reward model or a critic; give a language model": {"teacher": str(reward_model(tmp_path / "reward"))},
+        r"has 20 tokens and the model 259; distillation needs the same": {"teacher": str(teacher), "tokenizer": "bytes"},
+    }
+    for message, settings in cases.items():
+        with pytest.raises(InputError, match=message):
+            make_setup(TINY.replace(**settings))
+
+
+class Inner:
+    """As much of a tokenizer of transformers as is read here."""
+
+    eos_token_id, pad_token_id, bos_token_id = 0, 0, None
+
+    def __init__(self, *tokens):
+        self.tokens = tokens
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": []}
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def get_vocab(self):
+        return {token: place for place, token in enumerate(self.tokens)}
+
+
+def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
+    from rljax.training import teacher as module
+
+    own = HuggingFaceTokenizer(Inner("</s>", "a", "b"), "own")
+    policy = make_setup(TINY.replace(algorithm="grpo")).policy
+    monkeypatch.setattr(module, "holds_tokenizer", lambda folder: True)
+
+    def check(theirs, size=20):
+        monkeypatch.setattr(module, "folder_tokenizer", lambda folder: theirs)
+        module.check_tokens("T", teacher, size, policy, own)
+
+    check(HuggingFaceTokenizer(Inner("</s>", "a", "b"), "same"))
+    for theirs, size, message in (
+        (
+            HuggingFaceTokenizer(Inner("</s>", "b", "a"), "order"),
+            20,
+            "'T' and the model do not .*: 2 tokens differ, such as 'a'",
+        ),
+        (HuggingFaceTokenizer(Inner("</s>", "a", "b", "c"), "more"), 20, "1 tokens differ, such as 'c'"),
+        (HuggingFaceTokenizer(Inner("</s>", "a", "b"), "few"), 2, "it has logits for 2 tokens, the model for 20"),
+        (CharacterTokenizer("ab"), 20, "tokens differ"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check(theirs, size)
+
+
+def test_a_note_names_the_teachers_alphabet(teacher, tmp_path):
+    other = saved(tmp_path / "other")
+    save_tokenizer(other, MODEL_NOTE, CharacterTokenizer("0123456789+=ab#"), chat=False)
+    with pytest.raises(InputError, match=r"do not have the same vocabulary: .* tokens differ"):
+        make_setup(TINY.replace(teacher=str(other)))
+    save_tokenizer(teacher, MODEL_NOTE, CharacterTokenizer(), chat=False)
+    assert make_setup(TINY.replace(teacher=str(teacher))).teacher is not None
+    (teacher / MODEL_NOTE).unlink()
+
+
+VOCABULARY, LENGTH, STEPS = 5, 6, 150
+
+
+def test_a_student_reaches_its_teacher():
+    """Bigram models: the student samples, the teacher judges, and their distributions meet at every context."""
+    algorithm = BY_NAME["on_policy_distillation"]()
+    teacher = jax.random.normal(jax.random.key(1), (VOCABULARY, VOCABULARY))
+
+    def scored(table, tokens):
+        logp = jax.nn.log_softmax(table)[tokens[..., :-1]]
+        return jnp.take_along_axis(logp, tokens[..., 1:, None], -1)[..., 0]
+
+    def sample(table, key):
+        first = jax.random.randint(key, (8, 16), 0, VOCABULARY)
+        keys = jax.random.split(key, LENGTH)
+
+        def draw(token, key):
+            following = jax.random.categorical(key, table[token])
+            return following, following
+
+        _, drawn = jax.lax.scan(draw, first, keys)
+        return jnp.concatenate([first[..., None], jnp.moveaxis(drawn, 0, -1)], -1)
+
+    @jax.jit
+    def learn(table, key):
+        tokens = sample(table, key)
+        logp = scored(table, tokens)
+        rollout = Rollout(
+            mask=jnp.ones(logp.shape, bool),
+            behaviour_logp=logp,
+            rewards=jnp.zeros(logp.shape[:2]),
+            teacher_logp=scored(teacher, tokens),
+        )
+        batch = prepare(algorithm, rollout)
+        gradient = jax.grad(lambda table: loss(algorithm, scored(table, tokens).reshape(-1, LENGTH), batch)[0])(table)
+        return table - 4.0 * gradient
+
+    student = jnp.zeros((VOCABULARY, VOCABULARY))
+    before = exact_kl(student, teacher).mean()
+    for step in range(STEPS):
+        student = learn(student, jax.random.key(step))
+    after = exact_kl(student, teacher).mean()
+    assert before > 0.3
+    assert after < 0.01
+    np.testing.assert_allclose(jax.nn.softmax(student), jax.nn.softmax(teacher), atol=0.06)
