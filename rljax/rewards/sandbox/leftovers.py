@@ -1,0 +1,119 @@
+"""What programs under test leave behind, and how it is removed: folders at once or at the next start, System V and POSIX IPC."""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_PREFIX = "rljax-"
+_LOCK = "lock"
+_REMOVE = 0  # IPC_RMID
+_SHARED = ("/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp", "/run/lock")  # where any user of the system can leave files
+
+
+def claimed_folder(parent: str) -> tuple[str, int]:
+    """Make a folder that belongs to this process and its children, and remove those whose owners have all ended.
+
+    Every folder has a lock file that its owners hold open under `flock`, so the kernel knows whether one is alive.
+
+    Args:
+        parent: the folder for temporary files.
+
+    Returns:
+        The path of the new folder, which others can enter but not list, and the file descriptor of its lock.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     folder, lock = claimed_folder(parent)
+        ...     os.close(lock)
+        ...     second, other = claimed_folder(parent)
+        ...     os.close(other)
+        ...     os.listdir(parent) == [os.path.basename(second)]
+        True
+    """
+    for path in Path(parent).glob(f"{_PREFIX}*/{_LOCK}"):
+        _remove_unowned(path)
+    while True:
+        folder = os.path.join(os.path.realpath(parent), _PREFIX + os.urandom(6).hex())
+        os.mkdir(folder, 0o700)
+        lock = os.open(os.path.join(folder, _LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:  # otherwise another process has removed it before it was locked
+            os.chmod(folder, 0o711)
+            return folder, lock
+        os.close(lock)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder with all that a program left in it, whatever modes it gave its files.
+
+    Args:
+        folder: the path.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> os.makedirs(folder + "/closed/inner"); os.chmod(folder + "/closed", 0)
+        >>> remove_folder(folder); os.path.exists(folder)
+        False
+    """
+
+    def open_up(_: Callable, path: str, __: object) -> None:
+        with contextlib.suppress(OSError):  # a path that stays closed stays; the next start tries again
+            for place in (os.path.dirname(path), path):
+                if stat.S_ISDIR(os.lstat(place).st_mode):
+                    os.chmod(place, 0o700)
+            shutil.rmtree(path) if stat.S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
+
+    shutil.rmtree(folder, onerror=open_up)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_shared(user: int) -> None:
+    """Remove the shared memory, semaphores, message queues and shared files of a user that no process has any more.
+
+    Args:
+        user: the id of a user that only programs under test had.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        removals = {
+            "shm": lambda number: libc.shmctl(number, _REMOVE, None),
+            "sem": lambda number: libc.semctl(number, 0, _REMOVE),
+            "msg": lambda number: libc.msgctl(number, _REMOVE, None),
+        }
+        for kind, remove in removals.items():
+            for number in _system_v(Path(f"/proc/sysvipc/{kind}"), user):
+                remove(number)
+    for entry in (entry for folder in _SHARED if os.path.isdir(folder) for entry in os.scandir(folder)):
+        with contextlib.suppress(FileNotFoundError):  # its owner, another process of the system, has just removed it
+            if entry.stat(follow_symlinks=False).st_uid == user:
+                remove_folder(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+
+
+def _system_v(table: Path, user: int) -> list[int]:
+    """List the numbers of a user's objects in one of the kernel's tables; the first line names the columns."""
+    if not table.exists():
+        return []
+    names, *rows = (line.split() for line in table.read_text().splitlines())
+    owner = names.index("uid")
+    return [int(row[1]) for row in rows if int(row[owner]) == user]
+
+
+def _remove_unowned(path: Path) -> None:
+    """Remove the folder of a lock file if it is this user's and nobody holds the lock."""
+    with contextlib.suppress(OSError):  # another user's, or another process removes it at this moment
+        if os.lstat(path.parent).st_uid != os.geteuid() or not stat.S_ISDIR(os.lstat(path.parent).st_mode):
+            return
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_folder(str(path.parent))
+        finally:
+            os.close(lock)
