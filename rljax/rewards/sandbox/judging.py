@@ -165,7 +165,7 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
     if end["ended"] == "not confined":
         raise InputError(
             f"the sandbox cannot confine a program at the level {at!r}: {end['reason']}; choose another level."
-        )
+        ) from OSError(end["reason"])
     if any(isinstance(result, str) for result in results):
         return Verdict((0.0,) * units, "unjudged", results[-1])
     shares = [passed / counted for passed, counted in results]
@@ -257,7 +257,7 @@ def _problem(name: str) -> str | None:
     try:
         verdict = judge(Program(_PROBE, ("assert works('a') == 'a'", "assert forks() is False")), Limits(seconds=10.0), name)
     except (InputError, OSError) as error:
-        return str(error)
+        return str(error if error.__cause__ is None else error.__cause__)
     if verdict.shares == (1.0, 1.0):
         return None
     if verdict.shares == (1.0, 0.0):

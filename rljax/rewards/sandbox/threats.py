@@ -80,7 +80,7 @@ THREATS = (
     Threat("signal the trainer or other processes by `kill`", ("kill the parent", "kill a stranger"), rlimits=_PROCESSES),
     Threat(
         "have the kernel signal others for it",
-        ("own a pipe for a stranger", "own a pipe for the trainer", "own a pipe through ioctl", "own a file's lease"),
+        ("own a pipe for a stranger", "own a pipe for the trainer", "own a pipe through ioctl"),
         rlimits=_PROCESSES,
     ),
     Threat("trace another process", ("trace the parent", "trace a stranger"), rlimits=_FILES),
@@ -113,10 +113,11 @@ THREATS = (
         rlimits=_FILES,
     ),
     Threat("lock files that others use", ("lock a public file",), rlimits=(LANDLOCK,)),
-    Threat("take the pipe memory that the user's processes share", ("grow a pipe",), rlimits=(OWN_USER,)),
+    Threat("take the pipe memory that the user's processes share", ("grow a pipe",), rlimits=()),
     Threat("reach a network", ("connect to a network", "listen on a network"), rlimits=()),
     Threat("gain rights: become root, mount, raise its limits", ("become root", "mount", "lift the limits")),
     Threat("take a user namespace of its own", ("take a new user namespace",), rlimits=()),
+    Threat("make memory that outlives it", ("share memory beyond its life",), rlimits=()),
     Threat(
         "leave shared memory, semaphores, message queues or files behind",
         ("test_nothing_outlives_a_program",),
