@@ -29,9 +29,13 @@ COMMANDS = (
     Command("fcntl", "F_GETFD, F_SETFD", (1, 2), "yes", "close-on-exec flag of the program's own descriptor"),
     Command("fcntl", "F_GETFL", (3,), "yes", "reads flags"),
     Command("fcntl", "F_SETFL", (4,), "partly", "O_NONBLOCK and its like; O_ASYNC is refused, for it has signals sent"),
-    Command("fcntl", "F_GETLK, F_SETLK, F_SETLKW", (5, 6, 7), "writing", "a lock on a file that others use would stop them"),
+    Command(
+        "fcntl", "F_GETLK, F_SETLK, F_SETLKW", (5, 6, 7), "writing", "a lock on a file that others use would stop them"
+    ),
     Command("fcntl", "F_SETOWN, F_SETOWN_EX", (8, 15), "no", "names a process that the kernel then signals"),
-    Command("fcntl", "F_GETOWN, F_GETOWN_EX, F_GETOWNER_UIDS", (9, 16, 17), "no", "nobody needs it where no owner can be set"),
+    Command(
+        "fcntl", "F_GETOWN, F_GETOWN_EX, F_GETOWNER_UIDS", (9, 16, 17), "no", "nobody needs it where no owner can be set"
+    ),
     Command("fcntl", "F_SETSIG, F_GETSIG", (10, 11), "no", "chooses the signal that an owner gets, SIGKILL included"),
     Command("fcntl", "F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW", (36, 37, 38), "no", "locks on files that others use"),
     Command("fcntl", "F_SETLEASE, F_GETLEASE", (1024, 1025), "no", "delays and signals whoever opens the file"),
@@ -51,7 +55,9 @@ COMMANDS = (
     Command("ioctl", "FIOSETOWN, SIOCSPGRP", (0x8901, 0x8902), "no", "as F_SETOWN, for sockets"),
     Command("ioctl", "FIOGETOWN, SIOCGPGRP", (0x8903, 0x8904), "no", "as F_GETOWN, for sockets"),
     Command("ioctl", "TIOCSTI, TIOCLINUX", (0x5412, 0x541C), "no", "types into the user's terminal"),
-    Command("ioctl", "TIOCSCTTY, TIOCSPGRP", (0x540E, 0x5410), "no", "takes a terminal, or its foreground, and with it signals"),
+    Command(
+        "ioctl", "TIOCSCTTY, TIOCSPGRP", (0x540E, 0x5410), "no", "takes a terminal, or its foreground, and with it signals"
+    ),
     Command("ioctl", "all others", (), "no", "belong to devices, sockets and file systems that a program has no use for"),
     Command("prctl", "PR_SET_DUMPABLE", (4,), "no", "would let the user's other processes read this one"),
     Command("prctl", "PR_SET_PDEATHSIG", (1,), "no", "would outlive the launcher"),

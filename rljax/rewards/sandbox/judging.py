@@ -248,18 +248,17 @@ def forks():
 
 def _problem(name: str) -> str | None:
     """Return why a level does not work on this machine, or None if it does."""
-    if os.name != "posix":
-        return "not a POSIX system"
-    if not sys.executable:
-        return "sys.executable is empty"
+    if os.name != "posix" or not sys.executable:
+        return "not a POSIX system, or `sys.executable` is empty"
     if name != "rlimits" and not seccomp.available():
         return "there is no system call filter for this platform"
     try:
-        verdict = judge(Program(_PROBE, ("assert works('a') == 'a'", "assert forks() is False")), Limits(seconds=10.0), name)
+        verdict = judge(
+            Program(_PROBE, ("assert works('a') == 'a'", "assert forks() is False")), Limits(seconds=10.0), name
+        )
     except (InputError, OSError) as error:
         return str(error if error.__cause__ is None else error.__cause__)
-    if verdict.shares == (1.0, 1.0):
-        return None
-    if verdict.shares == (1.0, 0.0):
+    if verdict.ended == "done" and verdict.shares == (1.0, 0.0):
         return "a program could start other processes"
-    return f"a program that should pass does not ({verdict.ended}: {verdict.reason or 'wrong result'})"
+    passes = verdict.shares == (1.0, 1.0)
+    return None if passes else f"a program that should pass does not ({verdict.ended}: {verdict.reason or 'wrong result'})"

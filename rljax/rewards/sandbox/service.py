@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ class Service:
         return process, ours
 
     @contextlib.contextmanager
-    def _unreadable(self) -> Iterator[None]:
+    def _unreadable(self) -> Generator[None]:
         """Keep other processes of this user from reading this one's memory, whatever the system's settings for tracing."""
         with self._lock:
             if not self._judging:

@@ -65,7 +65,13 @@ _PROCESSES = (OWN_USER, LANDLOCK_SIGNALS)
 THREATS = (
     Threat(
         "run, sleep or print without end",
-        ("endless loop in a call", "sleep past the wall", "every signal ignored", "output flood", "integer of a billion digits"),
+        (
+            "endless loop in a call",
+            "sleep past the wall",
+            "every signal ignored",
+            "output flood",
+            "integer of a billion digits",
+        ),
     ),
     Threat("take memory without limit (macOS has no such limit)", ("memory bomb", "memory bomb that is caught")),
     Threat("write one file without limit", ("write gigabytes",)),
@@ -75,8 +81,12 @@ THREATS = (
         ("fork bomb", "fork bomb of threads", "daemonised child that ignores signals", "start a shell"),
     ),
     Threat("become another program", ("become another program",), rlimits=(LANDLOCK,)),
-    Threat("report a result in place of the tests", ("a pass line on every descriptor", "frames of code", "sys.exit at import")),
-    Threat("find the expected values in its own process", ("inspect frames", "search own memory", "search every descriptor")),
+    Threat(
+        "report a result in place of the tests", ("a pass line on every descriptor", "frames of code", "sys.exit at import")
+    ),
+    Threat(
+        "find the expected values in its own process", ("inspect frames", "search own memory", "search every descriptor")
+    ),
     Threat("signal the trainer or other processes by `kill`", ("kill the parent", "kill a stranger"), rlimits=_PROCESSES),
     Threat(
         "have the kernel signal others for it",
@@ -87,7 +97,12 @@ THREATS = (
     Threat("set limits of another process", ("limit a stranger",), rlimits=(OWN_USER,)),
     Threat(
         "read the memory or environment of the trainer or of a helper while they judge",
-        ("open the trainer's memory", "open the trainer's environment", "open the parent's memory", "search the parents' descriptors"),
+        (
+            "open the trainer's memory",
+            "open the trainer's environment",
+            "open the parent's memory",
+            "search the parents' descriptors",
+        ),
     ),
     Threat(
         "read the memory or environment of this user's other processes",

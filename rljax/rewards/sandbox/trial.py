@@ -50,9 +50,7 @@ def judge(connection: int, folder: str) -> None:
             _tell(connection, end)
 
 
-def _end(
-    first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]
-) -> dict[str, str] | None:
+def _end(first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]) -> dict[str, str] | None:
     """Start the two processes, and wait for the tests to end, for the time limit, or for the trainer's end."""
     questions_out, questions_in = os.pipe()
     answers_out, answers_in = os.pipe()

@@ -426,7 +426,6 @@ SHADOWING_PROGRAMS["the caller's own list"] = (
 )
 
 
-
 @pytest.fixture(scope="module", autouse=True)
 def own_folder(tmp_path_factory):
     """A folder for temporary files in which nobody else judges."""

@@ -207,11 +207,10 @@ def test_level_that_cannot_be_had_is_refused(monkeypatch):
 @pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
 def test_what_the_launcher_loads_is_small(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules = [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
-    assert {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names} <= {
-        "rljax.rewards.sandbox"
-    }
+    others = {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names}
+    assert {module.removeprefix("rljax.rewards.sandbox") for module in others} <= {""} | {f".{part.stem}" for part in PARTS}
 
 
 def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
@@ -234,6 +233,19 @@ def test_users_of_two_programs_differ_unless_there_is_but_one(monkeypatch, tmp_p
     for table, spare in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
         (tmp_path / "uid_map").write_text(table)
         monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "uid_map")
+        monkeypatch.setattr(confine, "_may_change_users", lambda: True)
         users = {confine.nobody(0), confine.nobody(1)}
         assert len(users) == (2 if spare else 1)
         assert all(user > 1000 for user in users) or not spare
+
+
+@pytest.mark.parametrize(
+    ("held", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("00000000000000c2", False)]
+)
+def test_root_needs_its_capabilities_to_change_users(held, may, monkeypatch, tmp_path):
+    (tmp_path / "status").write_text(f"CapPrm:\t0\nCapEff:\t{held}\n")
+    monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "status")
+    monkeypatch.setattr(confine.os, "geteuid", lambda: 0)
+    assert confine._may_change_users() is may
+    monkeypatch.setattr(confine.os, "geteuid", lambda: 1000)
+    assert not confine._may_change_users()

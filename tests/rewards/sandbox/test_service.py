@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import Limits, Program, judge, judge_all, judging, leftovers, level, service, threats
+from rljax.rewards.sandbox import Limits, Program, judge, judge_all, judging, leftovers, service, threats
 from rljax.rewards.sandbox.clock import Clock
 from rljax.rewards.sandbox.service import LauncherError, Service
 
