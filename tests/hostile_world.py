@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @contextlib.contextmanager
 def hostile_world():
     """Make files, a server, and a process that programs may try to reach; check afterwards that nothing has happened to them."""
-    with tempfile.TemporaryDirectory(prefix="rljax-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="world-") as folder:
         os.chmod(folder, 0o755)
         canary, public = Path(folder, "private", "canary.txt"), Path(folder, "public.txt")
         canary.parent.mkdir(mode=0o700)
@@ -78,19 +78,18 @@ def servers():
 
 
 def processes_left():
-    """Processes of the sandbox that belong to this process's servers, or to nobody."""
+    """Processes of the sandbox that descend from this process's servers, which adopt orphans."""
     parents = launched()
-    own = [pid for pid, parent in parents.items() if parent == os.getpid()]
-    return [pid for pid, parent in parents.items() if parent in own or (parent == 1 and pid not in own)]
+    left, found = [], {pid for pid, parent in parents.items() if parent == os.getpid()}
+    while found:
+        found = {pid for pid, parent in parents.items() if parent in found}
+        left += found
+    return left
 
 
 def folders_left():
-    """Folders of programs under test that the servers of this user's processes still hold."""
-    found = []
-    for lock in Path(tempfile.gettempdir()).glob("rljax-*/lock"):
-        with contextlib.suppress(OSError):  # another user's, or removed meanwhile
-            found += [path for path in lock.parent.iterdir() if path != lock and lock.stat().st_uid == os.geteuid()]
-    return found
+    """Folders of programs under test in the folder for temporary files, in which nobody else may judge."""
+    return [path for path in Path(tempfile.gettempdir()).glob("rljax-*/*") if path.name != "lock"]
 
 
 def refuse_calls(numbers):
@@ -133,6 +132,8 @@ def main():
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("rljax").addHandler(handler)
     logging.getLogger("rljax").setLevel(logging.INFO)
+    tempfile.tempdir = tempfile.mkdtemp(prefix="world-")
+    os.chmod(tempfile.tempdir, 0o755)
     results = {"level": sandbox.level(), "unavailable": dict(sandbox.unavailable()), "log": lines, "verdicts": {}}
     for name, (code, test) in task["programs"].items():
         try:
@@ -141,6 +142,8 @@ def main():
                 results["verdicts"][name] = sandbox.judge(program, sandbox.Limits(seconds=2.0), task["level"])
         except (AssertionError, errors.InputError) as error:
             results["verdicts"][name] = f"{type(error).__name__}: {error}"
+    importlib.import_module("rljax.rewards.sandbox.service").shared_service().close()
+    os.rmdir(tempfile.tempdir)
     print(json.dumps(results))
 
 

@@ -91,9 +91,14 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
 
 
 def adopt_orphans() -> None:
-    """On Linux, become the parent of descendants whose own parents have ended, and keep others from inspecting this process."""
+    """On Linux, become the parent of descendants whose own parents have ended."""
     if sys.platform == "linux":
         _prctl(_SUBREAPER, 1)
+
+
+def hide_memory() -> None:
+    """On Linux, keep this user's other processes from reading this one's memory and environment, from now on."""
+    if sys.platform == "linux":
         _prctl(_DUMPABLE, 0)
 
 

@@ -34,6 +34,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     confine.adopt_orphans()
+    confine.hide_memory()
     folder, lock = leftovers.claimed_folder(sys.argv[1])
     orders.sendall(b"+")
     gc.freeze()  # the launchers share this memory as long as nobody writes to it

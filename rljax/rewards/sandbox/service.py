@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -188,7 +189,7 @@ def _end(process: subprocess.Popen, orders: socket.socket, owner: int) -> None:
     try:
         process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.stderr is not None:
         process.stderr.close()

@@ -48,7 +48,7 @@ class Threat(NamedTuple):
     """One thing that a hostile program may try."""
 
     attempt: str
-    """What it tries, as the end of "a program can ..."."""
+    """What it tries, in the infinitive."""
     tests: tuple[str, ...]
     """The hostile programs and tests that try it."""
     namespaces: tuple[str, ...] = (ALWAYS,)
@@ -130,7 +130,7 @@ THREATS = (
     Threat("lock files that others use", ("lock a public file",), rlimits=(LANDLOCK,)),
     Threat("take the pipe memory that the user's processes share", ("grow a pipe",), rlimits=()),
     Threat("reach a network", ("connect to a network", "listen on a network"), rlimits=()),
-    Threat("gain rights: become root, mount, raise its limits", ("become root", "mount", "lift the limits")),
+    Threat("gain rights: become root, mount, raise its limits", ("become root", "mount", "raise the limits")),
     Threat("take a user namespace of its own", ("take a new user namespace",), rlimits=()),
     Threat("make memory that outlives it", ("share memory beyond its life",), rlimits=()),
     Threat(
@@ -138,7 +138,7 @@ THREATS = (
         ("test_nothing_outlives_a_program",),
         rlimits=(OWN_USER,),
     ),
-    Threat("leave folders behind by a trainer that is killed", ("test_a_killed_trainer_leaves_nothing",)),
+    Threat("leave its folder behind when the trainer is killed", ("test_a_killed_trainer_leaves_nothing",)),
     Threat("use system calls of another architecture or of x32", ("call as x32", "call as i386"), rlimits=()),
 )
 """The threats, from the most common to the rarest."""
@@ -198,10 +198,13 @@ def threat_table() -> str:
     """Print the threats as a table in Markdown.
 
     Example:
-        >>> print(threat_table()[:26])
-        | a hostile program cannot
+        >>> print(threat_table()[:14])
+        | held back: a
     """
-    rows = [f"| a hostile program cannot | {' | '.join(f'`{level}`' for level in LEVELS)} |", "|---|---|---|---|"]
+    rows = [
+        f"| held back: a program that tries to ... | {' | '.join(f'`{level}`' for level in LEVELS)} |",
+        "|---|---|---|---|",
+    ]
     for threat in THREATS:
         cells = [" or ".join(getattr(threat, level)) if getattr(threat, level) else "no" for level in LEVELS]
         rows.append(f"| {threat.attempt} | {' | '.join(cells)} |")

@@ -510,7 +510,7 @@ def test_killed_launcher_takes_all_along_and_its_program_is_judged_again(world):
     with ThreadPoolExecutor(max_workers=1) as pool:
         judged = pool.submit(judge, Program(code, ("assert answer(3) == 42",)))
         deadline = time.monotonic() + 10.0
-        while len(processes_left()) < 1 and time.monotonic() < deadline:
+        while not processes_left() and time.monotonic() < deadline:
             time.sleep(0.02)
         mine = [pid for pid, parent in launched().items() if parent in servers()]
         assert len(mine) == 1
