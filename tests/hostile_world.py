@@ -89,7 +89,7 @@ def processes_left():
 
 def folders_left():
     """Folders of programs under test in the folder for temporary files, in which nobody else may judge."""
-    return [path for path in Path(tempfile.gettempdir()).glob("rljax-*/*") if path.name != "lock"]
+    return list(Path(tempfile.gettempdir()).glob("rljax-sandbox-*/*"))
 
 
 def refuse_calls(numbers):

@@ -75,18 +75,19 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
             _confine((*keep, state), level, bounds, folder, user)
             os.write(state, _READY)
             os.close(state)
+            state = -1  # the number may be in use again by the time the function raises
             body()
             code = 0
         except BaseException as error:
-            with contextlib.suppress(OSError):  # nobody reads any more once the process is confined
+            with contextlib.suppress(OSError):  # nobody reads what the function itself raises
                 os.write(state, f"{type(error).__name__}: {error}"[:500].encode())
         finally:
             os._exit(code)
     with ours:
         theirs.close()
-        said, sender, *_ = ours.recvmsg(2000, socket.CMSG_SPACE(_SENDER.size))
-    if said != _READY:
-        raise OSError(said.decode(errors="replace") if said else "the process ended while it was being confined")
+        message, sender, *_ = ours.recvmsg(2000, socket.CMSG_SPACE(_SENDER.size))
+    if message != _READY:
+        raise OSError(message.decode(errors="replace") if message else "the process ended while it was being confined")
     return Spawned(pid, _SENDER.unpack(sender[0][2])[0] if sender else pid)
 
 

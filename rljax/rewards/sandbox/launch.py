@@ -48,6 +48,9 @@ def main() -> None:
             break
         kind, number = ORDER.unpack(order)
         if kind == b"j":
+            if not os.path.isdir(folder):  # somebody has cleaned up
+                os.close(lock)
+                folder, lock = leftovers.claimed_folder(sys.argv[1])
             _fork(launchers, number, files[0], orders, folder)
         elif number in launchers:
             os.kill(launchers[number], signal.SIGKILL)

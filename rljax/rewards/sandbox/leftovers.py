@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-_PREFIX = "rljax-"
-_LOCK = "lock"
+_PREFIX = "rljax-sandbox-"
+_AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVE = 0  # IPC_RMID
 _SHARED = ("/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp", "/run/lock")  # where any user of the system can leave files
 
@@ -19,7 +19,8 @@ _SHARED = ("/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp", "/run/lock")  # where 
 def claimed_folder(parent: str) -> tuple[str, int]:
     """Make a folder that belongs to this process and its children, and remove those whose owners have all ended.
 
-    Every folder has a lock file that its owners hold open under `flock`, so the kernel knows whether one is alive.
+    The owners of a folder hold it open under `flock`, so the kernel knows whether one is alive. Programs that clean up old
+    temporary files respect that lock, too.
 
     Args:
         parent: the folder for temporary files.
@@ -37,14 +38,17 @@ def claimed_folder(parent: str) -> tuple[str, int]:
         ...     os.listdir(parent) == [os.path.basename(second)]
         True
     """
-    for path in Path(parent).glob(f"{_PREFIX}*/{_LOCK}"):
-        _remove_unowned(path)
+    for path in Path(parent).glob(f"{_PREFIX}*"):
+        _remove_unowned(str(path))
     while True:
         folder = os.path.join(os.path.realpath(parent), _PREFIX + os.urandom(6).hex())
         os.mkdir(folder, 0o700)
-        lock = os.open(os.path.join(folder, _LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            lock = os.open(folder, _AS_FOLDER)
+        except FileNotFoundError:  # another process has removed it before it was locked
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.fstat(lock).st_nlink:  # otherwise another process has removed it before it was locked
+        if os.path.isdir(folder):
             os.chmod(folder, 0o711)
             return folder, lock
         os.close(lock)
@@ -106,14 +110,13 @@ def _system_v(table: Path, user: int) -> list[int]:
     return [int(row[1]) for row in rows if int(row[owner]) == user]
 
 
-def _remove_unowned(path: Path) -> None:
-    """Remove the folder of a lock file if it is this user's and nobody holds the lock."""
-    with contextlib.suppress(OSError):  # another user's, or another process removes it at this moment
-        if os.lstat(path.parent).st_uid != os.geteuid() or not stat.S_ISDIR(os.lstat(path.parent).st_mode):
-            return
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _remove_unowned(folder: str) -> None:
+    """Remove a folder if it is this user's and nobody holds its lock."""
+    with contextlib.suppress(OSError):  # another user's, its owner lives, or another process removes it at this moment
+        lock = os.open(folder, _AS_FOLDER)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_folder(str(path.parent))
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_folder(folder)
         finally:
             os.close(lock)

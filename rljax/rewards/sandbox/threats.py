@@ -94,7 +94,9 @@ THREATS = (
         rlimits=_PROCESSES,
     ),
     Threat("trace another process", ("trace the parent", "trace a stranger"), rlimits=_FILES),
-    Threat("set limits of another process", ("limit a stranger",), rlimits=(OWN_USER,)),
+    Threat(
+        "set limits or priorities of another process", ("limit a stranger", "slow a stranger down"), rlimits=(OWN_USER,)
+    ),
     Threat(
         "read the memory or environment of the trainer or of a helper while they judge",
         (
@@ -127,6 +129,7 @@ THREATS = (
         ("write a file outside", "delete a file outside", "link from the folder's own path", "write into the library"),
         rlimits=_FILES,
     ),
+    Threat("change modes, times or attributes of files of this user", ("open a file to all",), rlimits=(OWN_USER,)),
     Threat("lock files that others use", ("lock a public file",), rlimits=(LANDLOCK,)),
     Threat("take the pipe memory that the user's processes share", ("grow a pipe",), rlimits=()),
     Threat("reach a network", ("connect to a network", "listen on a network"), rlimits=()),

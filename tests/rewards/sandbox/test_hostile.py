@@ -146,6 +146,13 @@ def answer(x):
     resource.prlimit({victim}, resource.RLIMIT_NPROC, (99, 99))
     return 42
 """,
+    "slow a stranger down": """
+import os
+def answer(x):
+    os.setpriority(os.PRIO_PROCESS, {victim}, 19)
+    return 42
+""",
+    "open a file to all": "import os\ndef answer(x):\n    os.chmod({canary!r}, 0o666)\n    return 42",
     "raise the limits": """
 import resource
 def answer(x):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rewards.sandbox.test_hostile import LEVEL
 
-from rljax.rewards.sandbox import Limits, Program, commands, judge, landlock, seccomp, threats
+from rljax.rewards.sandbox import Limits, Program, commands, judge, landlock, seccomp, spaces, threats
 
 MACHINES = ("x86_64", "aarch64")
 HEADERS = {
@@ -67,6 +67,15 @@ def test_numbers_are_the_kernels(machine, table):
     assert numbers == {name: kernels[name] for name in numbers}
     absent = {entry.split()[0] for entry in getattr(seccomp, table).split(",")} - set(numbers)
     assert not absent & set(kernels), "a call that this machine does have"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_numbers_of_the_calls_that_confine_are_the_kernels(machine):
+    kernels = kernels_numbers(machine)
+    assert spaces._CALLS[machine] == (kernels["pivot_root"], kernels["capset"])
+    newer = {"mount_setattr": spaces._MOUNT_SETATTR, "landlock_create_ruleset": landlock._CREATE}
+    newer |= {"landlock_add_rule": landlock._ADD, "landlock_restrict_self": landlock._RESTRICT}
+    assert newer.items() >= {name: kernels[name] for name in newer if name in kernels}.items()
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -1,6 +1,5 @@
 """The process that launchers are forked from: what it holds, how it ends, and how time is counted."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import Limits, Program, judge, judge_all, judging, leftovers, service, threats
+from rljax.rewards.sandbox import Limits, Program, judge, judge_all, judging, leftovers, level, service, threats
 from rljax.rewards.sandbox.clock import Clock
 from rljax.rewards.sandbox.service import LauncherError, Service
 
@@ -51,7 +50,7 @@ def trainer(tmp_path):
     with subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         try:
             process.stdout.readline()
-            assert eventually(lambda: list(tmp_path.glob("rljax-*/[0-9]*"))), "no program has begun"
+            assert eventually(lambda: list(tmp_path.glob("rljax-sandbox-*/*"))), "no program has begun"
             yield process, tmp_path
         finally:
             process.kill()
@@ -74,24 +73,60 @@ def test_a_folder_whose_owners_were_all_killed_goes_at_the_next_start(trainer):
     process, folder = trainer
     process.send_signal(signal.SIGSTOP)
     living, lock = leftovers.claimed_folder(str(folder))
-    assert len(list(folder.glob("rljax-*"))) == 2, "a folder whose owner lives has been removed"
+    assert len(list(folder.glob("rljax-sandbox-*"))) == 2, "a folder whose owner lives has been removed"
     assert eventually(lambda: not [os.kill(pid, signal.SIGKILL) for pid in of_folder(folder)])
     os.kill(process.pid, signal.SIGKILL)
     again, other = leftovers.claimed_folder(str(folder))
-    assert sorted(map(str, folder.glob("rljax-*"))) == sorted([living, again])
+    assert sorted(map(str, folder.glob("rljax-sandbox-*"))) == sorted([living, again])
     os.close(lock)
     os.close(other)
 
 
 def test_folders_of_others_stay(tmp_path):
     (tmp_path / "rljax-notes").mkdir()
-    (tmp_path / "rljax-link").symlink_to(tmp_path / "rljax-notes")
+    (tmp_path / "rljax-sandbox-link").symlink_to(tmp_path / "rljax-notes")
     (tmp_path / "rljax-notes" / "mine").touch()
     _, lock = leftovers.claimed_folder(str(tmp_path))
     assert (tmp_path / "rljax-notes" / "mine").exists()
-    with pytest.raises(BlockingIOError), open(next(tmp_path.glob("rljax-*/lock"))) as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(lock)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_folders_of_another_user_stay(tmp_path):
+    folder, lock = leftovers.claimed_folder(str(tmp_path))
+    os.close(lock)
+    os.chown(folder, 65534, 65534)
+    os.close(leftovers.claimed_folder(str(tmp_path))[1])
+    assert os.path.isdir(folder)
+
+
+def test_a_folder_that_was_cleaned_up_is_made_again(tmp_path, monkeypatch):
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = Service()
+    monkeypatch.setattr(judging, "shared_service", lambda: own)
+    assert judge(RIGHT).shares == (1.0,)
+    (folder,) = tmp_path.iterdir()
+    folder.rmdir()
+    assert judge(RIGHT).shares == (1.0,)
+    own.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("at", threats.LEVELS[threats.LEVELS.index(level()) :])
+def test_a_program_inherits_two_pipes_and_nothing_else(at):
+    code = """
+import os, stat
+def kinds():
+    found = []
+    for file in range(64):
+        try: mode = os.fstat(file).st_mode
+        except OSError: continue
+        found.append(stat.filemode(mode)[0])
+    return sorted(found)
+"""
+    tests = ("assert [kind for kind in kinds() if kind != 'd'] == ['c', 'c', 'c', 'p', 'p']",)
+    assert judge(Program(code, tests), at=at).shares == (1.0,)
 
 
 @LINUX
