@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,33 @@ def test_a_program_that_sleeps_ends_in_time_whatever_else_runs():
     verdicts = judge_all(programs, Limits(seconds=0.7), workers=4)
     assert {(verdict.shares, verdict.ended) for verdict in verdicts} == {((0.0,), "timeout")}
     assert time.monotonic() - start < 15.0
+
+
+@LINUX
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look into a launcher")
+@pytest.mark.parametrize("at", threats.LEVELS[threats.LEVELS.index(level()) :])
+def test_the_clock_watches_the_confined_processes_themselves(at, monkeypatch, tmp_path):
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = Service()
+    monkeypatch.setattr(judging, "shared_service", lambda: own)
+    sleeping = Program("import time\ndef f():\n    time.sleep(1)\n    return 1", ("assert f() == 1",))
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        judged = pool.submit(judge, sleeping, at=at)
+        watched = eventually(lambda: [pids for pids in map(watched_by, of_folder(tmp_path)) if len(pids) == 2])
+        states = [Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in watched[0]]
+        assert states == ["", ""], "the processes watched only wait for others"
+        assert judged.result(timeout=20).shares == (1.0,)
+    own.close()
+
+
+def watched_by(launcher):
+    """The processes whose counts a launcher has open."""
+    try:
+        links = [os.readlink(link) for link in Path(f"/proc/{launcher}/fd").iterdir()]
+    except OSError:  # the process, or one of its files, has just gone
+        return []
+    return [int(link.split("/")[2]) for link in links if link.endswith("/schedstat")]
 
 
 @LINUX
