@@ -40,7 +40,7 @@ def main() -> None:
     gc.freeze()  # the launchers share this memory as long as nobody writes to it
     launchers: dict[int, int] = {}
     while True:
-        living = _reap(launchers)
+        living = _reap(launchers, folder)
         if not select.select([orders], [], [], _TICK_SECONDS if living else None)[0]:
             continue
         order, files, *_ = socket.recv_fds(orders, ORDER.size, 1)
@@ -55,7 +55,7 @@ def main() -> None:
         elif number in launchers:
             os.kill(launchers[number], signal.SIGKILL)
     deadline = time.monotonic() + _LAST_SECONDS
-    while _reap(launchers) and time.monotonic() < deadline:
+    while _reap(launchers, folder) and time.monotonic() < deadline:
         time.sleep(_TICK_SECONDS)
     leftovers.remove_folder(folder)
     os.close(lock)
@@ -82,14 +82,15 @@ def _fork(launchers: dict[int, int], number: int, connection: int, orders: socke
         launchers[number] = pid
 
 
-def _reap(launchers: dict[int, int]) -> bool:
-    """Reap the child processes that have ended, kill orphans of launchers, and return whether a process is left."""
-    from rljax.rewards.sandbox import trial  # noqa: PLC0415
+def _reap(launchers: dict[int, int], folder: str) -> bool:
+    """Reap launchers that have ended, clean up after those that were killed, and return whether a process is left."""
+    from rljax.rewards.sandbox import leftovers, trial  # noqa: PLC0415
 
     numbers = {pid: number for number, pid in launchers.items()}
     ended, left = trial.reaped()
     for pid in ended & set(numbers):
         del launchers[numbers[pid]]
+        leftovers.remove_folder(os.path.join(folder, str(numbers[pid])))
     for pid in left - set(numbers):
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
             os.kill(pid, signal.SIGKILL)

@@ -5,9 +5,7 @@ import ctypes
 import fcntl
 import os
 import shutil
-import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 _PREFIX = "rljax-sandbox-"
@@ -55,7 +53,10 @@ def claimed_folder(parent: str) -> tuple[str, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder with all that a program left in it, whatever modes it gave its files.
+    """Remove a folder with all that a program left in it, whatever modes it gave its folders. A missing one is no error.
+
+    Nothing above the folder is changed, and symbolic links are removed, not followed. What cannot be removed stays, and the
+    next start tries again.
 
     Args:
         folder: the path.
@@ -67,15 +68,14 @@ def remove_folder(folder: str) -> None:
         >>> remove_folder(folder); os.path.exists(folder)
         False
     """
-
-    def open_up(_: Callable, path: str, __: object) -> None:
-        with contextlib.suppress(OSError):  # a path that stays closed stays; the next start tries again
-            for place in (os.path.dirname(path), path):
-                if stat.S_ISDIR(os.lstat(place).st_mode):
-                    os.chmod(place, 0o700)
-            shutil.rmtree(path) if stat.S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
-
-    shutil.rmtree(folder, onerror=open_up)
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return
+    with contextlib.suppress(OSError):  # another process removes it, too
+        os.chmod(folder, 0o700)
+        for above, folders, _ in os.walk(folder):  # from above, so that a folder is open before it is entered
+            for name in folders:
+                if not os.path.islink(os.path.join(above, name)):
+                    os.chmod(os.path.join(above, name), 0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 

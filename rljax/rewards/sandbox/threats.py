@@ -218,7 +218,7 @@ def command_table() -> str:
     """Print the commands of `fcntl`, `ioctl` and `prctl` as a table in Markdown.
 
     Example:
-        >>> print(command_table()[:36])
+        >>> print(command_table()[:38])
         | call | command | allowed | because |
     """
     rows = ["| call | command | allowed | because |", "|---|---|---|---|"]

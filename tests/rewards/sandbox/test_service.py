@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hostile_world import servers
 
 from rljax.errors import InputError
 from rljax.rewards.sandbox import Limits, Program, judge, judge_all, judging, leftovers, level, service, threats
@@ -92,6 +94,24 @@ def test_folders_of_others_stay(tmp_path):
     os.close(lock)
 
 
+def test_only_the_folder_itself_is_removed_and_opened(tmp_path):
+    tmp_path.chmod(0o750)
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o750)
+    (outside / "file").touch()
+    folder = tmp_path / "folder"
+    (folder / "closed" / "inner").mkdir(parents=True)
+    (folder / "closed" / "inner" / "file").touch()
+    (folder / "link").symlink_to(outside)
+    for closed in (folder / "closed" / "inner", folder / "closed", folder):
+        closed.chmod(0)
+    for path in (folder, folder, tmp_path / "missing", outside / "file"):
+        leftovers.remove_folder(str(path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["outside"]
+    assert (outside / "file").exists()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == stat.S_IMODE(outside.stat().st_mode) == 0o750
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_folders_of_another_user_stay(tmp_path):
     folder, lock = leftovers.claimed_folder(str(tmp_path))
@@ -154,14 +174,6 @@ def test_launchers_inherit_nothing_of_other_programs():
     assert b"rljax.rewards.sandbox.leftovers" in memory
     assert program.encode() not in memory
     assert test.encode() not in memory
-
-
-def servers():
-    return [pid for pid, command in commands().items() if "launch.py" in command and parent_of(pid) == os.getpid()]
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def readable_memory(pid):
