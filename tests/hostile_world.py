@@ -135,13 +135,13 @@ def main():
     tempfile.tempdir = tempfile.mkdtemp(prefix="world-")
     os.chmod(tempfile.tempdir, 0o755)
     results = {"level": sandbox.level(), "unavailable": dict(sandbox.unavailable()), "log": lines, "verdicts": {}}
-    for name, (code, test) in task["programs"].items():
-        try:
-            with hostile_world() as world:
-                program = sandbox.Program(code.format(**world) if task["format"] else code, (test,))
+    with hostile_world() as world:
+        for name, (code, test) in task["programs"].items():
+            program = sandbox.Program(code.format(**world) if task["format"] else code, (test,))
+            try:
                 results["verdicts"][name] = sandbox.judge(program, sandbox.Limits(seconds=2.0), task["level"])
-        except (AssertionError, errors.InputError) as error:
-            results["verdicts"][name] = f"{type(error).__name__}: {error}"
+            except errors.InputError as error:
+                results["verdicts"][name] = f"{type(error).__name__}: {error}"
     importlib.import_module("rljax.rewards.sandbox.service").shared_service().close()
     os.rmdir(tempfile.tempdir)
     print(json.dumps(results))

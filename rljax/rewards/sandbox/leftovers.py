@@ -79,11 +79,12 @@ def remove_folder(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_shared(user: int) -> None:
+def remove_shared(user: int, since: float | int) -> None:
     """Remove the shared memory, semaphores, message queues and shared files of a user that no process has any more.
 
     Args:
-        user: the id of a user that only programs under test had.
+        user: the id of a user that only one program under test had.
+        since: the Unix time at which it began; what is older is somebody else's.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -93,21 +94,22 @@ def remove_shared(user: int) -> None:
             "msg": lambda number: libc.msgctl(number, _REMOVE, None),
         }
         for kind, remove in removals.items():
-            for number in _system_v(Path(f"/proc/sysvipc/{kind}"), user):
+            for number in _system_v(Path(f"/proc/sysvipc/{kind}"), user, int(since)):
                 remove(number)
     for entry in (entry for folder in _SHARED if os.path.isdir(folder) for entry in os.scandir(folder)):
         with contextlib.suppress(FileNotFoundError):  # its owner, another process of the system, has just removed it
-            if entry.stat(follow_symlinks=False).st_uid == user:
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid == user and status.st_ctime >= int(since):
                 remove_folder(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 
 
-def _system_v(table: Path, user: int) -> list[int]:
-    """List the numbers of a user's objects in one of the kernel's tables; the first line names the columns."""
+def _system_v(table: Path, user: int, since: int) -> list[int]:
+    """List the numbers of a user's new objects in one of the kernel's tables; the first line names the columns."""
     if not table.exists():
         return []
     names, *rows = (line.split() for line in table.read_text().splitlines())
-    owner = names.index("uid")
-    return [int(row[1]) for row in rows if int(row[owner]) == user]
+    owner, changed = names.index("uid"), names.index("ctime")
+    return [int(row[1]) for row in rows if int(row[owner]) == user and int(row[changed]) >= since]
 
 
 def _remove_unowned(folder: str) -> None:

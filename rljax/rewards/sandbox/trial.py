@@ -31,6 +31,7 @@ def judge(connection: int, folder: str) -> None:
     started: list[int] = []
     users = (confine.nobody(0), confine.nobody(1))
     shared = False
+    start = time.time()
     try:
         confine.adopt_orphans()
         confine.hide_memory()
@@ -45,7 +46,7 @@ def judge(connection: int, folder: str) -> None:
     _end_all(started)
     leftovers.remove_folder(folder)
     for user in {*users} - {os.geteuid()} if shared else ():
-        leftovers.remove_shared(user)
+        leftovers.remove_shared(user, start)
     if end is not None:
         with contextlib.suppress(BrokenPipeError):  # the trainer has ended
             _tell(connection, end)
