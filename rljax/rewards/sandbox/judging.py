@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.rewards.sandbox import seccomp
+from rljax.rewards.sandbox import seccomp, wire
 from rljax.rewards.sandbox.service import LauncherError, shared_service
 from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
 
@@ -159,8 +159,10 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
     units = len(program.tests) + bool(program.check)
     if not units:
         raise InputError("a program without tests cannot be judged; provide `tests` or `check`.")
-    if len(program.code) > _LONGEST_PROGRAM:
+    if len(program.code) > _LONGEST_PROGRAM or len(wire.frame(program.code)) > wire.LONGEST_FRAME // 2:
         return Verdict((0.0,) * units, "died", f"the program has {len(program.code)} characters")
+    if len(wire.frame(program._replace(code=""))) > wire.LONGEST_FRAME // 2:
+        return Verdict((0.0,) * units, "unjudged", f"the tests have more than {wire.LONGEST_FRAME // 2} bytes")
     *results, end = _reports(program, limits, at, patience)
     if end["ended"] == "not confined":
         raise InputError(

@@ -7,7 +7,6 @@ holds a program, a test or a secret of the trainer that a launcher could inherit
 
 import contextlib
 import gc
-import json
 import os
 import select
 import signal
@@ -68,13 +67,15 @@ def _fork(launchers: dict[int, int], number: int, connection: int, orders: socke
     try:
         pid = os.fork()
     except OSError as error:
-        os.write(connection, json.dumps({"ended": "not confined", "reason": f"fork: {error}"}).encode() + b"\n")
+        trial.tell(connection, {"ended": "not confined", "reason": f"fork: {error}"})
         pid = -1
     if pid == 0:
         try:
             os.setsid()
             orders.close()
             trial.judge(connection, os.path.join(folder, str(number)))
+        except BaseException as error:  # a fault of the launcher, which the trainer must not take for one of the program
+            trial.tell(connection, {"ended": "not confined", "reason": f"{type(error).__name__}: {error}"[:500]})
         finally:
             os._exit(0)
     os.close(connection)

@@ -49,7 +49,7 @@ def judge(connection: int, folder: str) -> None:
         leftovers.remove_shared(user, start)
     if end is not None:
         with contextlib.suppress(BrokenPipeError):  # the trainer has ended
-            _tell(connection, end)
+            tell(connection, end)
 
 
 def _end(first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]) -> dict[str, str] | None:
@@ -65,7 +65,7 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
     started.append(program.child)
     os.close(questions_out)
     os.close(answers_in)
-    _tell(connection, "confined")
+    tell(connection, "confined")
     job = wire.receive(connection)
     done_out, done_in = os.pipe()
 
@@ -93,7 +93,13 @@ def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str,
     return {"ended": "timeout", "reason": f"not done after {seconds} s"}
 
 
-def _tell(connection: int, what: object) -> None:
+def tell(connection: int, what: object) -> None:
+    """Write one line to the trainer.
+
+    Args:
+        connection: the socket.
+        what: a value that JSON can represent.
+    """
     os.write(connection, json.dumps(what).encode() + b"\n")
 
 

@@ -352,6 +352,7 @@ def answer(x): raise Odd(Odd())
     "parser bomb": "answer = " + "(" * 10**5 + ")" * 10**5,
     "compiler bomb": "answer = " + "-" * 10**5 + "1",
     "a program of megabytes": "#" * 2**21,
+    "a program of characters that take twelve bytes each": "#" + "\U0001f600" * (2**20 - 1),
 }
 
 # Look for what the tests expect.

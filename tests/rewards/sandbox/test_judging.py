@@ -110,6 +110,7 @@ def test_check_counts_its_assertions():
         Program("def f(x): return x", ("assert f(1) == 1",), setup="import a_package_that_is_not_there"),
         Program("def f(x): return x(1)", ("assert f(lambda x: x) == 1",)),
         Program("def f(x): return x", ("assert f(1) == 1",), prompt="1 / 0"),
+        Program("def f(x): return x", ("assert f(1) == 1 #" + "x" * 2**23,)),
     ],
 )
 def test_tests_that_cannot_be_run_are_no_judgement(program):

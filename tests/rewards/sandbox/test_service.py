@@ -121,6 +121,20 @@ def test_folders_of_another_user_stay(tmp_path):
     assert os.path.isdir(folder)
 
 
+def test_a_fault_of_the_launcher_is_an_error_with_its_reason(tmp_path, monkeypatch):
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = Service()
+    monkeypatch.setattr(judging, "shared_service", lambda: own)
+    assert judge(RIGHT).shares == (1.0,)
+    (folder,) = tmp_path.iterdir()
+    (folder / "1").mkdir()
+    with pytest.raises(InputError, match="File exists"):
+        judge(RIGHT)
+    assert judge(RIGHT).shares == (1.0,)
+    own.close()
+
+
 def test_a_folder_that_was_cleaned_up_is_made_again(tmp_path, monkeypatch):
     tmp_path.chmod(0o755)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
