@@ -70,7 +70,7 @@ class Service:
             except TimeoutError as error:
                 self._kill(number)
                 raise LauncherError(f"the launcher gave no sign of life for {_SILENCE_SECONDS:.0f} s") from error
-            except (ConnectionError, EOFError, json.JSONDecodeError) as error:
+            except (EOFError, json.JSONDecodeError) as error:
                 raise LauncherError("the launcher died") from error
 
     def close(self) -> None:
@@ -161,18 +161,24 @@ def shared_service() -> Service:
 def _conversation(connection: socket.socket, first: Mapping, second: Mapping) -> list[Any]:
     """Send the program, the tests once its process is confined, and collect what the launcher reports."""
     connection.settimeout(_SILENCE_SECONDS)
-    connection.sendall(wire.frame(first))
     lines: list[Any] = []
-    with connection.makefile("rb") as reports:
+    with connection.makefile("rb") as reports, contextlib.suppress(ConnectionError):  # what was reported before counts
+        _send(connection, first)
         for line in reports:
             if line.strip():
                 lines.append(json.loads(line))
             if lines == ["confined"]:
                 lines.clear()
-                connection.sendall(wire.frame(second))
+                _send(connection, second)
     if not (lines and isinstance(lines[-1], dict)):
         raise EOFError
     return lines
+
+
+def _send(connection: socket.socket, message: Mapping) -> None:
+    """Send a message, or as much of it as a launcher reads that fails and ends meanwhile: its report says why."""
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(wire.frame(message))
 
 
 def _control(option: int, value: int) -> int:

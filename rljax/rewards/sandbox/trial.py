@@ -33,10 +33,10 @@ def judge(connection: int, folder: str) -> None:
     shared = False
     start = time.time()
     try:
+        first = wire.receive(connection)
         confine.adopt_orphans()
         confine.hide_memory()
         os.mkdir(folder, 0o700)
-        first = wire.receive(connection)
         shared = first["level"] == "rlimits"  # the others keep a program from all that it could leave behind elsewhere
         end = _end(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended

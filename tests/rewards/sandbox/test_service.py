@@ -246,6 +246,19 @@ def test_a_launcher_that_dies_or_is_silent_is_an_error_and_no_verdict(action, tm
     own.close()
 
 
+@pytest.mark.parametrize("size", [1, 2**20 - 1])
+def test_a_failure_before_the_program_is_read_is_told(size, tmp_path, monkeypatch):
+    script = tmp_path / "launch.py"
+    report = 'os.write(files[0], b\'{{"ended": "not confined", "reason": "no more processes"}}\\n\')'
+    script.write_text(SERVER.format(action=report.format()))
+    monkeypatch.setattr(service, "_SERVER", script)
+    own = Service()
+    monkeypatch.setattr(judging, "shared_service", lambda: own)
+    with pytest.raises(InputError, match="no more processes"):
+        judge(Program("#" * size, ("assert 1",)), at="seccomp")
+    own.close()
+
+
 def test_time_in_which_others_run_is_not_charged():
     """Forty programs that compute 0.2 s each keep two cores busy for 4 s, and the limit of each is 1 s."""
     busy = "import time\ndef f():\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n    return 1"
