@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
 from rljax.rewards.failure import Failed
+from rljax.rewards.sandbox import confine
 from rljax.text import one_line
 
 
@@ -27,6 +28,7 @@ def main(descriptor: int, name: str, memory: int | None) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine.hide_memory()  # programs under test may run beside this process, which holds references
     if memory is not None and sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     connection = Connection(descriptor)

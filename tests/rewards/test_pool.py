@@ -23,6 +23,9 @@ def act(kind, value=None):
         return value
     if kind == "pid":
         return os.getpid()
+    if kind == "dumpable":
+        import ctypes
+        return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
     if kind == "jax":
         return sorted({"jax", "flax", "optax"} & set(sys.modules))
     if kind == "sleep":
@@ -105,6 +108,11 @@ def test_workers_are_reused_and_never_import_jax(pool):
     assert len(seen) <= 2
     assert os.getpid() not in seen
     assert pool.map([{"kind": "jax"}]) == [[]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has the attribute")
+def test_other_processes_cannot_read_a_workers_memory(pool):
+    assert pool.map([{"kind": "dumpable"}]) == [0]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """A sandbox for the programs that models write: a program runs confined, and a second process runs its tests.
 
-`judge` runs one program's tests and `judge_all` those of many; `level` finds the strongest confinement that this machine offers.
+`judge` runs one program's tests and `judge_all` those of many; `level` finds the strongest confinement that this machine offers,
+and `unavailable` says why a stronger one does not work. `rljax.rewards.sandbox.threats` holds the threat model.
 """
 
-from rljax.rewards.sandbox.judging import LEVELS, Limits, Program, Verdict, judge, judge_all, level
+from rljax.rewards.sandbox.judging import Limits, Program, Verdict, judge, judge_all, level, unavailable
+from rljax.rewards.sandbox.threats import LEVELS
 
-__all__ = ["LEVELS", "Limits", "Program", "Verdict", "judge", "judge_all", "level"]
+__all__ = ["LEVELS", "Limits", "Program", "Verdict", "judge", "judge_all", "level", "unavailable"]

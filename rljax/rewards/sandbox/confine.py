@@ -1,6 +1,6 @@
 """Confine a process by the means that the kernel offers to this user.
 
-Only the launcher of one program uses this module, never the trainer's process: these functions fork.
+The trainer's process never forks through this module: only a launcher spawns.
 """
 
 import contextlib
@@ -8,23 +8,28 @@ import ctypes
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.rewards.sandbox import seccomp, spaces
+from rljax.rewards.sandbox import landlock, seccomp, spaces
 
 _PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
 _OPEN_FILES = 64
 _ENOUGH_USERS = 2**15
+_TO_CHANGE_USERS = (0, 1, 5, 6, 7)  # capabilities: chown, dac_override, kill, setgid, setuid
+_SENDER = struct.Struct("3i")  # what the kernel says of a message's sender: process, user, group
+_READY = b"ready"
 
 
 class Bounds(NamedTuple):
     """The resources of one process; see `rljax.rewards.sandbox.Limits`."""
 
     seconds: float
-    """Wall-clock time, and the same CPU time."""
+    """CPU time."""
     memory_bytes: int
     """Address space."""
     file_bytes: int
@@ -33,8 +38,17 @@ class Bounds(NamedTuple):
     """Number of threads."""
 
 
-def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> int:
-    """Run a function in a confined process.
+class Spawned(NamedTuple):
+    """A confined process, and what there is between it and this process."""
+
+    child: int
+    """The id of this process's own child, which leads a process group and ends with the confined process."""
+    process: int
+    """The id of the confined process itself, as this process sees it."""
+
+
+def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> Spawned:
+    """Run a function in a confined process. This returns when the function begins.
 
     Args:
         body: the function.
@@ -45,37 +59,47 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
         user: the id of a user that nobody else has; used if this process runs as root.
 
     Returns:
-        The process id. The process leads a process group of its own.
+        The process.
 
     Raises:
         OSError: the process cannot be confined at this level; the message says why.
     """
-    error_out, error_in = os.pipe()
+    ours, theirs = socket.socketpair()
+    if sys.platform == "linux":
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     pid = os.fork()
     if pid == 0:
         code = 1
+        state = theirs.fileno()
         try:
-            _confine((*keep, error_in), level, bounds, folder, user)
-            os.close(error_in)
+            _confine((*keep, state), level, bounds, folder, user)
+            os.write(state, _READY)
+            os.close(state)
+            state = -1  # the number may be in use again by the time the function raises
             body()
             code = 0
         except BaseException as error:
-            with contextlib.suppress(OSError):  # nobody reads any more once the process is confined
-                os.write(error_in, f"{type(error).__name__}: {error}"[:500].encode())
+            with contextlib.suppress(OSError):  # nobody reads what the function itself raises
+                os.write(state, f"{type(error).__name__}: {error}"[:500].encode())
         finally:
             os._exit(code)
-    os.close(error_in)
-    with open(error_out, "rb") as problems:
-        problem = problems.read().decode()
-    if problem:
-        raise OSError(problem)
-    return pid
+    with ours:
+        theirs.close()
+        message, sender, *_ = ours.recvmsg(2000, socket.CMSG_SPACE(_SENDER.size))
+    if message != _READY:
+        raise OSError(message.decode(errors="replace") if message else "the process ended while it was being confined")
+    return Spawned(pid, _SENDER.unpack(sender[0][2])[0] if sender else pid)
 
 
 def adopt_orphans() -> None:
-    """On Linux, become the parent of descendants whose own parents have ended, and keep them from inspecting this process."""
+    """On Linux, become the parent of descendants whose own parents have ended."""
     if sys.platform == "linux":
         _prctl(_SUBREAPER, 1)
+
+
+def hide_memory() -> None:
+    """On Linux, keep this user's other processes from reading this one's memory and environment, from now on."""
+    if sys.platform == "linux":
         _prctl(_DUMPABLE, 0)
 
 
@@ -86,7 +110,8 @@ def nobody(position: int) -> int:
         position: 0 or 1, for the two processes of one launcher.
 
     Returns:
-        The user id; this process's own if the system has no spare ones, as in a container with a single user.
+        The user id; this process's own if the system has no spare ones, as in a container with a single user, or if this
+        process may not change its user.
 
     Example:
         >>> nobody(0) >= 0
@@ -95,13 +120,22 @@ def nobody(position: int) -> int:
     table = Path("/proc/self/uid_map")
     users = sum(int(line.split()[2]) for line in table.read_text().splitlines()) if table.exists() else 2**31
     most = min(users, 2**31)
-    if most < _ENOUGH_USERS:
+    if most < _ENOUGH_USERS or not _may_change_users():
         return os.geteuid()
     return most - 3 - (2 * os.getpid() + position) % (most // 2)
 
 
+def _may_change_users() -> bool:
+    """Return whether this process is root with the capabilities to run, end and clean up after other users' processes."""
+    status = Path("/proc/self/status")
+    if os.geteuid() or not status.exists():
+        return os.geteuid() == 0
+    held = next((line.split()[1] for line in status.read_text().splitlines() if line.startswith("CapEff:")), "0")
+    return all(int(held, 16) >> number & 1 for number in _TO_CHANGE_USERS)
+
+
 def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
-    """Give up, in this order: the terminal, open files, the environment, the file system, resources, the user and system calls."""
+    """Give up, in this order: the terminal, open files, the environment, files, resources, the user and system calls."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
@@ -109,6 +143,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
     _close_all_but(keep)
     os.environ.clear()
     as_root = os.geteuid() == 0 != user
+    rules = None
     if level == "namespaces":
         _die_with_parent()
         _prctl(_DUMPABLE, 1)  # otherwise the user ids of the new namespace could not be written
@@ -121,6 +156,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         if as_root:
             os.chown(folder, user, user)
             spaces.reach_library()
+        rules = landlock.rules([*spaces.libraries(), *spaces.DEVICES], [folder, os.devnull])
     counted_apart = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
     _limit(bounds, bounds.threads if counted_apart and level != "rlimits" else 0)
     if as_root:
@@ -130,10 +166,11 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
     if sys.platform == "linux":
         spaces.drop_capabilities()
         _die_with_parent()
-        _prctl(
-            _DUMPABLE, 1 if as_root else 0
-        )  # a process with a user of its own may read /proc/self; a shared user's other processes must not read this one
+        # A process with a user of its own may read /proc/self; a shared user's other processes must not read this one.
+        _prctl(_DUMPABLE, 1 if as_root else 0)
         _prctl(_NO_NEW_PRIVILEGES, 1)
+    if rules is not None:
+        landlock.restrict(rules)
     if level != "rlimits":
         seccomp.install(writing=level == "namespaces")
 
@@ -168,8 +205,9 @@ def _limit(bounds: Bounds, threads: int) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NPROC: threads,
     }
-    if sys.platform == "linux":  # macOS accepts the limit and does not enforce it
-        limits[resource.RLIMIT_AS] = bounds.memory_bytes
+    if sys.platform == "linux":
+        limits[resource.RLIMIT_AS] = bounds.memory_bytes  # macOS accepts the limit and does not enforce it
+        limits[resource.RLIMIT_MSGQUEUE] = 0  # message queues outlive their makers
     for kind, most in limits.items():
         hard = resource.getrlimit(kind)[1]
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -1,47 +1,28 @@
 """Run a program's tests so that the program can neither do harm nor decide its own result.
 
-One small launcher is started for each program. It forks two confined processes: one runs the program under test and answers
-questions, the other runs the tests and asks the questions. Only plain data passes between them, and only the second can report
-results. Both have limits on time, memory, files and threads, and neither may start a process or reach a network.
+One small launcher is forked for each program, from a process that holds nothing but Python. It forks two confined processes: one
+runs the program under test and answers questions, the other runs the tests and asks the questions. Only plain data passes between
+them, and only the second can report results. Both have limits on time, memory, files and threads, and neither may start a process
+or reach a network.
 
 How strongly they are confined depends on the platform, see `LEVELS`.
 """
 
 import functools
-import json
 import logging
 import os
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.sandbox import seccomp, wire
+from rljax.rewards.sandbox.service import LauncherError, shared_service
+from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
 
-LEVELS = ("namespaces", "seccomp", "rlimits")
-"""How a program is confined, strongest first.
-
-`namespaces` (Linux 5.12 or later where user namespaces are permitted, or root): a file system with Python and the system's
-libraries, read-only, and a temporary folder; no network; no view of other processes; and the filter of `seccomp`.
-
-`seccomp` (Linux): a filter of system calls: no new process, no socket, no signal to another process, no file opened for writing.
-The program can read the files that the user can read; if the trainer runs as root, only those that everyone can read.
-
-`rlimits` (any POSIX system): limits on time, memory (not on macOS) and file size, and no new process. The program can reach the
-network and can do to the user's files and processes whatever the user can, so this level does not stop a hostile program. If
-the trainer runs as root, the program can do only what everyone can.
-"""
-
-_LAUNCHER = Path(__file__).with_name("launch.py")
-_GRACE_SECONDS = 10.0  # time for the launcher to start and to clean up
 _LONGEST_PROGRAM = 2**20
 _log = logging.getLogger(__name__)
 
@@ -51,7 +32,8 @@ class Limits(NamedTuple):
     """Limits on the resources of one program. Its tests run in a second process, which has the same limits."""
 
     seconds: float = 5.0
-    """Wall-clock time for all tests together, and the same CPU time."""
+    """Time for all tests together, computing and sleeping; time in which other processes have the processors is not counted.
+    Where the kernel does not count that (macOS), as much wall-clock time, times the programs that run at once per core."""
     memory_bytes: int = 512 * 2**20
     """Address space."""
     file_bytes: int = 16 * 2**20
@@ -90,9 +72,10 @@ class Verdict(NamedTuple):
     """The explanation of `ended` in words; empty if it is `done`."""
 
 
-@functools.cache
 def level() -> str:
-    """Find the strongest confinement that works on this machine, by trying each. The first call logs which one it is.
+    """Find the strongest confinement that works on this machine, by trying each.
+
+    The first call logs which one it is, why the stronger ones do not work, and what it does not hold back.
 
     Returns:
         One of `LEVELS`.
@@ -104,19 +87,47 @@ def level() -> str:
         >>> level() in LEVELS
         True
     """
-    problems = []
+    problems = unavailable()
+    found = next((name for name in LEVELS if name not in problems), None)
+    if found is None:
+        raise InputError(
+            f"programs cannot run safely on this machine ({_listed(problems)}); use Linux or macOS with a Python that "
+            f"unprivileged users can read, or remove the rewards that run code."
+        )
+    return found
+
+
+@functools.cache
+def unavailable() -> Mapping[str, str]:
+    """Find out which levels do not work on this machine. Those below the strongest that works are not tried.
+
+    Returns:
+        For each level that does not work the reason.
+
+    Example:
+        >>> level() in unavailable()
+        False
+    """
+    problems: dict[str, str] = {}
     for name in LEVELS:
         problem = _problem(name)
         if problem is None:
+            without = f" ({_listed(problems)})" if problems else ""
+            exposed = exposure(name, machine())
             _log.log(
-                logging.WARNING if name == LEVELS[-1] else logging.INFO, "programs under test are confined by %s", name
+                logging.WARNING if exposed else logging.INFO,
+                "programs under test are confined by %s%s%s",
+                name,
+                without,
+                f"; {exposed}" if exposed else "",
             )
-            return name
-        problems.append(f"{name}: {problem}")
-    raise InputError(
-        f"programs cannot run safely on this machine ({'; '.join(problems)}); use Linux or macOS with a Python that "
-        f"unprivileged users can read, or remove the rewards that run code."
-    )
+            break
+        problems[name] = problem
+    return MappingProxyType(problems)
+
+
+def _listed(problems: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {problem}" for name, problem in problems.items())
 
 
 def judge(program: Program, limits: Limits = Limits(), at: str | None = None) -> Verdict:  # noqa: B008 - immutable
@@ -132,25 +143,31 @@ def judge(program: Program, limits: Limits = Limits(), at: str | None = None) ->
 
     Raises:
         InputError: a limit is not positive, the program has no tests, or this machine cannot confine it at this level.
+        OSError: the process that confines the program died, twice. That says nothing about the program.
 
     Example:
         >>> judge(Program("def double(x): return 2 * x", ("assert double(2) == 4", "assert double('a') == 'b'")))
         Verdict(shares=(1.0, 0.0), ended='done', reason='')
     """
+    return _judged(program, limits, level() if at is None else at, 1.0)
+
+
+def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
     for name, value in zip(limits._fields, limits, strict=True):
         if not value > 0:
             raise InputError(f"the sandbox's limit {name} is {value!r}; it must be a positive number.")
     units = len(program.tests) + bool(program.check)
     if not units:
         raise InputError("a program without tests cannot be judged; provide `tests` or `check`.")
-    if len(program.code) > _LONGEST_PROGRAM:
+    if len(program.code) > _LONGEST_PROGRAM or len(wire.frame(program.code)) > wire.LONGEST_FRAME // 2:
         return Verdict((0.0,) * units, "died", f"the program has {len(program.code)} characters")
-    lines = _launch(program, limits, level() if at is None else at)
-    *results, end = [json.loads(line) for line in lines]
+    if len(wire.frame(program._replace(code=""))) > wire.LONGEST_FRAME // 2:
+        return Verdict((0.0,) * units, "unjudged", f"the tests have more than {wire.LONGEST_FRAME // 2} bytes")
+    *results, end = _reports(program, limits, at, patience)
     if end["ended"] == "not confined":
         raise InputError(
             f"the sandbox cannot confine a program at the level {at!r}: {end['reason']}; choose another level."
-        )
+        ) from OSError(end["reason"])
     if any(isinstance(result, str) for result in results):
         return Verdict((0.0,) * units, "unjudged", results[-1])
     shares = [passed / counted for passed, counted in results]
@@ -188,56 +205,30 @@ def judge_all(
     if workers < 1:
         raise InputError(f"the sandbox cannot run {workers} programs at a time; `workers` must be at least 1.")
     at = level() if at is None else at
+    patience = max(1.0, min(workers, len(programs)) / (1 if cores is None else cores))
     verdicts = []
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        for verdict in pool.map(lambda program: judge(program, limits, at), programs):
-            verdicts.append(verdict)
-            if progress is not None:
-                progress(len(verdicts), len(programs))
+        try:
+            for verdict in pool.map(lambda program: _judged(program, limits, at, patience), programs):
+                verdicts.append(verdict)
+                if progress is not None:
+                    progress(len(verdicts), len(programs))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # nobody needs the verdicts on the others
+            raise
     return verdicts
 
 
-def _launch(program: Program, limits: Limits, at: str) -> list[bytes]:
-    """Start a launcher, send it the program and the tests, and collect the lines that it writes."""
-    deadline = time.monotonic() + limits.seconds + _GRACE_SECONDS
-    environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
-    # Sockets, because any process of this user can reopen a pipe through its path in /proc.
-    ours, theirs = socket.socketpair()
-    with ours, tempfile.TemporaryDirectory(prefix="rljax-", ignore_cleanup_errors=True) as folder:
-        with theirs:
-            launcher = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_LAUNCHER)],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,
-                env=environment,  # only what Python needs to start, none of the user's secrets
-                start_new_session=True,
-            )
-        first = {"code": program.code, "level": at, "bounds": limits._asdict(), "folder": os.path.realpath(folder)}
-        second = {**program._asdict(), "code": ""}
-        try:
-            written = _exchange(ours, wire.frame(first) + wire.frame(second), deadline)
-            launcher.wait(max(deadline - time.monotonic(), 0.0))
-        except (TimeoutError, subprocess.TimeoutExpired):
-            return [b'{"ended": "timeout", "reason": "the launcher did not finish"}']
-        except ConnectionError:
-            return [b'{"ended": "died", "reason": "the launcher died"}']
-        finally:
-            if launcher.poll() is None:
-                os.killpg(launcher.pid, signal.SIGKILL)
-                launcher.wait()
-    lines = written.splitlines()
-    return lines if launcher.returncode == 0 and lines else [b'{"ended": "died", "reason": "the launcher died"}']
-
-
-def _exchange(connection: socket.socket, message: bytes, deadline: float) -> bytes:
-    connection.settimeout(max(deadline - time.monotonic(), 0.001))
-    connection.sendall(message)
-    parts = []
-    while part := connection.recv(2**16):
-        parts.append(part)
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-    return b"".join(parts)
+def _reports(program: Program, limits: Limits, at: str, patience: float) -> list:
+    """Have a launcher judge a program. One that dies is replaced once, unless the program could have ended it."""
+    first = {"code": program.code, "level": at, "bounds": limits._asdict(), "patience": patience}
+    second = {**program._asdict(), "code": ""}
+    try:
+        return shared_service().judge(first, second)
+    except LauncherError as error:
+        if at == "rlimits" and not machine().own_user:
+            return [{"ended": "died", "reason": str(error)}]
+    return shared_service().judge(first, second)
 
 
 _PROBE = """
@@ -259,18 +250,17 @@ def forks():
 
 def _problem(name: str) -> str | None:
     """Return why a level does not work on this machine, or None if it does."""
-    if os.name != "posix":
-        return "not a POSIX system"
-    if not sys.executable:
-        return "sys.executable is empty"
+    if os.name != "posix" or not sys.executable:
+        return "not a POSIX system, or `sys.executable` is empty"
     if name != "rlimits" and not seccomp.available():
         return "there is no system call filter for this platform"
     try:
         verdict = judge(
             Program(_PROBE, ("assert works('a') == 'a'", "assert forks() is False")), Limits(seconds=10.0), name
         )
-    except InputError as error:
-        return str(error)
-    return (
-        None if verdict.shares == (1.0, 1.0) else f"a program that should pass does not ({verdict.ended}, {verdict.shares})"
-    )
+    except (InputError, OSError) as error:
+        return str(error if error.__cause__ is None else error.__cause__)
+    if verdict.ended == "done" and verdict.shares == (1.0, 0.0):
+        return "a program could start other processes"
+    passes = verdict.shares == (1.0, 1.0)
+    return None if passes else f"a program that should pass does not ({verdict.ended}: {verdict.reason or 'wrong result'})"

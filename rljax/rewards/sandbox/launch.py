@@ -1,99 +1,101 @@
-"""The launcher: one is started for each program under test. It confines the processes, enforces the time limit and cleans up.
+"""The process from which a launcher is forked for each program under test, so that no program waits for an interpreter.
 
-It runs as `python -I -S launch.py`. It reads two messages from its standard input and writes lines of JSON to its standard
-output: first those of `rljax.rewards.sandbox.driver.judge`, then an object that describes the end. The first message does not
-contain the tests, and it is all that has been read when the process of the program under test is forked.
+It runs as `python -I -S launch.py FOLDER`. Over its standard input it receives orders, and with each order to judge a connection.
+It reads nothing from that connection: only the forked launcher does (`rljax.rewards.sandbox.trial`). So this process never
+holds a program, a test or a secret of the trainer that a launcher could inherit. It ends when the trainer does.
 """
 
 import contextlib
-import json
+import gc
 import os
 import select
 import signal
+import socket
+import struct
 import sys
 import time
 import types
 from pathlib import Path
 
-_REAP_SECONDS = 2.0
+ORDER = struct.Struct(">cQ")
+"""An order: `j` to judge or `k` to kill, and the number of the launcher."""
+
+_TICK_SECONDS = 0.1
+_LAST_SECONDS = 10.0  # for the launchers to clean up after the trainer has ended
 
 
 def main() -> None:
-    """Judge one program."""
-    from rljax.rewards.sandbox import confine, wire  # noqa: PLC0415 - importable only after `_make_importable`
+    """Fork launchers until the trainer ends, then wait for the last ones and remove the folder."""
+    from rljax.rewards.sandbox import confine, leftovers  # noqa: PLC0415 - importable only after `_make_importable`
 
-    report = os.dup(1)
-    started: list[int] = []
+    orders = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    confine.adopt_orphans()
+    confine.hide_memory()
+    folder, lock = leftovers.claimed_folder(sys.argv[1])
+    orders.sendall(b"+")
+    gc.freeze()  # the launchers share this memory as long as nobody writes to it
+    launchers: dict[int, int] = {}
+    while True:
+        living = _reap(launchers, folder)
+        if not select.select([orders], [], [], _TICK_SECONDS if living else None)[0]:
+            continue
+        order, files, *_ = socket.recv_fds(orders, ORDER.size, 1)
+        if not order:
+            break
+        kind, number = ORDER.unpack(order)
+        if kind == b"j":
+            if not os.path.isdir(folder):  # somebody has cleaned up
+                os.close(lock)
+                folder, lock = leftovers.claimed_folder(sys.argv[1])
+            _fork(launchers, number, files[0], orders, folder)
+        elif number in launchers:
+            os.kill(launchers[number], signal.SIGKILL)
+    deadline = time.monotonic() + _LAST_SECONDS
+    while _reap(launchers, folder) and time.monotonic() < deadline:
+        time.sleep(_TICK_SECONDS)
+    leftovers.remove_folder(folder)
+    os.close(lock)
+
+
+def _fork(launchers: dict[int, int], number: int, connection: int, orders: socket.socket, folder: str) -> None:
+    """Fork a launcher, which judges one program over its connection."""
+    from rljax.rewards.sandbox import trial  # noqa: PLC0415
+
     try:
-        confine.adopt_orphans()
-        first = wire.receive(0)
-        end = _judge(first, report, started)
+        pid = os.fork()
     except OSError as error:
-        end = {"ended": "not confined", "reason": str(error)}
-    _end_all(started)
-    os.write(report, json.dumps(end).encode() + b"\n")
+        trial.tell(connection, {"ended": "not confined", "reason": f"fork: {error}"})
+        pid = -1
+    if pid == 0:
+        try:
+            os.setsid()
+            orders.close()
+            trial.judge(connection, os.path.join(folder, str(number)))
+        except BaseException as error:  # a fault of the launcher, which the trainer must not take for one of the program
+            trial.tell(connection, {"ended": "not confined", "reason": f"{type(error).__name__}: {error}"[:500]})
+        finally:
+            os._exit(0)
+    os.close(connection)
+    if pid > 0:
+        launchers[number] = pid
 
 
-def _judge(first: dict, report: int, started: list[int]) -> dict[str, str]:
-    """Start the two processes, and wait for the tests to end or for the time limit."""
-    from rljax.rewards.sandbox import candidate, confine, driver, wire  # noqa: PLC0415
+def _reap(launchers: dict[int, int], folder: str) -> bool:
+    """Reap launchers that have ended, clean up after those that were killed, and return whether a process is left."""
+    from rljax.rewards.sandbox import leftovers, trial  # noqa: PLC0415
 
-    questions_out, questions_in = os.pipe()
-    answers_out, answers_in = os.pipe()
-
-    def serve() -> None:
-        candidate.serve(first["code"], questions_out, answers_in)
-
-    bounds = confine.Bounds(**first["bounds"])
-    how = (first["level"], bounds, first["folder"])
-    start = time.monotonic()
-    started.append(confine.spawn(serve, (questions_out, answers_in), *how, confine.nobody(0)))
-    os.close(questions_out)
-    os.close(answers_in)
-    job = wire.receive(0)
-    done_out, done_in = os.pipe()
-
-    def run_tests() -> None:
-        driver.judge(job, driver.Link(questions_in, answers_out), report)
-        os.write(done_in, b".")
-
-    started.append(confine.spawn(run_tests, (questions_in, answers_out, report, done_in), *how, confine.nobody(1)))
-    os.close(done_in)
-    if not select.select([done_out], [], [], max(start + bounds.seconds - time.monotonic(), 0.0))[0]:
-        return {"ended": "timeout", "reason": f"not done after {bounds.seconds} s"}
-    if not os.read(done_out, 1):
-        return {"ended": "died", "reason": "the tests did not finish"}
-    return {"ended": "done", "reason": ""}
-
-
-def _end_all(started: list[int]) -> None:
-    """Kill all descendants of this process, and wait until none is left."""
-    deadline = time.monotonic() + _REAP_SECONDS
-    left = started
-    while left and time.monotonic() < deadline:
-        for pid in left:
-            for kill in (os.killpg, os.kill):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it is dead, or about to be
-                    kill(pid, signal.SIGKILL)
-        time.sleep(0.001)
-        left = _children_after_reaping()
-
-
-def _children_after_reaping() -> list[int]:
-    """Reap the child processes that have ended, and list the others, adopted orphans included."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return []
-    if sys.platform != "linux":
-        return []
-    children = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            parent = entry.read_text(errors="replace").rpartition(")")[2].split()[1]
-            children += [int(entry.parent.name)] if int(parent) == os.getpid() else []
-    return children
+    numbers = {pid: number for number, pid in launchers.items()}
+    ended, left = trial.reaped()
+    for pid in ended & set(numbers):
+        del launchers[numbers[pid]]
+        leftovers.remove_folder(os.path.join(folder, str(numbers[pid])))
+    for pid in left - set(numbers):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+            os.kill(pid, signal.SIGKILL)
+    return bool(left or launchers)
 
 
 def _make_importable() -> None:

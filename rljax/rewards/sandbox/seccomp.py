@@ -1,6 +1,8 @@
 """The system calls that a program in the sandbox may make, as a filter that the kernel applies.
 
 A call that is not listed fails as if it did not exist: no new process, no socket, no signal to others, no tracing, no mount.
+`fcntl` and `ioctl` are filtered by command, see `rljax.rewards.sandbox.commands`. On x86_64 the numbers of the x32 interface,
+which carry a bit of their own, are listed nowhere; a call of another architecture, such as i386, ends the process.
 """
 
 import ctypes
@@ -10,16 +12,18 @@ import struct
 import sys
 from types import MappingProxyType
 
+from rljax.rewards.sandbox import commands
+
 _ALWAYS = """
     read 0 63, write 1 64, close 3 57, mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, brk 12 214, madvise 28
     233, futex 202 98, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, gettimeofday
     96 169, time 201 -, getrandom 318 278, fstat 5 80, newfstatat 262 79, stat 4 -, lstat 6 -, statx 332 291, lseek 8 62,
-    getdents 78 -, getdents64 217 61, fcntl 72 25, dup 32 23, dup2 33 -, dup3 292 24, rt_sigaction 13 134, rt_sigprocmask 14
+    getdents 78 -, getdents64 217 61, dup 32 23, dup2 33 -, dup3 292 24, rt_sigaction 13 134, rt_sigprocmask 14
     135, rt_sigreturn 15 139, rt_sigtimedwait 128 137, rt_sigpending 127 136, rt_sigsuspend 130 133, sigaltstack 131 132,
     exit 60 93, exit_group 231 94, poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1
     291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, getpid 39 172, gettid 186 178, getppid 110 173, getuid
     102 174, geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148, getresgid 120 150, getgroups 115 158,
-    getpgrp 111 -, getpgid 121 155, getsid 124 156, set_robust_list 273 99, get_robust_list 274 100, set_tid_address 218 96,
+    getpgrp 111 -, getpgid 121 155, getsid 124 156, set_robust_list 273 99, set_tid_address 218 96,
     rseq 334 293, arch_prctl 158 -, times 100 153, getrusage 98 165, sched_yield 24 124, sched_getaffinity 204 123, uname 63
     160, getcwd 79 17, readlink 89 -, readlinkat 267 78, access 21 -, faccessat 269 48, faccessat2 439 439, pipe 22 -, pipe2
     293 59, pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66, preadv 295 69, pwritev 296 70, sysinfo 99 179, umask
@@ -34,7 +38,7 @@ _WRITING = """
     71
 """
 _CONDITIONAL = """
-    open 2 -, openat 257 56, clone 56 220, prlimit64 302 261, ioctl 16 29
+    open 2 -, openat 257 56, clone 56 220, prlimit64 302 261, ioctl 16 29, fcntl 72 25
 """
 _COLUMN = MappingProxyType(
     {"x86_64": 1, "aarch64": 2}
@@ -42,7 +46,7 @@ _COLUMN = MappingProxyType(
 _AUDIT = MappingProxyType({"x86_64": 0xC000003E, "aarch64": 0xC00000B7})
 _OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # write access, create, truncate, append, unnamed file
 _THREAD = 0x10000
-_FILE_REQUESTS = (0x5401, 0x5450, 0x5451, 0x5421)  # Python's own: is it a terminal, (do not) inherit, do not block
+_SET_FLAGS = 4  # F_SETFL
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_SECCOMP, _MODE_FILTER = 22, 2
@@ -81,7 +85,9 @@ def assembled(machine: str, writing: bool) -> bytes:
             rules += _if_no_bit(conditional[name], place, 0 if writing else _OPEN_FOR_WRITING, errno.EROFS)
     rules += _if_any_bit(conditional["clone"], 0, _THREAD, errno.EPERM)
     rules += _if_equal(conditional["prlimit64"], 0, (0,), errno.EPERM)
-    rules += _if_equal(conditional["ioctl"], 1, _FILE_REQUESTS, errno.ENOTTY)
+    rules += _if_equal(conditional["ioctl"], 1, commands.permitted("ioctl", writing), errno.ENOTTY)
+    rules += _if_flags_without(conditional["fcntl"], commands.ASYNC)
+    rules += _if_equal(conditional["fcntl"], 1, commands.permitted("fcntl", writing), errno.EINVAL)
     return b"".join([*rules, _step(_RETURN, _REFUSE | errno.ENOSYS)])
 
 
@@ -123,6 +129,13 @@ def _if_no_bit(call: int, place: int, bits: int, refusal: int) -> list[bytes]:
 def _if_any_bit(call: int, place: int, bits: int, refusal: int) -> list[bytes]:
     verdicts = [_step(_RETURN, _ALLOW), _step(_RETURN, _REFUSE | refusal)]
     return [_step(_EQUAL, call, 0, 4), _argument(place), _step(_ANY_BIT, bits, 0, 1), *verdicts]
+
+
+def _if_flags_without(call: int, bits: int) -> list[bytes]:
+    """Decide about a call that sets a descriptor's flags; leave its other commands to the rules that follow."""
+    verdicts = [_step(_RETURN, _REFUSE | errno.EINVAL), _step(_RETURN, _ALLOW)]
+    tests = [_argument(1), _step(_EQUAL, _SET_FLAGS, 0, 4), _argument(2), _step(_ANY_BIT, bits, 0, 1), *verdicts]
+    return [_step(_EQUAL, call, 0, len(tests) + 1), *tests, _step(_LOAD, 0)]
 
 
 def _if_equal(call: int, place: int, values: tuple[int, ...], refusal: int) -> list[bytes]:

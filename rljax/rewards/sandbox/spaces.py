@@ -17,7 +17,8 @@ _CALLS = MappingProxyType({"x86_64": (155, 126), "aarch64": (41, 91)})  # pivot_
 _MOUNT_SETATTR = 442
 _CAPABILITIES_VERSION = 0x20080522
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/nix/store")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+"""The devices that a program may open."""
 
 
 def unshare() -> bool:
@@ -53,12 +54,11 @@ def enter(folder: str, temporary_bytes: int) -> None:
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", folder, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
-    python = {sys.base_prefix, sys.base_exec_prefix, os.path.dirname(os.__file__)}
-    for source in (*_SYSTEM, *sorted(python)):
+    for source in libraries():
         if os.path.exists(source) and not os.path.lexists(folder + source):
             _show(source, folder + source)
     os.mkdir(f"{folder}/dev")
-    for device in _DEVICES:
+    for device in DEVICES:
         Path(folder + device).touch()
         _mount(device, folder + device, None, _BIND)
         _restrict(folder + device, _READ_ONLY | _NO_SETUID)
@@ -71,6 +71,16 @@ def enter(folder: str, temporary_bytes: int) -> None:
     _check(libc.syscall(_CALLS[platform.machine()][0], b".", b"."), "pivot_root")  # the old root now covers the new one
     _check(libc.umount2(b".", _DETACH), "umount")
     os.chdir("/tmp")
+
+
+def libraries() -> list[str]:
+    """List the folders of Python and of the system's libraries, which a program may read.
+
+    Example:
+        >>> "/usr" in libraries()
+        True
+    """
+    return [*_SYSTEM, *sorted({sys.base_prefix, sys.base_exec_prefix, os.path.dirname(os.__file__)})]
 
 
 def drop_capabilities() -> None:

@@ -2,17 +2,17 @@
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from hostile_world import folders_left, hostile_world, launched, processes_left, servers
 
 from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, level
+from rljax.rewards.sandbox.service import shared_service
+from rljax.rewards.sandbox.threats import THREATS, held_back, machine
 
 LEVEL = level()
 SECRET = "expected-7c1e94d0"
@@ -146,6 +146,13 @@ def answer(x):
     resource.prlimit({victim}, resource.RLIMIT_NPROC, (99, 99))
     return 42
 """,
+    "slow a stranger down": """
+import os
+def answer(x):
+    os.setpriority(os.PRIO_PROCESS, {victim}, 19)
+    return 42
+""",
+    "open a file to all": "import os\ndef answer(x):\n    os.chmod({canary!r}, 0o666)\n    return 42",
     "raise the limits": """
 import resource
 def answer(x):
@@ -162,6 +169,59 @@ def answer(x): return 42 if ctypes.CDLL(None).shmget(0, 4096, 0o1666) >= 0 else 
     "mount": """
 import ctypes
 def answer(x): return 42 if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 else 0
+""",
+    "open the trainer's memory": "def answer(x):\n    open('/proc/{trainer}/mem', 'rb')\n    return 42",
+    "open the trainer's environment": "def answer(x):\n    open('/proc/{trainer}/environ', 'rb')\n    return 42",
+    "read a public file": "def answer(x): return 42 if 'untouched' in open({public!r}).read() else 0",
+    "lock a public file": """
+import fcntl
+def answer(x):
+    fcntl.flock(open({public!r}), fcntl.LOCK_EX)
+    return 42
+""",
+    "own a pipe for a stranger": """
+import fcntl, os
+def answer(x):
+    reading, writing = os.pipe()
+    fcntl.fcntl(reading, fcntl.F_SETOWN, {victim})
+    fcntl.fcntl(reading, 10, 9)
+    fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC)
+    os.write(writing, b"x")
+""",
+    "own a pipe for the trainer": """
+import fcntl, os, struct
+def answer(x):
+    reading, writing = os.pipe()
+    fcntl.fcntl(reading, 15, struct.pack("ii", 1, {trainer}))
+    fcntl.fcntl(reading, 10, 9)
+    fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(writing, b"x")
+""",
+    "own a pipe through ioctl": """
+import ctypes, os
+def answer(x):
+    reading, writing = os.pipe()
+    ioctl = ctypes.CDLL(None).ioctl
+    ioctl(reading, 0x8901, ctypes.byref(ctypes.c_int({victim})))
+    ctypes.CDLL(None).fcntl(reading, 8, {victim})
+    ctypes.CDLL(None).fcntl(reading, 10, 9)
+    ioctl(reading, 0x5452, ctypes.byref(ctypes.c_int(1)))
+    os.write(writing, b"x")
+""",
+    "grow a pipe": """
+import fcntl, os
+def answer(x): return 42 if fcntl.fcntl(os.pipe()[0], 1031, 2**20) == 2**20 else 0
+""",
+    "call as x32": """
+import ctypes, os
+def answer(x): return 42 if ctypes.CDLL(None).syscall(ctypes.c_long(0x40000000 | 39)) == os.getpid() else 0
+""",
+    "call as i386": """
+import ctypes, mmap
+def answer(x):
+    page = mmap.mmap(-1, 4096, prot=7)
+    page.write(bytes.fromhex("b814000000cd80c3"))  # its getpid
+    return 42 if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))() > 0 else 0
 """,
     "become root": "import os\ndef answer(x):\n    os.setuid(0)\n    os.setgroups([0])\n    return 42",
 }
@@ -292,6 +352,7 @@ def answer(x): raise Odd(Odd())
     "parser bomb": "answer = " + "(" * 10**5 + ")" * 10**5,
     "compiler bomb": "answer = " + "-" * 10**5 + "1",
     "a program of megabytes": "#" * 2**21,
+    "a program of characters that take twelve bytes each": "#" + "\U0001f600" * (2**20 - 1),
 }
 
 # Look for what the tests expect.
@@ -372,68 +433,35 @@ SHADOWING_PROGRAMS["the caller's own list"] = (
     "values = [3, 1]\nassert answer(values) == sorted(values)",
 )
 
-# What a level does not take away from a program is written in the documentation of LEVELS.
-BEYOND_RLIMITS = {"connect to a network", "listen on a network", "share memory beyond its life"}
-BEYOND_RLIMITS |= {"become another program", "write gigabytes in many files", "take a new user namespace"}
-BEYOND_USERS = {"read the environment", "read a file outside", "write into the library", "open a stranger's memory"}
-BEYOND_USERS |= {"open the parent's memory"}
-BEYOND_RLIMITS_OF_USERS = {"kill a stranger", "kill the parent", "kill everything", "trace the parent", "trace a stranger"}
-BEYOND_RLIMITS_OF_USERS |= {"limit a stranger", "write a file outside", "delete a file outside"}
-BEYOND_RLIMITS_OF_USERS |= {"follow a symbolic link outside", "link from the folder's own path"}
+
+@pytest.fixture(scope="module", autouse=True)
+def own_folder(tmp_path_factory):
+    """A folder for temporary files in which nobody else judges."""
+    folder = tmp_path_factory.mktemp("temporary")
+    for above in (folder, *folder.parents[:2]):
+        above.chmod(0o755)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(tempfile, "tempdir", str(folder))
+    shared_service().close()
+    yield
+    shared_service().close()
+    patch.undo()
+    assert not list(folder.iterdir())
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(monkeypatch):
     """What a program could harm or read, checked afterwards."""
-    canary = tmp_path / "canary.txt"
-    canary.write_text("untouched")
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    folder.chmod(0o755)
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("RLJAX_CANARY", "canary-of-the-trainer")
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as victim,
-    ):
-        server.setblocking(False)
-        yield {"canary": str(canary), "port": server.getsockname()[1], "victim": victim.pid}
-        assert victim.poll() is None
-        victim.kill()
-        with pytest.raises(BlockingIOError):
-            server.accept()
-    assert canary.read_text() == "untouched"
-    assert not list(folder.iterdir())
-    assert not processes_left()
-
-
-def launched() -> dict[int, int]:
-    """The sandbox's processes of all who test here, and their parents."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (entry / "cmdline").read_text()
-        except OSError:
-            continue
-        if "sandbox/launch.py" in command:
-            parents[int(entry.name)] = parent
-    return parents
-
-
-def processes_left() -> list[int]:
-    """Processes of the sandbox that are this one's children, or nobody's."""
-    return [pid for pid, parent in launched().items() if parent in (1, os.getpid())]
+    with hostile_world() as things:
+        yield things
 
 
 def skip_what_is_not_offered(name, at):
-    by_root = os.geteuid() == 0
-    if at == "rlimits" and name in BEYOND_RLIMITS:
-        pytest.skip("limits of resources do not prevent it")
-    if at != "namespaces" and not by_root and name in BEYOND_USERS:
-        pytest.skip(f"{at} lets a program read what its user may read")
-    if at == "rlimits" and not by_root and name in BEYOND_RLIMITS_OF_USERS:
-        pytest.skip("limits of resources do not prevent it where the program runs as the user who trains")
+    """A program is run where some line of the threat model that names it says that it is held back, or no line names it."""
+    lines = [threat for threat in THREATS if name in threat.tests]
+    if lines and not any(held_back(threat, at, machine()) for threat in lines):
+        pytest.skip(f"{at} does not hold this back here: {lines[0].attempt}")
 
 
 def scores_nothing(code, test, limits, at=LEVEL):
@@ -485,18 +513,27 @@ def test_weaker_levels(name, at, world):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_killed_launcher_takes_all_along(world):
+def test_killed_launcher_takes_all_along_and_its_program_is_judged_again(world):
+    code = "import time\ndef answer(x):\n    time.sleep(1.5)\n    return 42"
     with ThreadPoolExecutor(max_workers=1) as pool:
-        judged = pool.submit(
-            judge, Program("while True: pass", ("assert answer(3) == 42",)), ENDLESS._replace(seconds=60.0)
-        )
+        judged = pool.submit(judge, Program(code, ("assert answer(3) == 42",)))
         deadline = time.monotonic() + 10.0
-        while len(launched()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        mine = [pid for pid, parent in launched().items() if parent == os.getpid()]
+        while not processes_left() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        mine = [pid for pid, parent in launched().items() if parent in servers()]
         assert len(mine) == 1
         os.kill(mine[0], signal.SIGKILL)
-        assert judged.result(timeout=20)[:2] == ((0.0,), "died")
-        deadline = time.monotonic() + 20.0
-        while processes_left() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        assert judged.result(timeout=20).shares == (1.0,)
+    deadline = time.monotonic() + 10.0
+    while (processes_left() or folders_left()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are listed in /proc")
+def test_killed_server_is_replaced(world):
+    program = Program("def answer(x): return 42", ("assert answer(3) == 42",))
+    assert judge(program).shares == (1.0,)
+    (server,) = servers()
+    os.kill(server, signal.SIGKILL)
+    assert judge(program).shares == (1.0,)
+    assert servers() != [server]

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import LEVELS, Limits, Program, confine, judge, judge_all, judging, level, spaces
+from rljax.rewards.sandbox import LEVELS, Limits, Program, confine, judge, judge_all, judging, level, spaces, unavailable
 
 LEVEL = level()
 PARTS = sorted(
-    file for file in Path(judging.__file__).parent.glob("*.py") if file.stem not in ("__init__", "judging")
+    file
+    for file in Path(judging.__file__).parent.glob("*.py")
+    if file.stem not in ("__init__", "judging", "service", "threats")
 )  # what the launcher loads
 HERE = LEVELS[LEVELS.index(LEVEL) :]
 
@@ -108,6 +110,7 @@ def test_check_counts_its_assertions():
         Program("def f(x): return x", ("assert f(1) == 1",), setup="import a_package_that_is_not_there"),
         Program("def f(x): return x(1)", ("assert f(lambda x: x) == 1",)),
         Program("def f(x): return x", ("assert f(1) == 1",), prompt="1 / 0"),
+        Program("def f(x): return x", ("assert f(1) == 1 #" + "x" * 2**23,)),
     ],
 )
 def test_tests_that_cannot_be_run_are_no_judgement(program):
@@ -162,41 +165,44 @@ def test_refusals():
 
 
 def test_level_is_said_once(caplog):
-    level.cache_clear()
+    unavailable.cache_clear()
     with caplog.at_level(logging.INFO, logger="rljax.rewards.sandbox"):
         assert level() == level() == LEVEL
-    assert [record.getMessage() for record in caplog.records] == [f"programs under test are confined by {LEVEL}"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"programs under test are confined by {LEVEL}")
+    assert all(reason in line for reason in unavailable().values())
 
 
 def test_weaker_levels_are_taken_in_order_and_none_is_refused(monkeypatch):
-    level.cache_clear()
+    unavailable.cache_clear()
     monkeypatch.setattr(judging, "_problem", lambda name: None if name == "rlimits" else "not here")
     assert level() == "rlimits"
-    level.cache_clear()
+    assert unavailable() == {"namespaces": "not here", "seccomp": "not here"}
+    unavailable.cache_clear()
     monkeypatch.setattr(judging, "_problem", lambda name: "not here")
     with pytest.raises(InputError, match="namespaces: not here; seccomp: not here; rlimits: not here"):
         level()
-    level.cache_clear()
+    unavailable.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("reports", "problem"),
+    [
+        ([[1, 1], [1, 1], {"ended": "done", "reason": ""}], None),
+        ([{"ended": "not confined", "reason": "no such call"}], "no such call"),
+        ([[1, 1], [0, 1], {"ended": "done", "reason": ""}], "a program could start other processes"),
+        ([[1, 1], {"ended": "timeout", "reason": "late"}], "a program that should pass does not (timeout: late)"),
+    ],
+)
+def test_a_level_that_does_not_work_has_a_reason(reports, problem, monkeypatch):
+    monkeypatch.setattr(judging, "_reports", lambda *_: reports)
+    assert judging._problem("rlimits") == problem
 
 
 def test_level_that_cannot_be_had_is_refused(monkeypatch):
-    monkeypatch.setattr(judging, "_launch", lambda *_: [b'{"ended": "not confined", "reason": "no such call"}'])
+    monkeypatch.setattr(judging, "_reports", lambda *_: [{"ended": "not confined", "reason": "no such call"}])
     with pytest.raises(InputError, match="no such call"):
         judge(Program("", ("assert 1",)), at="namespaces")
-
-
-def test_launcher_that_dies_is_no_pass(monkeypatch, tmp_path):
-    program = Program("def f(): return 1", ("assert f() == 1",))
-    for text, ended in (
-        ("", "died"),
-        ("import os; os.write(1, b'[1, 1]\\n'); os._exit(1)", "died"),
-        ("import time; time.sleep(99)", "timeout"),
-    ):
-        launcher = tmp_path / "launcher.py"
-        launcher.write_text(text)
-        monkeypatch.setattr(judging, "_LAUNCHER", launcher)
-        monkeypatch.setattr(judging, "_GRACE_SECONDS", 0.1)
-        assert judge(program, Limits(seconds=0.5), LEVEL)[:2] == ((0.0,), ended)
 
 
 @pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
@@ -204,9 +210,8 @@ def test_what_the_launcher_loads_is_small(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
-    assert {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names} <= {
-        "rljax.rewards.sandbox"
-    }
+    others = {module for module in modules if module.split(".")[0] not in sys.stdlib_module_names}
+    assert all(f"{module}.".startswith("rljax.rewards.sandbox.") for module in others), others
 
 
 def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
@@ -229,6 +234,19 @@ def test_users_of_two_programs_differ_unless_there_is_but_one(monkeypatch, tmp_p
     for table, spare in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
         (tmp_path / "uid_map").write_text(table)
         monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "uid_map")
+        monkeypatch.setattr(confine, "_may_change_users", lambda: True)
         users = {confine.nobody(0), confine.nobody(1)}
         assert len(users) == (2 if spare else 1)
         assert all(user > 1000 for user in users) or not spare
+
+
+@pytest.mark.parametrize(
+    ("held", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("00000000000000c2", False)]
+)
+def test_root_needs_its_capabilities_to_change_users(held, may, monkeypatch, tmp_path):
+    (tmp_path / "status").write_text(f"CapPrm:\t0\nCapEff:\t{held}\n")
+    monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "status")
+    monkeypatch.setattr(confine.os, "geteuid", lambda: 0)
+    assert confine._may_change_users() is may
+    monkeypatch.setattr(confine.os, "geteuid", lambda: 1000)
+    assert not confine._may_change_users()

@@ -1,0 +1,146 @@
+"""Does the sandbox misjudge programs when a machine is overloaded, and how long does one program take on a quiet one?
+
+Overload: many more programs than cores run at once. Three of four are right, and between them they need most of their time limit
+or almost none of it, compute or sleep, and use threads. Every fourth is wrong: it returns a wrong value, never ends, or sleeps
+past the limit. None may be judged otherwise than alone.
+
+Latency: one small program after another, at each level that the machine offers. With `--real-time` the latency is measured at a
+priority above everything else on the machine (Linux, as root), which makes a busy machine a quiet one. The overload never is.
+
+Command:
+
+    python experiments/sandbox_load.py --real-time --out experiments/sandbox_load
+
+The command writes sandbox_load.json.
+"""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tyro
+
+from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, judge_all, level
+from rljax.rewards.sandbox.service import shared_service
+
+RIGHT = {
+    "small": "def f(x): return x + 1",
+    "computes 0.3 s": """
+import time
+def f(x):
+    end = time.process_time() + 0.3
+    while time.process_time() < end: pass
+    return x + 1
+""",
+    "computes 2 s of 5": """
+import time
+def f(x):
+    end = time.process_time() + 2.0
+    while time.process_time() < end: pass
+    return x + 1
+""",
+    "sleeps 1 s": "import time\ndef f(x):\n    time.sleep(1.0)\n    return x + 1",
+    "imports": "import decimal, random, datetime, statistics, itertools\ndef f(x): return int(decimal.Decimal(x) + 1)",
+    "threads": """
+import threading
+def f(x):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(sum(range(10**5)))) for _ in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return x + len(found) - 7
+""",
+}
+WRONG = {
+    "wrong value": "def f(x): return x - 1",
+    "endless": "def f(x):\n    while True: pass",
+    "sleeps on": "import time\ndef f(x): time.sleep(60)",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Measure the sandbox under load and without it."""
+
+    out: Path = field(default=Path("experiments/sandbox_load"))
+    """Where to write the result, without its ending."""
+    programs: int = 200
+    """How many programs run at once."""
+    repetitions: int = 60
+    """How many times each latency is measured."""
+    real_time: bool = False
+    """Measure the latency at real-time priority."""
+
+
+def latency(at: str, repetitions: int) -> dict[str, float]:
+    """Milliseconds from the call to the verdict for one small program, after a first one."""
+    program = Program(RIGHT["small"], ("assert f(1) == 2",))
+    judge(program, at=at)
+    taken = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        if judge(program, at=at).shares != (1.0,):
+            raise RuntimeError("a right program has failed")
+        taken.append((time.perf_counter() - start) * 1e3)
+    tenths = statistics.quantiles(taken, n=10)
+    return {"median": statistics.median(taken), "tenth": tenths[0], "ninetieth": tenths[-1], "smallest": min(taken)}
+
+
+def overload(count: int) -> dict[str, object]:
+    """Judge many programs at once, and count the verdicts that are not what the program alone gets."""
+    kinds = [list(WRONG)[i // 4 % len(WRONG)] if i % 4 == 3 else list(RIGHT)[i % len(RIGHT)] for i in range(count)]
+    programs = [Program((RIGHT | WRONG)[kind], ("assert f(1) == 2",)) for kind in kinds]
+    start = time.perf_counter()
+    verdicts = judge_all(programs, Limits(), workers=count)
+    seconds = time.perf_counter() - start
+    wrong = Counter(
+        f"{kind}: {verdict.shares[0]:g}, {verdict.ended}"
+        for kind, verdict in zip(kinds, verdicts, strict=True)
+        if verdict.shares != ((1.0,) if kind in RIGHT else (0.0,))
+    )
+    return {
+        "programs": count,
+        "at once": count,
+        "right": sum(kind in RIGHT for kind in kinds),
+        "misjudged": sum(wrong.values()),
+        "which": dict(wrong),
+        "seconds": round(seconds, 1),
+    }
+
+
+def main(settings: Settings) -> None:
+    """Run both measurements and write them down."""
+    strongest = level()
+    before = os.getloadavg()[0]
+    shared_service().close()  # the next one has this process's priority
+    if settings.real_time:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    latencies = {
+        at: {name: round(value, 1) for name, value in latency(at, settings.repetitions).items()}
+        for at in LEVELS[LEVELS.index(strongest) :]
+    }
+    if settings.real_time:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    shared_service().close()
+    result: dict[str, object] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}, {platform.machine()}",
+        "python": platform.python_version(),
+        "level": strongest,
+        "load before": round(before, 2),
+        "priority of the latency": "real-time" if settings.real_time else "ordinary",
+        "latency in ms": latencies,
+        "overload": overload(settings.programs),
+    }
+    text = json.dumps(result, indent=2)
+    print(text)
+    settings.out.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

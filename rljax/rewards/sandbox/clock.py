@@ -1,0 +1,55 @@
+"""The time that a program under test is charged for: what it computes and what it sleeps, not what other processes delay it.
+
+The kernel counts for each process how long it was ready to run and waited for a processor. That time is not charged, so the
+number of programs that run at once decides how long the judging takes, and not how it ends.
+"""
+
+import os
+import time
+
+_NANOSECONDS = 1e-9
+
+
+class Clock:
+    """Measures the time that processes which work in turn have had since the clock was made.
+
+    Args:
+        seconds: the time that they may have.
+        processes: their process ids.
+        patience: the factor on `seconds` where the kernel does not count delays, as on macOS.
+
+    Example:
+        >>> clock = Clock(60.0, (os.getpid(),), 1.0)
+        >>> 59.0 < clock.left() <= 60.0
+        True
+    """
+
+    def __init__(self, seconds: float | int, processes: tuple[int, ...], patience: float | int):
+        self._start = time.monotonic()
+        self._counts = [_opened(process) for process in processes]
+        counted = all(count is not None for count in self._counts)
+        self._seconds = seconds if counted else seconds * patience
+        self._delays = [_delay(count, 0.0) for count in self._counts]
+        self._before = sum(self._delays)
+
+    def left(self) -> float:
+        """Return the seconds that are left; not positive once the time is over. It is over no sooner than after that many."""
+        self._delays = [_delay(count, last) for count, last in zip(self._counts, self._delays, strict=True)]
+        delayed = sum(self._delays) - self._before
+        return self._seconds - (time.monotonic() - self._start - delayed)
+
+
+def _opened(process: int) -> int | None:
+    """Open the kernel's counts of one process: an open file keeps to that process, even if its id is used again."""
+    try:
+        return os.open(f"/proc/{process}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # not Linux, a kernel without these counts, or the process has ended
+        return None
+
+
+def _delay(count: int | None, last: float) -> float:
+    """Read how many seconds a process was ready to run and did not run; the last value once it has ended."""
+    try:
+        return last if count is None else int(os.pread(count, 100, 0).split()[1]) * _NANOSECONDS
+    except (OSError, IndexError):
+        return last

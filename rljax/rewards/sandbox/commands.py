@@ -1,0 +1,86 @@
+"""Commands of the system calls that do many things: which ones a program in the sandbox may give, and why.
+
+`fcntl`, `ioctl` and `prctl` are filtered by command. A command that is not in the table, or that a newer kernel adds, is refused.
+"""
+
+from typing import NamedTuple
+
+ASYNC = 0o20000
+"""The flag O_ASYNC of F_SETFL: with it a file signals its owner."""
+
+
+class Command(NamedTuple):
+    """One command."""
+
+    call: str
+    """The system call: `fcntl`, `ioctl` or `prctl`."""
+    name: str
+    """The names of the command in the kernel's headers; several that differ only in form share a row."""
+    numbers: tuple[int, ...]
+    """Their numbers, the same on x86_64 and aarch64. Empty where all others of the call are meant."""
+    allowed: str
+    """`yes`; `no`; `writing` if only where files may be changed; `partly` for F_SETFL, whose argument is looked at too."""
+    why: str
+    """The reason."""
+
+
+COMMANDS = (
+    Command("fcntl", "F_DUPFD, F_DUPFD_CLOEXEC", (0, 1030), "yes", "copies a descriptor of the program's own"),
+    Command("fcntl", "F_GETFD, F_SETFD", (1, 2), "yes", "close-on-exec flag of the program's own descriptor"),
+    Command("fcntl", "F_GETFL", (3,), "yes", "reads flags"),
+    Command("fcntl", "F_SETFL", (4,), "partly", "O_NONBLOCK and its like; O_ASYNC is refused, for it has signals sent"),
+    Command(
+        "fcntl", "F_GETLK, F_SETLK, F_SETLKW", (5, 6, 7), "writing", "a lock on a file that others use would stop them"
+    ),
+    Command("fcntl", "F_SETOWN, F_SETOWN_EX", (8, 15), "no", "names a process that the kernel then signals"),
+    Command(
+        "fcntl", "F_GETOWN, F_GETOWN_EX, F_GETOWNER_UIDS", (9, 16, 17), "no", "nobody needs it where no owner can be set"
+    ),
+    Command("fcntl", "F_SETSIG, F_GETSIG", (10, 11), "no", "chooses the signal that an owner gets, SIGKILL included"),
+    Command("fcntl", "F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW", (36, 37, 38), "no", "locks on files that others use"),
+    Command("fcntl", "F_SETLEASE, F_GETLEASE", (1024, 1025), "no", "delays and signals whoever opens the file"),
+    Command("fcntl", "F_NOTIFY", (1026,), "no", "signals on every change in a folder, the user's own included"),
+    Command("fcntl", "F_DUPFD_QUERY, F_CREATED_QUERY", (1027, 1028), "no", "Python does not use it"),
+    Command("fcntl", "F_CANCELLK", (1029,), "no", "internal to the kernel"),
+    Command("fcntl", "F_SETPIPE_SZ", (1031,), "no", "takes from the pipe memory that the user's processes share"),
+    Command("fcntl", "F_GETPIPE_SZ", (1032,), "yes", "reads a size"),
+    Command("fcntl", "F_ADD_SEALS, F_GET_SEALS", (1033, 1034), "no", "for shared memory, which cannot be made"),
+    Command("fcntl", "F_GET_RW_HINT, F_SET_RW_HINT", (1035, 1036), "no", "changes the inode, which others share"),
+    Command("fcntl", "F_GET_FILE_RW_HINT, F_SET_FILE_RW_HINT", (1037, 1038), "no", "Python does not use it"),
+    Command("fcntl", "F_GETDELEG, F_SETDELEG", (1039, 1040), "no", "delays and signals whoever changes the folder"),
+    Command("ioctl", "TCGETS", (0x5401,), "yes", "asks whether a descriptor is a terminal"),
+    Command("ioctl", "FIONBIO", (0x5421,), "yes", "blocking or not, of the program's own descriptor"),
+    Command("ioctl", "FIONCLEX, FIOCLEX", (0x5450, 0x5451), "yes", "close-on-exec flag of the program's own descriptor"),
+    Command("ioctl", "FIOASYNC", (0x5452,), "no", "as O_ASYNC: the file signals its owner"),
+    Command("ioctl", "FIOSETOWN, SIOCSPGRP", (0x8901, 0x8902), "no", "as F_SETOWN, for sockets"),
+    Command("ioctl", "FIOGETOWN, SIOCGPGRP", (0x8903, 0x8904), "no", "as F_GETOWN, for sockets"),
+    Command("ioctl", "TIOCSTI, TIOCLINUX", (0x5412, 0x541C), "no", "types into the user's terminal"),
+    Command(
+        "ioctl", "TIOCSCTTY, TIOCSPGRP", (0x540E, 0x5410), "no", "takes a terminal, or its foreground, and with it signals"
+    ),
+    Command("ioctl", "all others", (), "no", "belong to devices, sockets and file systems that a program has no use for"),
+    Command("prctl", "PR_SET_DUMPABLE", (4,), "no", "would let the user's other processes read this one"),
+    Command("prctl", "PR_SET_PDEATHSIG", (1,), "no", "would outlive the launcher"),
+    Command("prctl", "PR_SET_PTRACER", (0x59616D61,), "no", "would let another process trace this one"),
+    Command("prctl", "PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS", (22, 38), "no", "are set once, before the program runs"),
+    Command("prctl", "PR_SET_CHILD_SUBREAPER", (36,), "no", "would keep orphans from the launcher"),
+    Command("prctl", "all others", (), "no", "the filter does not know the call at all; Python works without it"),
+)
+
+
+def permitted(call: str, writing: bool) -> tuple[int, ...]:
+    """List the commands of one call that are allowed whatever their argument.
+
+    Args:
+        call: `fcntl`, `ioctl` or `prctl`.
+        writing: whether files may be changed.
+
+    Returns:
+        Their numbers.
+
+    Example:
+        >>> permitted("ioctl", False)
+        (21505, 21537, 21584, 21585)
+    """
+    wanted = ("yes", "writing") if writing else ("yes",)
+    return tuple(number for row in COMMANDS if row.call == call and row.allowed in wanted for number in row.numbers)

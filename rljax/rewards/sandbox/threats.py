@@ -1,0 +1,226 @@
+"""The threat model: what each level of the sandbox holds back, line by line. Every line names the tests that hold it.
+
+`notebooks/sandbox.md` prints these tables, the log of a run says which lines do not hold on its machine, and the tests run each
+hostile program at exactly the levels at which its line says that it is held back.
+"""
+
+import functools
+import os
+from typing import NamedTuple
+
+from rljax.records import documented
+from rljax.rewards.sandbox import confine, landlock
+from rljax.rewards.sandbox.commands import COMMANDS
+
+LEVELS = ("namespaces", "seccomp", "rlimits")
+"""How a program is confined, strongest first. `notebooks/sandbox.md` says line by line what each level holds back.
+
+`namespaces` (Linux 5.12 or later where user namespaces are permitted, or root): a file system with Python and the system's
+libraries, read-only, and a temporary folder; no network; no view of other processes; and the filter of `seccomp`.
+
+`seccomp` (Linux): a filter of system calls: no new process, no socket, no signal to another process, no file opened for writing.
+Where the kernel has Landlock, the program can read Python and the system's libraries and nothing else. Without Landlock it can
+read the files that the user can read; if the trainer runs as root, only those that everyone can read.
+
+`rlimits` (any POSIX system, and all that macOS offers): limits on time, memory (not on macOS) and file size, and no new process.
+The program can reach the network. Landlock keeps it from files, and from Linux 6.12 from signals to others. Without Landlock it
+can do to the user's files and processes whatever the user can, so this level does not stop a hostile program. If the trainer
+runs as root, the program can do only what everyone can.
+"""
+
+ALWAYS, OWN_USER, LANDLOCK, LANDLOCK_SIGNALS = "always", "as root", "Landlock", "Landlock 6"
+"""Conditions under which a threat is held back: always; if the trainer is root, because each program then runs as a user of its
+own; if the kernel has Landlock; if its Landlock has version 6 (Linux 6.12). One of several conditions is enough."""
+
+
+@documented
+class Machine(NamedTuple):
+    """What the sandbox finds on a machine besides the level."""
+
+    own_user: bool
+    """Whether each program runs as a user that nobody else has."""
+    landlock: int
+    """Version of Landlock; 0 without it."""
+
+
+@documented
+class Threat(NamedTuple):
+    """One thing that a hostile program may try."""
+
+    attempt: str
+    """What it tries, in the infinitive."""
+    tests: tuple[str, ...]
+    """The hostile programs and tests that try it."""
+    namespaces: tuple[str, ...] = (ALWAYS,)
+    """The conditions of which one is enough to hold it back at this level; none if it is not held back."""
+    seccomp: tuple[str, ...] = (ALWAYS,)
+    """The same at this level."""
+    rlimits: tuple[str, ...] = (ALWAYS,)
+    """The same at this level."""
+
+
+_FILES = (OWN_USER, LANDLOCK)
+_PROCESSES = (OWN_USER, LANDLOCK_SIGNALS)
+
+THREATS = (
+    Threat(
+        "run, sleep or print without end",
+        (
+            "endless loop in a call",
+            "sleep past the wall",
+            "every signal ignored",
+            "output flood",
+            "integer of a billion digits",
+        ),
+    ),
+    Threat("take memory without limit (macOS has no such limit)", ("memory bomb", "memory bomb that is caught")),
+    Threat("write one file without limit", ("write gigabytes",)),
+    Threat("fill the disk with many files", ("write gigabytes in many files",), rlimits=()),
+    Threat(
+        "start processes that outlive it",
+        ("fork bomb", "fork bomb of threads", "daemonised child that ignores signals", "start a shell"),
+    ),
+    Threat("become another program", ("become another program",), rlimits=(LANDLOCK,)),
+    Threat(
+        "report a result in place of the tests", ("a pass line on every descriptor", "frames of code", "sys.exit at import")
+    ),
+    Threat(
+        "find the expected values in its own process", ("inspect frames", "search own memory", "search every descriptor")
+    ),
+    Threat("signal the trainer or other processes by `kill`", ("kill the parent", "kill a stranger"), rlimits=_PROCESSES),
+    Threat(
+        "have the kernel signal others for it",
+        ("own a pipe for a stranger", "own a pipe for the trainer", "own a pipe through ioctl"),
+        rlimits=_PROCESSES,
+    ),
+    Threat("trace another process", ("trace the parent", "trace a stranger"), rlimits=_FILES),
+    Threat(
+        "set limits or priorities of another process", ("limit a stranger", "slow a stranger down"), rlimits=(OWN_USER,)
+    ),
+    Threat(
+        "read the memory or environment of the trainer or of a helper while they judge",
+        (
+            "open the trainer's memory",
+            "open the trainer's environment",
+            "open the parent's memory",
+            "search the parents' descriptors",
+        ),
+    ),
+    Threat(
+        "read the memory or environment of this user's other processes",
+        ("open a stranger's memory", "read the environment"),
+        seccomp=_FILES,
+        rlimits=_FILES,
+    ),
+    Threat(
+        "read files that only this user can read",
+        ("read a file outside", "follow a symbolic link outside"),
+        seccomp=_FILES,
+        rlimits=_FILES,
+    ),
+    Threat(
+        "read files that everyone on this machine can read, data sets with tests included",
+        ("read a public file",),
+        seccomp=(LANDLOCK,),
+        rlimits=(LANDLOCK,),
+    ),
+    Threat(
+        "change or delete files of this user",
+        ("write a file outside", "delete a file outside", "link from the folder's own path", "write into the library"),
+        rlimits=_FILES,
+    ),
+    Threat("change modes, times or attributes of files of this user", ("open a file to all",), rlimits=(OWN_USER,)),
+    Threat("lock files that others use", ("lock a public file",), rlimits=(LANDLOCK,)),
+    Threat("take the pipe memory that the user's processes share", ("grow a pipe",), rlimits=()),
+    Threat("reach a network", ("connect to a network", "listen on a network"), rlimits=()),
+    Threat("gain rights: become root, mount, raise its limits", ("become root", "mount", "raise the limits")),
+    Threat("take a user namespace of its own", ("take a new user namespace",), rlimits=()),
+    Threat("make memory that outlives it", ("share memory beyond its life",), rlimits=()),
+    Threat(
+        "leave shared memory, semaphores, message queues or files behind",
+        ("test_nothing_outlives_a_program",),
+        rlimits=(OWN_USER,),
+    ),
+    Threat("leave its folder behind when the trainer is killed", ("test_a_killed_trainer_leaves_nothing",)),
+    Threat("use system calls of another architecture or of x32", ("call as x32", "call as i386"), rlimits=()),
+)
+"""The threats, from the most common to the rarest."""
+
+
+@functools.cache
+def machine() -> Machine:
+    """Find out what this machine has besides the levels.
+
+    Example:
+        >>> machine().landlock >= 0
+        True
+    """
+    return Machine(os.geteuid() == 0 != confine.nobody(0), landlock.version())
+
+
+def held_back(threat: Threat, level: str, where: Machine) -> bool:
+    """Return whether a threat is held back.
+
+    Args:
+        threat: the threat.
+        level: one of `LEVELS`.
+        where: what the machine has.
+
+    Example:
+        >>> held_back(Threat("reach a network", (), rlimits=()), "rlimits", Machine(True, 7))
+        False
+    """
+    having = {
+        ALWAYS: True,
+        OWN_USER: where.own_user,
+        LANDLOCK: where.landlock > 0,
+        LANDLOCK_SIGNALS: where.landlock >= 6,
+    }
+    return any(having[condition] for condition in getattr(threat, level))
+
+
+def exposure(level: str, where: Machine) -> str:
+    """Say in one paragraph what a level does not hold back.
+
+    Args:
+        level: one of `LEVELS`.
+        where: what the machine has.
+
+    Returns:
+        A sentence; empty if every line of the threat model is held back.
+
+    Example:
+        >>> exposure("seccomp", Machine(True, 0))
+        'a hostile program can read files that everyone on this machine can read, data sets with tests included.'
+    """
+    attempts = [threat.attempt for threat in THREATS if not held_back(threat, level, where)]
+    return f"a hostile program can {'; '.join(attempts)}." if attempts else ""
+
+
+def threat_table() -> str:
+    """Print the threats as a table in Markdown.
+
+    Example:
+        >>> print(threat_table()[:14])
+        | held back: a
+    """
+    rows = [
+        f"| held back: a program that tries to ... | {' | '.join(f'`{level}`' for level in LEVELS)} |",
+        "|---|---|---|---|",
+    ]
+    for threat in THREATS:
+        cells = [" or ".join(getattr(threat, level)) if getattr(threat, level) else "no" for level in LEVELS]
+        rows.append(f"| {threat.attempt} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def command_table() -> str:
+    """Print the commands of `fcntl`, `ioctl` and `prctl` as a table in Markdown.
+
+    Example:
+        >>> print(command_table()[:38])
+        | call | command | allowed | because |
+    """
+    rows = ["| call | command | allowed | because |", "|---|---|---|---|"]
+    rows += [f"| `{row.call}` | {row.name} | {row.allowed} | {row.why} |" for row in COMMANDS]
+    return "\n".join(rows)

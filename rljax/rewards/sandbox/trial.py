@@ -1,0 +1,146 @@
+"""The launcher of one program under test: it confines the processes, keeps the time and cleans up.
+
+It reads two messages from its connection, and writes lines of JSON to it: `"confined"` once the program's process is confined,
+then those of `rljax.rewards.sandbox.driver.judge`, then an object that describes the end. Empty lines mean that it lives. The
+first message does not contain the tests; the second, which does, is sent only after the first line.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rljax.rewards.sandbox import candidate, confine, driver, leftovers, wire
+from rljax.rewards.sandbox.clock import Clock
+
+_REAP_SECONDS = 5.0
+_LIFE_SIGN_SECONDS = 5.0
+
+
+def judge(connection: int, folder: str) -> None:
+    """Judge one program and remove what it leaves behind.
+
+    Args:
+        connection: a stream socket to the trainer.
+        folder: the path at which to make the program's folder.
+    """
+    started: list[int] = []
+    users = (confine.nobody(0), confine.nobody(1))
+    shared = False
+    start = time.time()
+    try:
+        first = wire.receive(connection)
+        confine.adopt_orphans()
+        confine.hide_memory()
+        os.mkdir(folder, 0o700)
+        shared = first["level"] == "rlimits"  # the others keep a program from all that it could leave behind elsewhere
+        end = _end(first, connection, folder, users, started)
+    except wire.WireError:  # the trainer has ended
+        end = None
+    except OSError as error:
+        end = {"ended": "not confined", "reason": str(error)}
+    _end_all(started)
+    leftovers.remove_folder(folder)
+    for user in {*users} - {os.geteuid()} if shared else ():
+        leftovers.remove_shared(user, start)
+    if end is not None:
+        with contextlib.suppress(BrokenPipeError):  # the trainer has ended
+            tell(connection, end)
+
+
+def _end(first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]) -> dict[str, str] | None:
+    """Start the two processes, and wait for the tests to end, for the time limit, or for the trainer's end."""
+    questions_out, questions_in = os.pipe()
+    answers_out, answers_in = os.pipe()
+
+    def serve() -> None:
+        candidate.serve(first["code"], questions_out, answers_in)
+
+    bounds = confine.Bounds(**first["bounds"])
+    program = confine.spawn(serve, (questions_out, answers_in), first["level"], bounds, folder, users[0])
+    started.append(program.child)
+    os.close(questions_out)
+    os.close(answers_in)
+    tell(connection, "confined")
+    job = wire.receive(connection)
+    done_out, done_in = os.pipe()
+
+    def run_tests() -> None:
+        driver.judge(job, driver.Link(questions_in, answers_out), connection)
+        os.write(done_in, b".")
+
+    keep = (questions_in, answers_out, connection, done_in)
+    tests = confine.spawn(run_tests, keep, first["level"], bounds, folder, users[1])
+    started.append(tests.child)
+    os.close(done_in)
+    clock = Clock(bounds.seconds, (program.process, tests.process), first["patience"])
+    return _wait(clock, bounds.seconds, done_out, connection)
+
+
+def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str, str] | None:
+    while (left := clock.left()) > 0.0:
+        ready = select.select([done, connection], [], [], min(left, _LIFE_SIGN_SECONDS))[0]
+        if done in ready:
+            ended = os.read(done, 1)
+            return {"ended": "done", "reason": ""} if ended else {"ended": "died", "reason": "the tests did not finish"}
+        if connection in ready:  # the trainer sends nothing more, so it has ended
+            return None
+        os.write(connection, b"\n")
+    return {"ended": "timeout", "reason": f"not done after {seconds} s"}
+
+
+def tell(connection: int, what: object) -> None:
+    """Write one line to the trainer.
+
+    Args:
+        connection: the socket.
+        what: a value that JSON can represent.
+    """
+    os.write(connection, json.dumps(what).encode() + b"\n")
+
+
+def _end_all(started: list[int]) -> None:
+    """Kill all descendants of this process, and wait until none is left."""
+    deadline = time.monotonic() + _REAP_SECONDS
+    left = set(started)
+    while left and time.monotonic() < deadline:
+        for pid in left:
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it is dead, or about to be
+                    kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+        left = reaped()[1]
+
+
+def reaped() -> tuple[set[int], set[int]]:
+    """Reap the child processes that have ended.
+
+    Returns:
+        The ids of those, and the ids of the children that are left, adopted orphans included; the latter only on Linux.
+    """
+    ended: set[int] = set()
+    try:
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            ended.add(pid)
+    except ChildProcessError:
+        return ended, set()
+    return ended, _children()
+
+
+def _children() -> set[int]:
+    if sys.platform != "linux":
+        return set()
+    own = os.getpid()
+    listed = Path(f"/proc/{own}/task/{own}/children")
+    if listed.exists():
+        return set(map(int, listed.read_text().split()))
+    children = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            parent = entry.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children |= {int(entry.parent.name)} if int(parent) == own else set()
+    return children

@@ -1,0 +1,172 @@
+"""The sandbox as others have it: an ordinary user without namespaces, with or without Landlock, and root without capabilities."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import hostile_world
+import pytest
+from rewards.sandbox.test_hostile import REACHING_PROGRAMS, SEARCHING_PROGRAMS, SECRET
+
+from rljax.rewards.sandbox.threats import THREATS, Machine, exposure, held_back, machine
+
+NOBODY = 65534
+UNSHARE, LANDLOCK = {"x86_64": 272, "aarch64": 97}.get(platform.machine()), 444
+RIGHT = {"right": ("def f(x): return x + 1", "assert f(1) == 2")}
+
+pytestmark = pytest.mark.skipif(
+    UNSHARE is None or sys.platform != "linux", reason="the sandbox has no filter for this machine"
+)
+
+
+def python_for(user):
+    """An interpreter that a user can start, and that is new enough."""
+    if user is None or user == 0:
+        return sys.executable
+    for python in (sys.executable, "/usr/bin/python3"):
+        command = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        try:
+            if subprocess.run(command, user=user, group=user, extra_groups=[], cwd="/", check=False).returncode == 0:
+                return python
+        except PermissionError:
+            continue
+    pytest.skip("no Python that an ordinary user can start")
+
+
+def judged(programs, level=None, user=None, refused=(UNSHARE,), filled=True):
+    """Judge programs as a user, root if None, while the kernel refuses some system calls."""
+    task = {"user": user, "refused": refused, "level": level, "programs": programs, "format": filled}
+    python = python_for(None if isinstance(user, str) else user)
+    script = Path(hostile_world.__file__)
+    ended = subprocess.run(
+        [python, "-B", str(script)],
+        input=json.dumps(task),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd="/",
+        env={"PYTHONPATH": str(script.parents[1])},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def ordinary():
+    """The user to become; None if this process is one already."""
+    return NOBODY if os.geteuid() == 0 else None
+
+
+@pytest.fixture(scope="module", params=["seccomp", "rlimits"])
+def level(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["with Landlock", "without Landlock"])
+def landlock(request):
+    if request.param == "without Landlock":
+        return 0
+    if not machine().landlock:
+        pytest.skip("this kernel has no Landlock")
+    return machine().landlock
+
+
+@pytest.fixture(scope="module")
+def outcome(level, landlock):
+    """What came of every program whose line says that an ordinary user's sandbox holds it back."""
+    where = Machine(False, landlock)
+    named = {name for threat in THREATS if held_back(threat, level, where) for name in threat.tests}
+    programs = {name: (code, "assert answer(3) == 42") for name, code in REACHING_PROGRAMS.items() if name in named}
+    programs |= {
+        name: (code.replace("{", "{{").replace("}", "}}"), f"assert answer(3) == {SECRET!r}")
+        for name, code in SEARCHING_PROGRAMS.items()
+    }
+    refused = (UNSHARE,) if landlock else (UNSHARE, LANDLOCK)
+    return judged({**RIGHT, **programs}, level, ordinary(), refused), where, level
+
+
+def test_an_ordinary_users_sandbox_holds_back_what_it_says(outcome):
+    results = outcome[0]
+    assert results["verdicts"].pop("right")[0] == [1.0]
+    broken = {name: found for name, found in results["verdicts"].items() if found[0] != [0.0]}
+    assert len(results["verdicts"]) > 10
+    assert not broken
+
+
+def test_a_line_that_is_not_held_back_is_meant(landlock):
+    """The programs do their harm where nothing stops them: the other tests can fail."""
+    if landlock:
+        pytest.skip("seccomp with Landlock holds back every line")
+    lines = [threat for threat in THREATS if not held_back(threat, "seccomp", Machine(False, 0))]
+    programs = {name: (REACHING_PROGRAMS[name], "assert answer(3) == 42") for threat in lines for name in threat.tests}
+    programs.pop("follow a symbolic link outside")  # without this level's leave to write there is no link to follow
+    verdicts = judged(programs, "seccomp", ordinary(), (UNSHARE, LANDLOCK))["verdicts"]
+    assert {name: verdict[0] for name, verdict in verdicts.items()} == {name: [1.0] for name in programs}
+
+
+def test_the_log_says_what_is_not_held_back_and_why_no_stronger_level(outcome):
+    results, where, _ = outcome
+    assert results["level"] == "seccomp"
+    assert "not permitted" in results["unavailable"]["namespaces"]
+    (line,) = results["log"]
+    assert line.startswith("programs under test are confined by seccomp (namespaces: ")
+    assert exposure("seccomp", where) in line
+
+
+def test_a_level_that_cannot_be_had_is_an_error_and_no_verdict():
+    five = {f"{number}": RIGHT["right"] for number in range(5)}
+    results = judged(five, "namespaces", ordinary())["verdicts"]
+    assert all(
+        "InputError" in result and "namespaces" in result and "not permitted" in result for result in results.values()
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("level", ["seccomp", None])
+def test_root_without_capabilities_runs_programs_as_itself(level):
+    results = judged(RIGHT, level, "root without capabilities")
+    assert results["verdicts"]["right"][0] == [1.0]
+    assert results["level"] == "seccomp"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_nothing_outlives_a_program():
+    """At the weakest level and without Landlock a program can make all these things; they are removed after it."""
+    code = """
+import ctypes, os, resource
+def answer(x):
+    libc, found = ctypes.CDLL(None), []
+    found.append(libc.shmget(0, 4096, 0o1666))
+    found.append(libc.semget(0, 1, 0o1666))
+    found.append(libc.msgget(0, 0o1666))
+    for folder in ("/dev/shm", "/tmp", "/var/tmp"):
+        os.makedirs(f"{folder}/rljax-left-{os.getuid()}/closed")
+        open(f"{folder}/rljax-left-{os.getuid()}/closed/file", "w").close()
+        os.chmod(f"{folder}/rljax-left-{os.getuid()}/closed", 0)
+    found.append(resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1])
+    return [number >= 0 for number in found]
+"""
+    programs = {"leave": (code, "assert answer(3) == [True] * 4")}
+    before = left_outside()
+    results = judged(programs, "rlimits", refused=(LANDLOCK,), filled=False)
+    assert results["verdicts"]["leave"][0] == [1.0]
+    assert left_outside() == before
+
+
+def left_outside():
+    """What users can leave in the system."""
+    tables = [Path(f"/proc/sysvipc/{kind}").read_text().splitlines() for kind in ("shm", "sem", "msg")]
+    files = [path for folder in ("/dev/shm", "/tmp", "/var/tmp") for path in Path(folder).glob("rljax-left-*")]
+    return [len(table) for table in tables], files
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_message_queues_cannot_be_made():
+    code = """
+import ctypes
+def answer(x): return ctypes.CDLL("librt.so.1").mq_open(b"/rljax-left", 0o102, 0o600, None)
+"""
+    assert judged({"queue": (code, "assert answer(3) == -1")}, "rlimits")["verdicts"]["queue"][0] == [1.0]

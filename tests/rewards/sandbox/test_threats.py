@@ -1,0 +1,86 @@
+"""The threat model: every line has a test, the page prints it, and a run says which lines do not hold."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from rewards.sandbox import test_hostile
+
+from rljax.rewards.sandbox import LEVELS, seccomp
+from rljax.rewards.sandbox.commands import COMMANDS
+from rljax.rewards.sandbox.threats import (
+    ALWAYS,
+    LANDLOCK,
+    LANDLOCK_SIGNALS,
+    OWN_USER,
+    THREATS,
+    Machine,
+    command_table,
+    exposure,
+    held_back,
+    threat_table,
+)
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[2] / "notebooks" / "sandbox.md"
+PROGRAMS = {
+    *test_hostile.ENDLESS_PROGRAMS,
+    *test_hostile.REACHING_PROGRAMS,
+    *test_hostile.FORGING_PROGRAMS,
+    *test_hostile.SEARCHING_PROGRAMS,
+}
+TESTS = {
+    node.name
+    for file in HERE.glob("test_*.py")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef)
+}
+
+
+@pytest.mark.parametrize("threat", THREATS, ids=lambda threat: threat.attempt)
+def test_every_line_names_its_tests(threat):
+    assert threat.tests
+    assert not set(threat.tests) - PROGRAMS - TESTS
+    for level in LEVELS:
+        assert {*getattr(threat, level)} <= {ALWAYS, OWN_USER, LANDLOCK, LANDLOCK_SIGNALS}
+
+
+def test_every_program_that_reaches_out_is_in_a_line():
+    named = {name for threat in THREATS for name in threat.tests}
+    beside = {"kill everything", "kill the group"}  # forms of "kill the parent"
+    assert not set(test_hostile.REACHING_PROGRAMS) - named - beside
+
+
+def test_the_strongest_level_holds_back_every_line():
+    for threat in THREATS:
+        assert held_back(threat, "namespaces", Machine(False, 0))
+    assert exposure("namespaces", Machine(False, 0)) == ""
+
+
+def test_a_weaker_level_never_holds_back_more():
+    for machine in (Machine(user, landlock) for user in (False, True) for landlock in (0, 1, 5, 6, 7)):
+        for threat in THREATS:
+            held = [held_back(threat, level, machine) for level in LEVELS]
+            assert held == sorted(held, reverse=True), threat.attempt
+
+
+def test_what_is_not_held_back_is_said():
+    paragraph = exposure("rlimits", Machine(False, 0))
+    for threat in THREATS:
+        assert (threat.attempt in paragraph) == (not held_back(threat, "rlimits", Machine(False, 0)))
+
+
+def test_the_page_prints_the_tables():
+    page = PAGE.read_text(encoding="utf-8")
+    assert threat_table() in page
+    assert command_table() in page
+    counts = [
+        sum(len(seccomp._numbers(table, machine)) for table in (seccomp._ALWAYS, seccomp._WRITING, seccomp._CONDITIONAL))
+        for machine in ("x86_64", "aarch64")
+    ]
+    assert f"allows {counts[0]} system calls on x86_64 and {counts[1]} on aarch64" in " ".join(page.split())
+
+
+def test_each_command_has_one_row():
+    numbers = [(row.call, number) for row in COMMANDS for number in row.numbers]
+    assert len(numbers) == len(set(numbers))
