@@ -9,19 +9,17 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import normalized, stated_answer, stated_answer_or_last_number
 from rljax.rewards.failure import Failed
+from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
+from rljax.rewards.quantity import same_quantity
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
-_LONGEST_ALGEBRA = 1_000
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
-_NO_SPACE = re.compile(r"\\[!,]|\\(?:left|right)(?![a-zA-Z])")
-_SPACE = re.compile(r"\\[;: ]|~")
-_REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")  # not the space in `1 2`, which is not 12
-_IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
+_IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _GSM8K = re.compile(r"####\s*\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)\s*%?\s*\.?\s*")
 _AIME = re.compile(r"[0-9]{1,3}")
 
@@ -39,32 +37,35 @@ def simplified(answer: str) -> str:
         >>> simplified(r"\left( \dfrac{1}{2},\, 3 \right)"), simplified(r"\text{Evelyn}"), simplified(r"48,\!048")
         ('(\\frac{1}{2},3)', 'Evelyn', '48048')
     """
-    spaced = " ".join(_SPACE.sub(" ", _NO_SPACE.sub("", answer)).split())
-    bare = _REDUNDANT_SPACE.sub("", spaced).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace("{,}", ",")
-    whole = _IN_TEXT.fullmatch(bare)
-    return normalized(whole[1] if whole else bare)
+    written = plain(answer)
+    whole = _IN_TEXT.fullmatch(written)
+    return plain(whole[1]) if whole else written
 
 
 def settled(answer: str, reference: str) -> bool | None:
-    r"""Compare two answers where that needs no algebra.
+    r"""Compare two answers where that needs no algebra: equal texts, numbers with and without units, and hopeless ones.
 
     Args:
-        answer: the answer to judge, in its normalised form.
-        reference: the correct answer, likewise.
+        answer: the answer to judge.
+        reference: the correct answer.
 
     Returns:
         True or False; None where only algebra can decide.
 
     Example:
-        >>> settled(r"\dfrac{1}{2}", r"\frac{1}{2}"), settled("12", "2"), settled("0.5", r"\frac{1}{2}")
-        (True, False, None)
+        >>> settled(r"\dfrac{1}{2}", "0.5"), settled("12", "2"), settled("18 eggs", "18"), settled("x+1", "1+x")
+        (True, False, True, None)
     """
-    actual, expected = simplified(answer), simplified(reference)
-    if same_answer(actual, expected):
+    if normalized(answer) == normalized(reference):
         return True
-    if (_NUMBER.fullmatch(actual) and _NUMBER.fullmatch(expected)) or max(len(answer), len(reference)) > _LONGEST_ALGEBRA:
+    if max(len(answer), len(reference)) > LONGEST_ALGEBRA:
         return False
-    return None
+    actual, expected = simplified(answer), simplified(reference)
+    if actual == expected:
+        return bool(actual)
+    if not (judgeable(answer) and judgeable(reference)):
+        return False
+    return same_quantity(expected, actual)
 
 
 def math_reward(
