@@ -24,8 +24,10 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _READING = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+# The parser adds numbers that stand side by side, as in the mixed number 2\\frac{1}{2}: it reads 2(3) as 5.
+_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\\frac)|(?<=[\d)}])(?=\\binom)|(?<=\\pi)(?=\()")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
-_NO_ALGEBRA = re.compile(r"\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
+_NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
 _DIGITS = 50
 _SAME = sympy.Float("1e-30", 15)
 # Values of variables, by position in the alphabet of the expression: first two points with positive values only, because roots and
@@ -55,7 +57,8 @@ def parsed(text: str) -> object | None:
     """
     if _NO_ALGEBRA.search(text) or _WORD.search(text):
         return None
-    latex = _PERCENT.sub(r"\1\\cdot\\frac{1}{100}", _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text))
+    latex = _PRODUCT.sub(r"\\cdot ", text)
+    latex = _PERCENT.sub(r"\1\\cdot\\frac{1}{100}", _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", latex))
     try:
         result = latex2sympy(latex, is_real=True, convert_degrees=False, normalization_config=_READING)
     except Exception:  # the parser raises whatever it likes

@@ -1,6 +1,5 @@
 r"""Which answers are not worth any algebra: refused by a look at their text, before they can keep a worker busy."""
 
-import math
 import re
 
 from rljax.rewards.notation import nesting, plain
@@ -55,7 +54,7 @@ def _has_large_power(text: str) -> bool:
         value = "x"  # stands for something harmless, as a variable is
         if exponent.isdigit():
             power = int(exponent)
-            bits = power * math.log2(max(2, int(base))) if base else power
+            bits = power * int(base).bit_length() if base else power
             if bits > (_MOST_BITS if base else _HIGHEST_POWER):
                 return True
             value = str(int(base) ** power) if base and bits <= 64 else "x" if base is None else "9" * _LONGEST_NUMBER

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from rljax.errors import InputError
 from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import same_answer
-from rljax.rewards.extract import normalized, stated_answer, stated_answer_or_last_number
+from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
 from rljax.rewards.failure import Failed
 from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
@@ -20,7 +20,7 @@ from rljax.rewards.quantity import same_quantity
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_GSM8K = re.compile(r"####\s*\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)\s*%?\s*\.?\s*")
+_GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)")
 _AIME = re.compile(r"[0-9]{1,3}")
 
 
@@ -28,15 +28,18 @@ def simplified(answer: str) -> str:
     r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around the whole.
 
     Args:
-        answer: in its normalised form (see `rljax.rewards.extract.normalized`).
+        answer: an answer.
 
     Returns:
-        The answer, to be compared with another simplified one.
+        What `rljax.rewards.notation.plain` writes, without the text command; for more than 1,000 characters only the normalised
+        text (see `rljax.rewards.extract.normalized`).
 
     Example:
         >>> simplified(r"\left( \dfrac{1}{2},\, 3 \right)"), simplified(r"\text{Evelyn}"), simplified(r"48,\!048")
         ('(\\frac{1}{2},3)', 'Evelyn', '48048')
     """
+    if len(answer) > LONGEST_ALGEBRA:
+        return normalized(answer)
     written = plain(answer)
     whole = _IN_TEXT.fullmatch(written)
     return plain(whole[1]) if whole else written
@@ -69,15 +72,15 @@ def settled(answer: str, reference: str) -> bool | None:
 
 
 def math_reward(
-    *, read: Callable[[str], str | None] = stated_answer, seconds: float | int = SECONDS, workers: int | None = None
+    *, read: Callable[[str], str | None] = stated_text, seconds: float | int = SECONDS, workers: int | None = None
 ) -> Callable:
     r"""Make a reward: 1 for a completion whose answer equals the reference mathematically, else 0.
 
     Answers and references of more than 1,000 characters are compared as text only.
 
     Args:
-        read: finds the answer in a completion. `stated_answer` looks in a box, in answer tags, after `####` and after "the
-            answer is"; `stated_answer_or_last_number` falls back to the last number.
+        read: finds the answer in a completion. `stated_text` looks in a box, in answer tags, after `####` and after "the
+            answer is"; `stated_text_or_last_number` falls back to the last number.
         seconds: wall-clock time limit of one comparison.
         workers: number of worker processes; None means one per core, at most 8.
 
@@ -89,7 +92,7 @@ def math_reward(
         InputError: `seconds` or `workers` is not positive. When the reward is called: a reference is neither text nor a number.
 
     Example:
-        >>> judge = math_reward(read=stated_answer_or_last_number)
+        >>> judge = math_reward(read=stated_text_or_last_number)
         >>> judge(["?"] * 3, [r"It is \boxed{12}.", "12 of 13", "It is 12"], answer=["12", "12", None])
         [1.0, 0.0, None]
     """
@@ -133,8 +136,9 @@ def _reference(entry: object, position: int) -> str | None:
         raise InputError(
             f"the reference answer {position} is {entry!r}, a {type(entry).__name__}; it must be text or a number."
         )
-    stated = stated_answer(text := str(entry))
-    return (normalized(text) or None) if stated is None else stated
+    stated = stated_text(text := str(entry))
+    answer = text.strip() if stated is None else stated
+    return answer if normalized(answer) else None
 
 
 def math(
@@ -196,7 +200,7 @@ def math_or_last_number(
         >>> math_or_last_number(["7+5="] * 2, ["it is 12", "12 or 13"], ["12"] * 2)
         [1.0, 0.0]
     """
-    return math_reward(read=stated_answer_or_last_number)(prompts, completions, answer, progress, **columns)
+    return math_reward(read=stated_text_or_last_number)(prompts, completions, answer, progress, **columns)
 
 
 def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
@@ -234,10 +238,9 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
 
 
 def _gsm8k_number(text: str) -> str | None:
-    begin = text.rfind("####")
-    if begin < 0:
-        return None
-    found = _GSM8K.fullmatch(text[begin:].partition("\n")[0])
+    _, mark, after = text[-LONGEST_READ:].rpartition("####")
+    line = after.partition("\n")[0].strip().removesuffix(".").rstrip().removesuffix("%").rstrip()
+    found = _GSM8K.fullmatch(line) if mark else None
     return found[1].replace("$", "").replace(",", "") if found else None
 
 

@@ -78,7 +78,8 @@ _BARE_FUNCTION = re.compile(rf"(?<![a-zA-Z\\])({_FUNCTIONS})(?=[ ({{\\_^0-9]|$)"
 _BARE_NAME = re.compile(r"(?<![a-zA-Z\\])(pi|sqrt|infinity|infty)(?![a-zA-Z])")
 _COMBINATIONS = re.compile(r"(?:\{\})?[\^_]\{?(\d+|n)\}? ?C_\{?(\d+|[kr])\}?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose ([^{}]*)\}")
-_GROUPED_BY_SPACE = re.compile(r"(?<![\d.,] )(?<![\d.,_^])\d{1,3}(?: \d{3})+(?! ?\d)")
+_GROUPED_BY_SPACE = re.compile(r"(?<![\d.,] )(?<![\d.,_^])\d{1,3}(?: \d{3})+(?! ?[\d/])")
+_CONJUNCTION = re.compile(r"\\text\{[^{}]*\}|(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])")
 _GROUPED_BY_COMMA = re.compile(r"(?<![\d.,_^{])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d+,)")
 _REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z.°%}]) | (?![0-9a-zA-Z\\€£])|(?<=\}) (?=\\(?!\{))|(?<=[a-z]) (?=\\(?!\$))")
 
@@ -115,6 +116,7 @@ def plain(text: str) -> str:
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _COMBINATIONS.sub(r"\\binom{\1}{\2}", text))
     text = _BARE_FUNCTION.sub(r"\\\1", _BARE_NAME.sub(lambda found: "\\" + found[1].replace("inity", "ty") + " ", text))
     text = _GROUPED_BY_SPACE.sub(lambda found: found[0].replace(" ", ""), " ".join(text.split()))
+    text = _CONJUNCTION.sub(lambda found: rf"\text{{{found[1]}}}" if found[1] else found[0], text)
     text = _GROUPED_BY_COMMA.sub(_joined_outside_brackets, text)
     text = _Writer(text).until("")
     return _REDUNDANT_SPACE.sub("", text).strip().rstrip(".,;:").rstrip()
@@ -133,7 +135,7 @@ def _without_font(found: re.Match) -> str:
     word = content.strip()
     if len(word) == 1 or word.isdigit() or word.startswith("\\"):
         return word
-    return rf"\{word} " if re.fullmatch(_FUNCTIONS, word) else rf"\text{{{content}}}"
+    return rf"\{word} " if re.fullmatch(_FUNCTIONS, content) else rf"\text{{{content}}}"
 
 
 def _joined_outside_brackets(found: re.Match) -> str:
