@@ -12,12 +12,14 @@ _LONGEST_NUMBER = 400
 _MOST_BITS = 100_000
 _HIGHEST_POWER = 10_000
 _LARGEST_FACTORIAL = 3_000
-_MOST_FACTORIALS = 3
 _DIGITS = re.compile(rf"\d{{{_LONGEST_NUMBER + 1}}}")
 _POWER = re.compile(r"(?:(\d+)|.)\^\{([^{}]*)\}")
 _LARGE_IN_POWER = re.compile(r"\^\{[^^]*\d{7}")
+_CHOSEN = re.compile(r"\\binom\{[^{}]*\}\{ ?(\d+)")
+_MOST_CHOSEN = 20_000
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _FACTORIAL = re.compile(r"(\d+) ?!")
+_FACTORIAL_OF_FACTORIAL = re.compile(r"! ?[)}]* ?!")
 
 
 def judgeable(text: str) -> bool:
@@ -29,7 +31,8 @@ def judgeable(text: str) -> bool:
     Returns:
         False if it is longer than 1,000 characters, its braces do not balance, its brackets are nested deeper than 15, it has a
         box in it, or computing it takes too long: a number of more than 400 digits, a power of more than 100,000 bits, a tower
-        of powers, a factorial above 3,000, more than three factorials.
+        of powers, a factorial above 3,000 or of a factorial, more than
+        20,000 elements chosen.
 
     Example:
         >>> judgeable("2^{4181}"), judgeable("10^{10^{10}}"), judgeable("9999999!"), judgeable("(" * 20 + ")" * 20), judgeable("{5")
@@ -38,11 +41,13 @@ def judgeable(text: str) -> bool:
     if len(text) > LONGEST_ALGEBRA or r"\boxed" in text or not 0 <= nesting(text) <= _DEEPEST:
         return False
     written = plain(text)
-    factorials = [int(number) for number in _FACTORIAL.findall(written) if len(number) <= _LONGEST_NUMBER]
+    factorials = [int(number) for number in _FACTORIAL.findall(written)]
+    chosen = [int(number) for number in _CHOSEN.findall(written)]
     return not (
         _DIGITS.search(written)
+        or _FACTORIAL_OF_FACTORIAL.search(written)
         or max(factorials, default=0) > _LARGEST_FACTORIAL
-        or written.count("!") > _MOST_FACTORIALS
+        or max(chosen, default=0) > _MOST_CHOSEN
         or _has_large_power(written)
     )
 
@@ -52,7 +57,7 @@ def _has_large_power(text: str) -> bool:
     while found := _POWER.search(text):
         base, exponent = found[1], found[2].strip().lstrip("+-").strip()
         value = "x"  # stands for something harmless, as a variable is
-        if exponent.isdigit():
+        if exponent.isdecimal():
             power = int(exponent)
             bits = power * int(base).bit_length() if base else power
             if bits > (_MOST_BITS if base else _HIGHEST_POWER):

@@ -69,7 +69,7 @@ def _equal(reference: str, answer: str) -> bool:
     expected, actual = elements(_without_set(reference)), elements(_without_set(answer))
     lists = len(expected) != 1 or len(actual) != 1
     if _is_region(reference) or _is_region(answer):
-        regions = pieces(reference), pieces(answer)
+        regions = pieces(_without_set(reference)), pieces(_without_set(answer))
         if regions[0] is not None and regions[1] is not None:
             return _same_pieces(regions[0], regions[1])
     if lists:
@@ -214,7 +214,7 @@ def _same_values(reference: str, answer: str) -> bool:
 
 def _same_words(reference: str, answer: str) -> bool:
     expected, actual = _words(reference), _words(answer)
-    if expected is not None and actual is not None and r"\text" not in reference + answer and len(reference) < _SHORTEST_WORD:
+    if r"\text" not in reference + answer and len(reference) < _SHORTEST_WORD:
         return expected == actual or same_expression(reference, answer)  # `ab` may be a word or a product
     if expected is not None or actual is not None:
         return expected == actual

@@ -1,8 +1,11 @@
 r"""Rewards for mathematics: the stated answer must equal the reference as a whole.
 
-Most answers are compared here, as text or as decimal numbers. The rest goes to math-verify in worker processes, because
-computer algebra may never finish: each pair has a time limit of two seconds. A pair that exceeds it is neither right nor wrong
-but `Failed`, and is counted as such. (Replacing a killed worker takes about a second; the others go on.)
+Most answers are compared here, as text or as exact numbers with units. The rest goes to computer algebra in worker processes,
+because that may never finish: each pair has a time limit of two seconds. A pair that exceeds it is neither right nor wrong but
+`Failed`, and is counted as such. What can be seen to take too long, such as `10^{10^{10}}`, is wrong without being tried.
+
+Which forms of an answer are accepted is said in `rljax.rewards.equivalence` (lists, tuples, intervals, equations) and
+`rljax.rewards.quantity` (numbers, units, percents); where it is looked for, in `rljax.rewards.extract`.
 """
 
 import re
@@ -76,7 +79,8 @@ def math_reward(
 ) -> Callable:
     r"""Make a reward: 1 for a completion whose answer equals the reference mathematically, else 0.
 
-    Answers and references of more than 1,000 characters are compared as text only.
+    Answers and references of more than 1,000 characters are compared as text only. Of several answers in a completion, the last one
+    counts.
 
     Args:
         read: finds the answer in a completion. `stated_text` looks in a box, in answer tags, after `####` and after "the

@@ -74,14 +74,14 @@ _INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?)\s*(?:\{[^
 _SEPARATED_DIGITS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\!, ?|\\!)(?=\d{3}(?!\d))")
 _DEGREES = re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))")
 _FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|det|deg"
-_BARE_FUNCTION = re.compile(rf"(?<![a-zA-Z\\])({_FUNCTIONS})(?=[ ({{\\_^0-9]|$)")
+_BARE_FUNCTION = re.compile(r"(?<![a-zA-Z\\])(arc(?:sin|cos|tan)|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[ ({\\_^0-9])")
 _BARE_NAME = re.compile(r"(?<![a-zA-Z\\])(pi|sqrt|infinity|infty)(?![a-zA-Z])")
 _COMBINATIONS = re.compile(r"(?:\{\})?[\^_]\{?(\d+|n)\}? ?C_\{?(\d+|[kr])\}?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose ([^{}]*)\}")
 _GROUPED_BY_SPACE = re.compile(r"(?<![\d.,] )(?<![\d.,_^])\d{1,3}(?: \d{3})+(?! ?[\d/])")
 _CONJUNCTION = re.compile(r"\\text\{[^{}]*\}|(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])")
 _GROUPED_BY_COMMA = re.compile(r"(?<![\d.,_^{])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d+,)")
-_REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z.°%}]) | (?![0-9a-zA-Z\\€£])|(?<=\}) (?=\\(?!\{))|(?<=[a-z]) (?=\\(?!\$))")
+_REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z.°%}]) | (?=\\\})| (?![0-9a-zA-Z\\€£])|(?<=\}) (?=\\(?!\{))|(?<=[a-z]) (?=\\(?!\$))")
 
 
 @functools.lru_cache(maxsize=4096)  # a group's responses share their reference, and often their answer

@@ -29,7 +29,8 @@ _END = re.compile(
 )
 _WORDS_AFTER_NUMBER = re.compile(r"(.*[0-9}).])( ?)([^\W\d_](?:[^\W\d_]|[ /.'-]|\^\{\d\})*)")
 _ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_UNIT_LETTER = re.compile(rf"([+-]?{_D})([a-zA-Z])")
+_ONE_LETTER = re.compile(r"[a-zA-Z](?:\^\{\d\})?")
+_UNIT_LETTER = re.compile(rf"([+-]? ?{_D})( ?)([a-zA-Z](?:\^\{{[23]\}})?)")
 
 
 @documented
@@ -198,12 +199,12 @@ def split_unit(text: str) -> Quantity:
 
 
 def _are_words(text: str, *, spaced: bool) -> bool:
-    """Decide whether letters after a number are words and not variables: `18 eggs`, `5cm` and `5 m`, but neither `5x` nor `5m`."""
-    first = text.split()[0]
-    known = all(is_measure(word) for word in (read_unit(text) or (1, ("?",)))[1])
-    if len(first) == 1:
-        return spaced and known
-    return known or (spaced and len(first) > 2)
+    """Decide whether letters after a number are words and not variables: `18 eggs` and `5cm`, but not `5x` or `5xy`."""
+    letters = re.match(r"[^\W\d_]+", text)
+    if letters is None or _ONE_LETTER.fullmatch(text):
+        return False
+    read = read_unit(text)
+    return read is not None and (all(is_measure(word) for word in read[1]) or (spaced and len(letters[0]) > 2))
 
 
 def same_quantity(reference: str, answer: str) -> bool | None:
@@ -226,10 +227,11 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     """
     expected, actual = split_unit(reference), split_unit(answer)
     left, right = read_number(expected.core), read_number(actual.core)
-    if left is not None and right is None and (short := _UNIT_LETTER.fullmatch(actual.core)) and expected.unit:
-        read = read_unit(short[2])  # `5m` has a unit only if the reference says so
-        if read is not None and read[1] == expected.unit:
-            actual, right = Quantity(short[1], 1, expected.unit), read_number(short[1])
+    if right is None and left is not None:
+        actual = _with_letter(actual, expected.unit, alone=not expected.unit)
+    elif left is None and right is not None:
+        expected = _with_letter(expected, actual.unit, alone=False)
+    left, right = read_number(expected.core), read_number(actual.core)
     if left is None or right is None:
         return None
     percents = ("percent" in expected.unit, "percent" in actual.unit)
@@ -244,6 +246,15 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     if expected.scale == actual.scale:
         return same_number(expected.core, actual.core)
     return left * expected.scale == right * actual.scale
+
+
+def _with_letter(quantity: Quantity, unit: Unit, *, alone: bool) -> Quantity:
+    """Read a letter after a number as its unit: if that is the unit of the other side, or `5 m` if the other side has no letter."""
+    found = _UNIT_LETTER.fullmatch(quantity.core)
+    read = read_unit(found[3]) if found else None
+    if found is None or read is None or quantity.unit or not all(is_measure(word) for word in read[1]):
+        return quantity
+    return Quantity(found[1], 1, read[1]) if read[1] == unit or (alone and found[2]) else quantity
 
 
 def split_base(text: str) -> tuple[str, str | None]:
