@@ -67,14 +67,16 @@ def _equal(reference: str, answer: str) -> bool:
     if reference == answer or not (reference and answer):
         return bool(reference and answer)
     expected, actual = elements(_without_set(reference)), elements(_without_set(answer))
-    lists = len(expected) != 1 or len(actual) != 1
     if _is_region(reference) or _is_region(answer):
         regions = pieces(_without_set(reference)), pieces(_without_set(answer))
         if regions[0] is not None and regions[1] is not None:
             return _same_pieces(regions[0], regions[1])
-    if lists:
-        return _same_lists(expected, actual)
-    reference, answer = expected[0], actual[0]
+    if len(expected) == len(actual) == 1:
+        return _same_element(expected[0], actual[0])
+    return _same_lists(expected, actual)
+
+
+def _same_element(reference: str, answer: str) -> bool:
     if relation(reference)[1] or relation(answer)[1]:
         return _same_relations(reference, answer)
     around = brackets(reference), brackets(answer)
@@ -109,7 +111,7 @@ def _is_region(text: str) -> bool:
     _, signs = relation(_without_set(text))
     around = brackets(text)
     mixed = around is not None and (around[0] == "[") != (around[2] == "]")
-    return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign != "=" and sign != r"\approx" for sign in signs)
+    return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
 
 
 def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
@@ -121,7 +123,7 @@ def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
 
 
 def _matched(reference: list, answer: list, same: Callable) -> bool:
-    """Decide whether two lists hold the same values, each as often. Equality is transitive, so the first partner is as good as any."""
+    """Decide whether two lists hold the same values, each as often. Equality is transitive, so any partner will do."""
     if len(reference) != len(answer) or len(reference) > _MOST_ELEMENTS:
         return False
     left = list(answer)
@@ -159,7 +161,12 @@ def _same_relations(reference: str, answer: str) -> bool:
     value, own_value = assignment(reference), assignment(answer)
     if not own_signs:
         return value is not None and _equal(value[1], answer)
-    if value is not None and own_value is not None and value[0] == own_value[0] and not _mentions(value) and not _mentions(own_value):
+    if (
+        value is not None
+        and own_value is not None
+        and value[0] == own_value[0]
+        and not (_mentions(value) or _mentions(own_value))
+    ):
         return _states(value[1], actual)
     if signs == own_signs == [r"\in"]:
         return expected[0] == actual[0] and _equal(expected[1], actual[1])

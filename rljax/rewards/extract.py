@@ -19,7 +19,8 @@ LONGEST_READ = 200_000
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _PHRASE = re.compile(r"\banswer\**\s*(?:is|:|=)\s*:?\s*\**", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?:\s|$)")
-_CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?(?:[a-z ]{0,60}\b(?:is|are|get|have|find|equals) )?", re.IGNORECASE)
+_CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]{0,60} )?)", re.IGNORECASE)
+_NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
 _LONGEST_CONCLUSION = 200
 _LAST_LINE_MARK = "####"
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -207,7 +208,7 @@ def _conclusion(text: str) -> list[tuple[int, str]]:
     """Read a number after "therefore", if it ends the text."""
     line = text.rstrip().rpartition("\n")[2][-_LONGEST_CONCLUSION:]
     found = list(_CONCLUSION.finditer(line))
-    if not found:
+    if not found or _NO_CONCLUSION.intersection(found[-1][1].lower().split()):
         return []
     rest = line[found[-1].end() :].strip("* ").removesuffix(".")
     return [(0, rest)] if read_number(split_unit(plain(rest)).core) is not None else []

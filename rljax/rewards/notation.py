@@ -32,10 +32,26 @@ _LOWERED = re.compile(f"[{_SUBSCRIPTS}]+")
 _RAISED_TO_PLAIN = str.maketrans(_SUPERSCRIPTS, "0123456789-+n")
 _LOWERED_TO_PLAIN = str.maketrans(_SUBSCRIPTS, "0123456789")
 
-_SPACES = (",", ";", ":", " ", ">", "/", "quad", "qquad", "enspace", "thinspace", "medspace", "thickspace", "hfill", "space")
+_SPACES = (
+    ",",
+    ";",
+    ":",
+    " ",
+    ">",
+    "/",
+    "quad",
+    "qquad",
+    "enspace",
+    "thinspace",
+    "medspace",
+    "thickspace",
+    "hfill",
+    "space",
+)
 _NOTHING = (
     *("!", "(", ")", "[", "]", "left", "right", "middle", "displaystyle", "textstyle", "scriptstyle", "limits", "nolimits"),
-    *("big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl", "Biggr", "mathstrut", "negthinspace"),
+    *("big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl", "Biggr", "mathstrut"),
+    "negthinspace",
 )
 _COMMANDS = MappingProxyType(
     {
@@ -74,14 +90,18 @@ _INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?)\s*(?:\{[^
 _SEPARATED_DIGITS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\!, ?|\\!)(?=\d{3}(?!\d))")
 _DEGREES = re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))")
 _FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|det|deg"
-_BARE_FUNCTION = re.compile(r"(?<![a-zA-Z\\])(arc(?:sin|cos|tan)|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[ ({\\_^0-9])")
+_BARE_FUNCTION = re.compile(
+    r"(?<![a-zA-Z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|cot|sec|csc|ln|log|exp)(?=[ ({\\_^0-9])"
+)
 _BARE_NAME = re.compile(r"(?<![a-zA-Z\\])(pi|sqrt|infinity|infty)(?![a-zA-Z])")
 _COMBINATIONS = re.compile(r"(?:\{\})?[\^_]\{?(\d+|n)\}? ?C_\{?(\d+|[kr])\}?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose ([^{}]*)\}")
 _GROUPED_BY_SPACE = re.compile(r"(?<![\d.,] )(?<![\d.,_^])\d{1,3}(?: \d{3})+(?! ?[\d/])")
 _CONJUNCTION = re.compile(r"\\text\{[^{}]*\}|(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])")
 _GROUPED_BY_COMMA = re.compile(r"(?<![\d.,_^{])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d+,)")
-_REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z.°%}]) | (?=\\\})| (?![0-9a-zA-Z\\€£])|(?<=\}) (?=\\(?!\{))|(?<=[a-z]) (?=\\(?!\$))")
+_REDUNDANT_SPACE = re.compile(
+    r"(?<![0-9a-zA-Z.°%}]) | (?=\\\})| (?![0-9a-zA-Z\\€£])|(?<=\}) (?=\\(?!\{))|(?<=[a-z]) (?=\\(?!\$))"
+)
 
 
 @functools.lru_cache(maxsize=4096)  # a group's responses share their reference, and often their answer
@@ -92,8 +112,9 @@ def plain(text: str) -> str:
         text: an answer in LaTeX, Unicode or plain text, with or without dollar signs.
 
     Returns:
-        The text itself if its brackets are nested deeper than 50 or its braces do not balance. Else LaTeX without sizes, fonts, redundant spaces and delimiters of mathematics; numbers without separators of thousands that
-        cannot be anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words.
+        LaTeX without sizes, fonts, redundant spaces and delimiters of mathematics; numbers without separators of thousands that
+        cannot be anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words. If the brackets
+        are nested deeper than 50 or the braces do not balance, the text itself.
 
     Example:
         >>> plain(r"$\left( \dfrac{1}{2},\, 3 \right)$"), plain(r"12{,}345\text{ cm}^{2}"), plain("６０ º")
@@ -159,7 +180,7 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+ ?|\\.|\d+(?:\.\d+)?|.", re.DOTALL)
 
 
 class _Writer:
-    r"""Puts every argument of a fraction, a root, a power and an index into braces: `\frac12` is `\frac{1}{2}`, `2^-1` is `2^{-1}`."""
+    r"""Puts the arguments of fractions, roots, powers and indices into braces: `\frac12` is `\frac{1}{2}`, `2^-1` is `2^{-1}`."""
 
     def __init__(self, text: str):
         self.tokens = _TOKEN.findall(text)

@@ -21,7 +21,17 @@ _FRACTION = re.compile(rf"(\d+ ?)?\\frac\{{ ?([+-]?{_D}) ?\}}\{{ ?([+-]?{_D}) ?\
 _REPEATING = re.compile(r"(\d*)\.(\d*?)(?:\\(?:overline|bar|dot) ?\{? ?(\d+) ?\}?|\((\d+)\)|(\d)\5\5+\\ldots)")
 _BASE = re.compile(r"([0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{(?:\\text\{)?(\w+)\}?\}")
 _BASE_IN_WORDS = re.compile(r"\(?(?:\\text\{)?(?:in )?base[- ]?\}? ?(\w+)\}?\)?$")
-_BASE_NAMES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
+_BASE_NAMES = {
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
+}
 _MONEY_BEFORE = re.compile(r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}) ?([+-]?)")
 _END = re.compile(
     r" ?(?:(?P<sign>%|°|\\\$|[€£¢])(?P<scale> ?(?:\\text\{ ?[CFK] ?\}|[CFK]))?|/? ?\\text\{(?P<words>[^{}]*)\}(?P<power>\^\{\d\})?"
@@ -73,17 +83,28 @@ def _unsigned(text: str) -> Fraction | None:
         return Fraction(found[1]) * Fraction(10) ** int(found[2] if found[2] is not None else found[3])
     if found := _POWER_OF_TEN.fullmatch(text):
         return Fraction(10) ** int(found[1])
-    if found := _FRACTION.fullmatch(text):
-        whole, top, bottom = (found[1], found[2], found[3]) if found[2] is not None else (found[4], found[5], found[6])
-        if Fraction(bottom) == 0 or (whole is not None and top[0] in "+-"):
-            return None
-        return (Fraction(whole) if whole is not None else 0) + Fraction(top) / Fraction(bottom)
-    if found := _REPEATING.fullmatch(text):
-        once = found[2]
-        period = next(digits for digits in found.groups()[2:] if digits is not None)
-        shift, cycle = 10 ** len(once), 10 ** len(period) - 1
-        return Fraction(f"{found[1] or 0}.{once}0") + Fraction(int(period), cycle * shift)
-    return None
+    return _fraction(text) if "." not in text or "/" in text or r"\frac" in text else _repeating(text)
+
+
+def _fraction(text: str) -> Fraction | None:
+    """Read a fraction or a mixed number."""
+    found = _FRACTION.fullmatch(text)
+    if found is None:
+        return None
+    whole, top, bottom = (found[1], found[2], found[3]) if found[2] is not None else (found[4], found[5], found[6])
+    if Fraction(bottom) == 0 or (whole is not None and top[0] in "+-"):
+        return None
+    return (Fraction(0) if whole is None else Fraction(whole)) + Fraction(top) / Fraction(bottom)
+
+
+def _repeating(text: str) -> Fraction | None:
+    r"""Read a decimal that repeats: `0.1\overline{6}`, `0.1\dot{6}`, `0.1(6)`, `0.1666\ldots`."""
+    found = _REPEATING.fullmatch(text)
+    if found is None:
+        return None
+    period = next(digits for digits in found.groups()[2:] if digits is not None)
+    shift, cycle = 10 ** len(found[2]), 10 ** len(period) - 1
+    return Fraction(f"0{found[1]}.{found[2]}0") + Fraction(int(period), cycle * shift)
 
 
 def is_decimal(text: str) -> bool:
@@ -267,7 +288,7 @@ def split_base(text: str) -> tuple[str, str | None]:
         The digits and the base; None if it states none. Other answers are returned as they are.
 
     Example:
-        >>> split_base("1110_{4}"), split_base(r"11\text{ base }2"), split_base("x_{1}")
+        >>> split_base("1110_{4}"), split_base(r"11 \text{base} 2"), split_base("x_{1}")
         (('1110', '4'), ('11', '2'), ('x_{1}', None))
     """
     found = _BASE.fullmatch(text)

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from rljax.records import documented
 
-_TOKEN = re.compile(r"\\begin\{[a-zA-Z]+\*?\}|\\end\{[a-zA-Z]+\*?\}|\\text\{[^{}]*\}|\\[a-zA-Z]+ ?|\\.| (?:and|or) |.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\begin\{[a-zA-Z]+\*?\}|\\end\{[a-zA-Z]+\*?\}|\\text\{[^{}]*\}|\\[a-zA-Z]+ ?|\\.| (?:and|or) |.", re.DOTALL
+)
 _OPENING = frozenset({"(", "[", "{", r"\{"})
 _CLOSING = frozenset({")", "]", "}", r"\}"})
 _CONJUNCTION = re.compile(r"(?:\\text\{)? ?,? ?(?:and|or),? ?\}?")
@@ -203,7 +205,12 @@ def _one_part(text: str) -> list[Piece] | None:
     sides, signs = relation(text)
     if len(sides) == 2:
         return _half_line(sides, signs[0])
-    if len(sides) == 3 and is_name(sides[1]) and set(signs) <= _ORDER and len({sign in ("<", r"\le") for sign in signs}) == 1:
+    if (
+        len(sides) == 3
+        and is_name(sides[1])
+        and set(signs) <= _ORDER
+        and len({sign in ("<", r"\le") for sign in signs}) == 1
+    ):
         (low, _, high), (first, second) = sides, signs
         if first in (">", r"\ge"):
             low, high, first, second = high, low, second, first

@@ -56,7 +56,14 @@ _SAME = {
 }
 _NAME = MappingProxyType({word: name for name, words in _SAME.items() for word in (name, *words.split())})
 _COMPOUND = MappingProxyType(
-    {"mph": "mile / hour", "kmh": "km / hour", "kph": "km / hour", "kmph": "km / hour", "fps": "foot / second", "cc": "cm^3"}
+    {
+        "mph": "mile / hour",
+        "kmh": "km / hour",
+        "kph": "km / hour",
+        "kmph": "km / hour",
+        "fps": "foot / second",
+        "cc": "cm^3",
+    }
 )
 _SCALE = MappingProxyType({"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12})
 _NO_UNIT = frozenset(
@@ -66,7 +73,7 @@ _NO_UNIT = frozenset(
     negative positive opposite inverse reciprocal factorial mod modulo base root power point to through until should would could
     can cannot must may might will do does did doesn don didn only almost nearly exactly it that this these those which what who
     where when why how he she they we you i think guess true right correct yes undefined infinite infinity other others another
-    else instead since because as at most dozen with without from""".split()
+    else instead since because as at most dozen with without from""".split()  # noqa: SIM905 - a list would take 130 lines
 )
 _FILLERS = frozenset({"of", "the", "unit", "units", "total", "in", "all", "altogether", "each"})
 _WORD = re.compile(r"(?:[^\W\d_]|[%$€£¥₹¢°])+(?:\^\{?-?\d\}?)?|/")
@@ -117,7 +124,9 @@ def _usual(words: list[str]) -> Unit:
         elif name in _COMPOUND:
             usual += _COMPOUND[name].split()
         elif name not in _FILLERS:
-            usual.append(_NAME.get(name, _NAME.get(_singular(name), _singular(name))) + (caret + exponent.strip("{}") or power))
+            usual.append(
+                _NAME.get(name, _NAME.get(_singular(name), _singular(name))) + (caret + exponent.strip("{}") or power)
+            )
             power = ""
         else:
             power = ""
@@ -148,8 +157,8 @@ def same_unit(reference: Unit, answer: Unit) -> bool:
     the form that the reference sets.
 
     Example:
-        >>> same_unit(("cm",), ()), same_unit(("cm",), ("km",)), same_unit(("dog",), ("brown", "dog")), same_unit(("cm",), ("cm^2",))
-        (True, False, True, False)
+        >>> same_unit(("cm",), ()), same_unit(("cm",), ("km",)), same_unit(("dog",), ("brown", "dog"))
+        (True, False, True)
     """
     if not reference or not answer or sorted(reference) == sorted(answer):
         return True

@@ -3,7 +3,7 @@
     python tests/grading/run.py --data ../shared/data --count 6000 --out tests/grading/result.json
 
 References come from MATH (`math_train.json`), AMC 2023 (`amc23.jsonl`), GSM8K (`gsm8k_train.jsonl`), where the folder of data has
-them, and from `own_references.py`. `mutations.py` rewrites them.
+them, and from `own_references.py`. `right.py` and `wrong.py` rewrite them.
 """
 
 import argparse
@@ -14,10 +14,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mutations import RIGHT, WRONG, cases, completion
-from own_references import references as own_references
+from grading.cases import cases, completion
+from grading.own_references import references as own_references
+from grading.right import RIGHT
+from grading.wrong import WRONG
 
 from rljax.rewards.failure import Failed
 from rljax.rewards.math import math
@@ -32,7 +34,10 @@ def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
     if (file := folder / "amc23.jsonl").is_file():
         found["amc23"] = [f"{json.loads(line)['answer']:g}" for line in file.read_text(encoding="utf-8").splitlines()]
     if (file := folder / "gsm8k_train.jsonl").is_file():
-        answers = [json.loads(line)["answer"].rpartition("####")[2].strip().replace(",", "") for line in file.open(encoding="utf-8")]
+        answers = [
+            json.loads(line)["answer"].rpartition("####")[2].strip().replace(",", "")
+            for line in file.open(encoding="utf-8")
+        ]
         found["gsm8k_train"] = draw.sample(answers, 1000)
     return found
 
@@ -40,7 +45,9 @@ def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
 def judge(drawn: list[tuple[str, str, str]], seed: int) -> list[float | Failed | None]:
     """Score every answer against its reference."""
     draw = random.Random(seed)
-    return math(["?"] * len(drawn), [completion(answer, draw) for _, _, answer in drawn], [reference for _, reference, _ in drawn])
+    return math(
+        ["?"] * len(drawn), [completion(answer, draw) for _, _, answer in drawn], [reference for _, reference, _ in drawn]
+    )
 
 
 def measure(references: list[str], count: int, seed: int) -> dict:
@@ -50,17 +57,20 @@ def measure(references: list[str], count: int, seed: int) -> dict:
         drawn = cases(references, rewritings, count, seed)
         started = time.monotonic()
         rewards = judge(drawn, seed)
-        bad = [case for case, reward in zip(drawn, rewards, strict=True) if reward != good]
         failed = sum(isinstance(reward, Failed) for reward in rewards)
-        misjudged = [case for case, reward in zip(drawn, rewards, strict=True) if reward != good and not isinstance(reward, Failed)]
+        misjudged = [reward for reward in rewards if reward != good and not isinstance(reward, Failed)]
         result[name] = {
             "answers": len(drawn),
             "misjudged": len(misjudged),
             "failed": failed,
-            "share": round(len(bad if good else misjudged) / max(1, len(drawn)), 5),
+            "share": round((len(misjudged) + (failed if good else 0)) / max(1, len(drawn)), 5),
             "seconds": round(time.monotonic() - started, 1),
             "answers_by_kind": dict(Counter(case[0] for case in drawn)),
-            "cases": [{"kind": kind, "reference": reference, "answer": answer} for kind, reference, answer in bad],
+            "cases": [
+                {"kind": kind, "reference": reference, "answer": answer, "reward": str(reward)}
+                for (kind, reference, answer), reward in zip(drawn, rewards, strict=True)
+                if reward != good
+            ],
         }
     return result
 

@@ -132,8 +132,10 @@ FORMS = [
     (r"\left(\frac{1}{2},3\right)", "(0.5, 3)"),
 ]
 KEYS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
-OF_KEYS = ["x+y=3", "x=5", "(x+1)^2=x^2+2x+1", r"\begin{pmatrix}1\\2\end{pmatrix}", "x^2+1=0", "x>2", "(1,2)", r"\{1,2\}", "7", r"\sqrt{2}",
-           "y=2x+1", r"\text{east}", r"5\text{ cm}", "a \\equiv b"]  # fmt: skip
+OF_KEYS = [
+    *("x+y=3", "x=5", "(x+1)^2=x^2+2x+1", "x^2+1=0", "x>2", "(1,2)", r"\{1,2\}", "7", r"\sqrt{2}", "y=2x+1"),
+    *(r"\begin{pmatrix}1\\2\end{pmatrix}", r"\text{east}", r"5\text{ cm}", r"a \equiv b"),
+]
 WRONG = [
     ("[1,2]", "(1,2)"),
     ("[1,2)", "(1,2]"),
@@ -220,7 +222,7 @@ WRONG = [
     (r"\text{odd}", "even"),
     ("5!", "5"),
     ("3+4i", "3-4i"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS])

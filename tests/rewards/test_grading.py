@@ -4,8 +4,10 @@ import json
 import random
 
 import pytest
-from grading.mutations import RIGHT, WRONG, cases, completion
+from grading.cases import cases, completion
 from grading.own_references import references
+from grading.right import RIGHT
+from grading.wrong import WRONG
 
 from rljax.rewards.math import math
 

@@ -38,9 +38,9 @@ READERS = {
     "vote_letter": ballot.vote_letter,
 }
 TOKENS = [
-    *(" ", "\n", "\t", "#", "####", "$", r"\$", ".", ",", "1", "1,", "1,111", "-", "+", "=", "(", ")", "[", "{", "}", "\\", "`", "```", "*"),
-    *(r"\boxed{", r"\boxed", r"\text{", r"\frac", "^", "_", "<answer>", "</answer>", "<think>", "answer", "answer is", "therefore", "is ", "%"),
-    *("```python\n", "def f", "A", "(A)", "yes", "1+1=2;", "½", "１", "°", r"\{", r"\,", r"\!", "and ", "~", "'", '"', "/", "e3", "√", "²"),
+    *r"""# #### $ \$ . , 1 1, 1,111 - + = ( ) [ { } \ ` ``` * \boxed{ \boxed \text{ \frac ^ _ <answer> </answer> <think> answer
+    therefore % A (A) yes 1+1=2; ½ １ ° \{ \, \! ~ ' " / e3 √ ²""".split(),  # noqa: SIM905
+    *(" ", "\n", "\t", "answer is", "is ", "and ", "def f", "```python\n"),
 ]
 SHORT = 8_000
 

@@ -79,7 +79,9 @@ def test_repeating_decimals(period, digits):
     assert read_number(rf"2.5\overline{{{text}}}") == Fraction(5, 2) + Fraction(int(text), 10 * (10**digits - 1))
 
 
-@pytest.mark.parametrize("text", ["", "x", "1/0", r"\frac{1}{0}", "1 2", "1e9999", "--1", "1..2", "٤٢", "9" * 401, ".", "1 -1/2"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1/0", r"\frac{1}{0}", "1 2", "1e9999", "--1", "1..2", "٤٢", "9" * 401, ".", "1 -1/2"]
+)
 def test_what_is_no_number(text):
     assert read_number(text) is None
 
