@@ -10,6 +10,7 @@ import functools
 import logging
 import re
 from fractions import Fraction
+from typing import Any
 
 import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy
@@ -19,6 +20,7 @@ from sympy.core.function import AppliedUndef
 from rljax.rewards.quantity import is_decimal, rounds_to
 
 # In every process it warns that its own time limit is off.
+# SymPy is not typed: its objects are Any here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _READING = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
@@ -42,7 +44,7 @@ _POINTS = (
 
 
 @functools.lru_cache(maxsize=1024)
-def parsed(text: str) -> object | None:
+def parsed(text: str) -> Any:
     r"""Parse an expression.
 
     Args:
@@ -66,7 +68,7 @@ def parsed(text: str) -> object | None:
     return _exact(result) if isinstance(result, sympy.Expr) else result
 
 
-def _exact(expression: sympy.Expr) -> sympy.Expr:
+def _exact(expression: Any) -> Any:
     """Make decimals exact, `i` the imaginary unit, and every unknown function a variable."""
     replaced = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
     replaced |= {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
@@ -104,7 +106,7 @@ def _is_relation(expression: object) -> bool:
     return isinstance(expression, sympy.logic.boolalg.Boolean)
 
 
-def _same_number(reference: str, left: sympy.Expr, answer: str, right: sympy.Expr) -> bool:
+def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
     exact = (left.doit(), right.doit())
     if all(number.is_Rational for number in exact):
         return exact[0] == exact[1]
@@ -119,7 +121,7 @@ def _same_number(reference: str, left: sympy.Expr, answer: str, right: sympy.Exp
     return False
 
 
-def _values(expressions: tuple[sympy.Expr, ...]) -> list[tuple[sympy.Expr, ...]]:
+def _values(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Evaluate expressions at the points at which all have a value; of the points with negative ones, where all values are real."""
     names = sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
     found = []
@@ -132,7 +134,7 @@ def _values(expressions: tuple[sympy.Expr, ...]) -> list[tuple[sympy.Expr, ...]]
     return found
 
 
-def _value(expression: sympy.Expr, point: dict[str, sympy.Rational]) -> sympy.Expr | None:
+def _value(expression: Any, point: dict[str, Any]) -> Any:
     """Evaluate an expression to 50 digits; None where it has no finite value."""
     try:
         value = (
@@ -144,7 +146,7 @@ def _value(expression: sympy.Expr, point: dict[str, sympy.Rational]) -> sympy.Ex
     return value if all(part.is_Float or part.is_Rational for part in parts) else None
 
 
-def _close(left: sympy.Expr, right: sympy.Expr) -> bool:
+def _close(left: Any, right: Any) -> bool:
     size = max(abs(left), abs(right))
     return bool(size < sympy.Float("1e-45", 15) or abs(left - right) <= _SAME * size) if size != 0 else True
 
@@ -185,7 +187,7 @@ def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordere
     return _constant_ratio(left, right, positive=False) or (len(names[0]) == 1 and _same_roots(left, right))
 
 
-def _constant_ratio(left: sympy.Expr, right: sympy.Expr, *, positive: bool) -> bool:
+def _constant_ratio(left: Any, right: Any, *, positive: bool) -> bool:
     values = _values((left, right))
     if len(values) < 2 or any(_close(value, sympy.S.Zero) for pair in values for value in pair):
         return False
@@ -193,7 +195,7 @@ def _constant_ratio(left: sympy.Expr, right: sympy.Expr, *, positive: bool) -> b
     return all(_close(ratio, ratios[0]) for ratio in ratios) and not (positive and not ratios[0] > 0)
 
 
-def _same_roots(left: sympy.Expr, right: sympy.Expr) -> bool:
+def _same_roots(left: Any, right: Any) -> bool:
     try:
         polynomials = [sympy.Poly(expression).sqf_part().monic() for expression in (left, right)]
     except sympy.PolynomialError:

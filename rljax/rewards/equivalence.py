@@ -30,6 +30,8 @@ _PROSE = re.compile(r"\\text\{|[^\W\d_]{4,}|^[^\W\d_]{2,3}$")
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _NO_WORD = re.compile(r"[\d\\^_=<>+*/{}|]|(?<!\w)-")
 _LOG = re.compile(r"\\log(?![a-zA-Z_])")
+_MEMBER = re.compile(r"^[a-zA-Z]\\in ?(?=\\\{)")
+_FUNCTION = re.compile(r"[a-zA-Z]\([a-z]\)")
 _CONDITION = re.compile(r"[a-zA-Z] ?(?:\\in ?(?:\\mathbb\{R\}|R) ?)?[|:]")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 _WORDS_AT_END = re.compile(r"(.*?) ?\\text\{([^{}]*)\}")
@@ -90,9 +92,9 @@ def _same_element(reference: str, answer: str) -> bool:
 
 def _unwrapped(text: str) -> str:
     """Take off what does not change an answer: brackets around a single value, and a text command around a list."""
-    text = text.removeprefix(r"\approx").strip()
+    text = _MEMBER.sub("", text.removeprefix(r"\approx").strip())
     around = brackets(text)
-    if around is not None and around[0] != r"\{" and len(elements(around[1])) == 1:
+    if around is not None and around[0] + around[2] in ("()", "[]", "{}") and len(elements(around[1])) == 1:
         return _unwrapped(around[1])
     whole = _IN_TEXT.fullmatch(text)
     return plain(whole[1]) if whole and ("," in whole[1] or _NO_WORD.search(whole[1])) else text
@@ -100,7 +102,7 @@ def _unwrapped(text: str) -> str:
 
 def _without_set(text: str) -> str:
     around = brackets(text)
-    if around is None or around[0] != r"\{":
+    if around is None or (around[0], around[2]) != (r"\{", r"\}") or around[1] == r"\emptyset":
         return text
     condition = _CONDITION.match(around[1])
     return around[1][condition.end() :] if condition else around[1] if around[1] else r"\emptyset"
@@ -161,12 +163,7 @@ def _same_relations(reference: str, answer: str) -> bool:
     value, own_value = assignment(reference), assignment(answer)
     if not own_signs:
         return value is not None and _equal(value[1], answer)
-    if (
-        value is not None
-        and own_value is not None
-        and value[0] == own_value[0]
-        and not (_mentions(value) or _mentions(own_value))
-    ):
+    if value is not None and own_value is not None and _same_name(value, own_value):
         return _states(value[1], actual)
     if signs == own_signs == [r"\in"]:
         return expected[0] == actual[0] and _equal(expected[1], actual[1])
@@ -178,6 +175,13 @@ def _same_relations(reference: str, answer: str) -> bool:
     return signs == own_signs and same_relation(left, right, ordered=signs != ["="])
 
 
+def _same_name(reference: tuple[str, str], answer: tuple[str, str]) -> bool:
+    """Decide whether two equations state values of the same name. The graph of a function is `y=2x` as well as `f(x)=2x`."""
+    names = reference[0], answer[0]
+    graph = "y" in names and any(_FUNCTION.fullmatch(name) for name in names)
+    return (names[0] == names[1] or graph) and not (_mentions(reference) or _mentions(answer))
+
+
 def _mentions(stated: tuple[str, str]) -> bool:
     """Decide whether the name of an equation also stands in its value, so that the equation does not state the value."""
     return stated[0] in stated[1]
@@ -185,6 +189,8 @@ def _mentions(stated: tuple[str, str]) -> bool:
 
 def _states(reference: str, sides: list[str]) -> bool:
     """Decide whether a chain of equations states the value of the reference and claims nothing else."""
+    if not sides[-1]:
+        return False
     sides = [side for side in sides if side]
     if len(sides) == 2 and is_name(sides[1]) and not is_name(sides[0]) and sides[1] != reference:
         sides.reverse()
@@ -241,7 +247,6 @@ def _same_ratio(reference: list[str], answer: list[str]) -> bool:
     if len(reference) == len(answer):
         return all(map(_equal, reference, answer))
     if len(reference) == 2 and len(answer) == 1:
-        ratio = [read_number(text) for text in reference]
-        value = read_number(answer[0])
-        return None not in (*ratio, value) and ratio[1] != 0 and ratio[0] / ratio[1] == value
+        first, second, value = map(read_number, (*reference, answer[0]))
+        return first is not None and second is not None and value is not None and first == value * second != 0
     return False

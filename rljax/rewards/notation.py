@@ -50,7 +50,22 @@ _SPACES = (
 )
 _NOTHING = (
     *("!", "(", ")", "[", "]", "left", "right", "middle", "displaystyle", "textstyle", "scriptstyle", "limits", "nolimits"),
-    *("big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl", "Biggr", "mathstrut"),
+    *(
+        "big",
+        "Big",
+        "bigg",
+        "Bigg",
+        "bigl",
+        "bigr",
+        "Bigl",
+        "Bigr",
+        "biggl",
+        "biggr",
+        "Biggl",
+        "Biggr",
+        "mathstrut",
+        "checkmark",
+    ),
     "negthinspace",
 )
 _COMMANDS = MappingProxyType(
@@ -124,6 +139,7 @@ def plain(text: str) -> str:
     """
     if not 0 <= nesting(text) <= _DEEPEST:
         return text
+    text = text.strip().strip("*")  # bold in Markdown
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_RAISED_TO_PLAIN)}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_LOWERED_TO_PLAIN)}}}", text)
