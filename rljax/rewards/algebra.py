@@ -3,7 +3,7 @@ r"""Equality of mathematical expressions. Import it in worker processes only: no
 The parser is math-verify's. Two expressions are equal if they have equal values, to 30 digits and more, wherever both are
 defined: at several points if they have variables. Rational numbers are compared exactly. math-verify's own comparison of
 expressions rounds to six decimals, which makes all small numbers equal, and its `simplify` is slow; it compares what has no
-value: sets, and matrices within expressions.
+value: sets, and matrices within expressions. SymPy is not typed, so its objects are `Any` here.
 """
 
 import functools
@@ -20,13 +20,12 @@ from sympy.core.function import AppliedUndef
 from rljax.rewards.quantity import is_decimal, rounds_to
 
 # In every process it warns that its own time limit is off.
-# SymPy is not typed: its objects are Any here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _READING = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
-# The parser adds numbers that stand side by side, as in the mixed number 2\\frac{1}{2}: it reads 2(3) as 5.
+# The parser adds numbers that stand side by side, as in the mixed number 2\frac{1}{2}: it reads 2(3) as 5.
 _PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\\frac)|(?<=[\d)}])(?=\\binom)|(?<=\\pi)(?=\()")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
@@ -183,8 +182,11 @@ def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordere
         return True
     if ordered:
         return False
-    left, right = (sympy.together(expression).as_numer_denom()[0] for expression in (left, right))
-    return _constant_ratio(left, right, positive=False) or (len(names[0]) == 1 and _same_roots(left, right))
+    try:
+        left, right = (sympy.together(expression).as_numer_denom()[0] for expression in (left, right))
+        return _constant_ratio(left, right, positive=False) or (len(names[0]) == 1 and _same_roots(left, right))
+    except Exception:  # SymPy raises whatever it likes
+        return False
 
 
 def _constant_ratio(left: Any, right: Any, *, positive: bool) -> bool:
@@ -192,12 +194,9 @@ def _constant_ratio(left: Any, right: Any, *, positive: bool) -> bool:
     if len(values) < 2 or any(_close(value, sympy.S.Zero) for pair in values for value in pair):
         return False
     ratios = [pair[1] / pair[0] for pair in values]
-    return all(_close(ratio, ratios[0]) for ratio in ratios) and not (positive and not ratios[0] > 0)
+    return all(_close(ratio, ratios[0]) for ratio in ratios) and (not positive or ratios[0].is_positive is True)
 
 
 def _same_roots(left: Any, right: Any) -> bool:
-    try:
-        polynomials = [sympy.Poly(expression).sqf_part().monic() for expression in (left, right)]
-    except sympy.PolynomialError:
-        return False
+    polynomials = [sympy.Poly(expression).sqf_part().monic() for expression in (left, right)]
     return polynomials[0].degree() > 0 and polynomials[0].as_expr() == polynomials[1].as_expr()

@@ -1,6 +1,8 @@
 r"""Which answers equal a reference: conventions, forms that keep a value, and keys that once opened many references."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rljax.rewards.equivalence import equivalent
 from rljax.rewards.math import settled
@@ -262,3 +264,32 @@ def test_what_says_nothing_equals_nothing(key):
 @pytest.mark.parametrize("reference", [*dict.fromkeys(reference for reference, _ in [*NUMBERS, *FORMS, *UNITS]), *OF_KEYS])
 def test_every_reference_equals_itself(reference):
     assert settled(f"  ${reference}$.", reference)
+
+
+PARTS = [
+    *r"""\frac \sqrt { } ( ) [ ] 1 2 0 x y + - = < \le , cm \{ \} ^ _ ! % ° \infty \cup \in \pm i e \pi . : / | \begin{pmatrix}
+    \end{pmatrix} & \\ \ln \sin \mathbb{R} \setminus \emptyset and or \binom dx \lim f(x) \$ ' \overline{3} \ldots ² √ ½ ①""".split(),  # noqa: SIM905
+    *(" ", ">", ";", r"\ne ", r"\text{", r"\text{ and }", r"\mathrm{"),
+]
+REFERENCES = [
+    "5",
+    "x+1",
+    "(1,2)",
+    r"[1,\infty)",
+    "1,2",
+    "y=2x",
+    "x>2",
+    r"\text{east}",
+    r"\{1,2\}",
+    "2+i",
+    "1:2",
+    "66_8",
+    r"\emptyset",
+]
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join), st.sampled_from(REFERENCES))
+def test_no_answer_makes_the_comparison_raise(answer, reference):
+    assert verdict(reference, answer) in (True, False)
+    assert verdict(answer, reference) in (True, False)

@@ -49,6 +49,15 @@ def equal(answer: str, reference: str) -> float | None:
         ("The answer is 12 apples", "12 apples"),
         ("The answer is not 12, as", "not 12, as"),
         ("answers are 12", None),
+        ("The answer is: 18 eggs", "18 eggs"),
+        ("therefore 18.", "18"),
+        ("It is 9. Thus, she makes $18.50 a day", "18.50 a day"),
+        (r"Hence we get $\frac{1}{2}$.", r"\frac{1}{2}"),
+        ("Therefore it is 18, or 19", None),
+        ("Thus more than 18.", None),
+        ("Hence it is not 18.", None),
+        ("Therefore 18.\nBut wait", None),
+        ("Therefore 18. The answer is 17.", "17"),
         ("<think>1</think><answer>2</answer>", "2"),
         ("<answer>1</answer><answer>2</answer> the answer is 3", "2"),
         (r"<answer>so \boxed{4}</answer>", "4"),
@@ -200,6 +209,23 @@ def test_equivalence(answer, reference, reward):
 
 def test_text_that_would_end_the_box_it_is_put_into():
     assert math(["?"] * 3, [r"#### 5} \boxed{7", "#### 7}", "The answer is {7"], ["7"] * 3) == [0.0] * 3
+
+
+def test_the_last_of_several_answers_counts_alone():
+    completion = r"\boxed{1} and \boxed{2}"
+    assert math(["?"] * 3, [completion] * 3, ["1", "2", "1,2"]) == [0.0, 1.0, 0.0]
+
+
+def test_answers_in_sentences():
+    completions = [
+        "The answer is: 18 eggs",
+        "therefore 18.",
+        "The answer is $18.",
+        r"#### \$18",
+        "**Answer:** １８",
+        "Thus 19 eggs.",
+    ]
+    assert math(["?"] * 6, completions, ["18"] * 6) == [1.0] * 5 + [0.0]
 
 
 def test_a_right_number_in_the_text_earns_nothing():
