@@ -31,6 +31,7 @@ _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
 _DIGITS = 50
 _SAME = sympy.Float("1e-30", 15)
+_ZERO = 1e-110  # irrational values below this are taken for 0, which SymPy often cannot prove
 # Values of variables, by position in the alphabet of the expression: first two points with positive values only, because roots and
 # logarithms may have none elsewhere.
 _POINTS = (
@@ -134,11 +135,10 @@ def _values(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def _value(expression: Any, point: dict[str, Any]) -> Any:
-    """Evaluate an expression to 50 digits; None where it has no finite value."""
+    """Evaluate an expression: exactly if it is rational, else to 50 digits; None where it has no finite value."""
     try:
-        value = (
-            expression.xreplace({symbol: point[symbol.name] for symbol in expression.free_symbols}).doit().evalf(_DIGITS)
-        )
+        exact = expression.xreplace({symbol: point[symbol.name] for symbol in expression.free_symbols}).doit()
+        value = exact if exact.is_Rational else exact.evalf(_DIGITS, chop=_ZERO)
         parts = value.as_real_imag()
     except Exception:  # SymPy raises whatever it likes
         return None
@@ -146,8 +146,9 @@ def _value(expression: Any, point: dict[str, Any]) -> Any:
 
 
 def _close(left: Any, right: Any) -> bool:
-    size = max(abs(left), abs(right))
-    return bool(size < sympy.Float("1e-45", 15) or abs(left - right) <= _SAME * size) if size != 0 else True
+    if left.is_Rational and right.is_Rational:
+        return left == right
+    return bool(abs(left - right) <= _SAME * max(abs(left), abs(right)))
 
 
 def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordered: bool) -> bool:

@@ -105,11 +105,9 @@ def scaled(text: str, draw: random.Random) -> str | None:
 
 
 def one_more(text: str, draw: random.Random) -> str | None:
-    return (
-        draw.choice(("({})+1", "({})-1", "({})+x", "z({})", "({})i", "({})+0.001")).format(text)
-        if is_scalar(text)
-        else None
-    )
+    if not is_scalar(text) or number(text) == 0:
+        return None
+    return draw.choice(("({})+1", "({})-1", "({})+x", "z({})", "({})i", "({})+0.001")).format(text)
 
 
 def denied(text: str, draw: random.Random) -> str | None:

@@ -132,6 +132,9 @@ FORMS = [
     (r"12x - 4y + 3z - 169 = 0", "24x-8y+6z=338"),
     ("ab", "ba"),
     ("13", "**13**"),
+    ("0", r"\sin^2 1+\cos^2 1-1"),
+    (r"\sqrt{2}+1", r"\frac{1}{\sqrt{2}-1}"),
+    ("0", r"\sqrt{3+2\sqrt{2}}-1-\sqrt{2}"),
     ("-2,1", r"x \in \{-2,1\}"),
     ("y=2x+3", "f(x)=2x+3"),
     (r"\ln(x^2+1)+C", "C+\\ln(1+x^2)"),
@@ -232,6 +235,8 @@ WRONG = [
     ("5!", "5"),
     ("3+4i", "3-4i"),
     ("5", "5="),
+    ("2^{2008}-2", "2^{2008}-2+x"),
+    (r"\frac{\sqrt{2}}{10^{60}}", r"\frac{\sqrt{3}}{10^{60}}"),
     ("5", "=="),
     (r"\emptyset", r"\{\emptyset\}"),
     (r"\emptyset", r"\{]"),
@@ -268,8 +273,8 @@ def test_every_reference_equals_itself(reference):
 
 PARTS = [
     *r"""\frac \sqrt { } ( ) [ ] 1 2 0 x y + - = < \le , cm \{ \} ^ _ ! % ° \infty \cup \in \pm i e \pi . : / | \begin{pmatrix}
-    \end{pmatrix} & \\ \ln \sin \mathbb{R} \setminus \emptyset and or \binom dx \lim f(x) \$ ' \overline{3} \ldots ² √ ½ ①""".split(),  # noqa: SIM905
-    *(" ", ">", ";", r"\ne ", r"\text{", r"\text{ and }", r"\mathrm{"),
+    \end{pmatrix} & \\ \ln \sin \mathbb{R} \setminus \emptyset and or \binom dx \lim f(x) \$ ' ² √ ½ ①""".split(),  # noqa: SIM905
+    *(" ", ">", ";", r"\ne ", r"\overline{3}", r"\ldots", r"\text{", r"\text{ and }", r"\mathrm{"),
 ]
 REFERENCES = [
     "5",
