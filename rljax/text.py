@@ -1,7 +1,7 @@
 r"""Floor 0: pure functions of strings that several floors need: `\boxed` answers, one-line errors, text for a terminal."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -17,8 +17,8 @@ class Box(NamedTuple):
 def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
     r"""Find every `\boxed{...}` whose braces balance.
 
-    The text is read only once, so a text full of unclosed boxes takes no longer than any other. An escaped brace, `\{`, does
-    not count as a brace.
+    The text is read only once, so a text full of unclosed boxes takes no longer than any other. The content of every box is copied,
+    which is much for boxes nested a thousand deep; `last_box` copies one. An escaped brace, `\{`, does not count as a brace.
 
     Args:
         text: LaTeX, or text with LaTeX in it.
@@ -31,9 +31,30 @@ def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
         >>> boxes(r"\boxed{1}, or \boxed{\frac{1}{2}}, or \boxed{3")
         [Box(start=0, content='1'), Box(start=14, content='\\frac{1}{2}')]
     """
+    return [Box(start, text[content]) for start, content in _box_spans(text, commands)]
+
+
+def last_box(text: str) -> Box | None:
+    r"""Find the last `\boxed{...}` whose braces balance: the one that starts last.
+
+    Args:
+        text: LaTeX, or text with LaTeX in it.
+
+    Returns:
+        The box; None if there is none. Only its own content is copied, however deep boxes are nested.
+
+    Example:
+        >>> last_box(r"\boxed{1}, or \boxed{\boxed{2}}, or \boxed{3")
+        Box(start=21, content='2')
+    """
+    start, content = max(_box_spans(text, ("boxed",)), key=lambda span: span[0], default=(-1, slice(0)))
+    return Box(start, text[content]) if start >= 0 else None
+
+
+def _box_spans(text: str, commands: Sequence[str]) -> Iterator[tuple[int, slice]]:
+    """Find the start and the content of every box in the order in which they close."""
     tokens = re.compile(rf"(?P<box>\\(?:{'|'.join(commands)})\s*\{{)|\\.|(?P<open>\{{)|(?P<close>\}})", re.DOTALL)
     unclosed: list[tuple[int, int] | None] = []  # the span of a box's opening; None for any other brace
-    found: list[Box] = []
     for token in tokens.finditer(text):
         if token["box"]:
             unclosed.append(token.span())
@@ -42,8 +63,7 @@ def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
         elif token["close"] and unclosed:
             opening = unclosed.pop()
             if opening is not None:
-                found.append(Box(opening[0], text[opening[1] : token.start()]))
-    return found
+                yield opening[0], slice(opening[1], token.start())
 
 
 def one_line(error: BaseException) -> str:

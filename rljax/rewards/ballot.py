@@ -1,7 +1,8 @@
 r"""Majority voting: the answer that each response votes for.
 
-The reference is not used: two answers are the same if they are written the same up to spacing, sizes of brackets and trailing
-zeros. `\frac{1}{2}` and `0.5` are two answers here, even for a reward that accepts both.
+The reference is not used: two answers are the same if they are written the same up to what `rljax.rewards.notation.plain`
+rewrites (spacing, sizes of brackets, Unicode) and trailing zeros. `\frac{1}{2}` and `0.5` are two answers here, even for a reward
+that accepts both.
 """
 
 import re
@@ -20,7 +21,7 @@ def same_form(answer: str) -> str:
     r"""Write an answer in a canonical form, so that equal answers are equal texts.
 
     Args:
-        answer: in its normalised form (see `rljax.rewards.extract.normalized`).
+        answer: an answer.
 
     Returns:
         The answer without redundant spacing; a decimal number without redundant zeros and plus sign.

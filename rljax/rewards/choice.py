@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.extract import normalized, stated_answer
+from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
@@ -115,5 +115,5 @@ def _judge(
 
 
 def _bare(text: str) -> str:
-    inside = _IN_TEXT.sub(r"\1", normalized(text)).strip(' *"`')
+    inside = _IN_TEXT.sub(r"\1", normalized(text[-LONGEST_READ:])).strip(' *"`')
     return inside.removesuffix(".").rstrip(' *"`')

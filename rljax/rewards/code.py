@@ -5,10 +5,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.code_blocks import extracted_code
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^\n`]*$", re.MULTILINE)
-_PYTHON = frozenset({"python", "python3", "py"})
 _log = logging.getLogger(__name__)
 
 
@@ -27,8 +26,8 @@ def code(
 ) -> list[float | None]:
     """Give 1 for a program that passes all its tests, else 0.
 
-    The program is what `extracted_code` finds. It runs in the sandbox of `rljax.rewards.sandbox`. Whatever it tries there, it
-    passes only by returning the values that the tests expect. A program that does not finish fails.
+    The program is what `rljax.rewards.code_blocks.extracted_code` finds. It runs in the sandbox of `rljax.rewards.sandbox`.
+    Whatever it tries there, it passes only by returning the values that the tests expect. A program that does not finish fails.
 
     Args:
         prompts: the tasks, as text or chats; those of HumanEval are the beginning of the program.
@@ -99,36 +98,6 @@ def code_fraction(
     del columns
     verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers, progress)
     return [None if verdict is None else sum(verdict.shares) / len(verdict.shares) for verdict in verdicts]
-
-
-def extracted_code(completion: str) -> str:
-    """Find the program in a response.
-
-    Args:
-        completion: a response.
-
-    Returns:
-        The content of the last fenced block that is marked as Python, up to the end of the response if the fence is not closed;
-        the whole response if there is no such block.
-
-    Example:
-        >>> extracted_code(chr(10).join(["First:", "```python", "x = 1", "```", "better:", "```python", "x = 2", "```", "Done."]))
-        'x = 2'
-        >>> extracted_code("x = 3")
-        'x = 3'
-    """
-    found: str | None = None
-    block: tuple[int, bool] | None = None  # where the open block begins, and whether it is marked as Python
-    for fence in _FENCE.finditer(completion):
-        marked = fence[1].lower() in _PYTHON
-        if block is None or marked:
-            block = (fence.end() + 1, marked)
-        elif not fence[1]:
-            found = completion[block[0] : fence.start() - 1] if block[1] else found
-            block = None
-    if block is not None and block[1]:
-        found = completion[block[0] :]
-    return completion if found is None else found
 
 
 def _verdicts(

@@ -1,37 +1,52 @@
-"""Mathematical equivalence of two answers. Import it in worker processes only: nothing here has a time limit.
+r"""Mathematical equivalence of two answers. Import it in worker processes only: nothing here has a time limit.
 
-Comparisons run in processes of their own (see `rljax.rewards.pool`), because an answer such as `10^{10^{10}}` keeps computer
-algebra busy until it is killed.
+Comparisons run in processes of their own (see `rljax.rewards.pool`), because computer algebra may take forever.
+
+The form of an answer counts before its value does, and here conventions decide:
+
+- **Lists** without brackets and sets are compared as values in any order, each as often as in the reference: the data that
+  people train on list roots in no fixed order. A list whose values have names, `x=1, y=2`, also fits without the names, in order.
+- **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval, which the
+  reference alone does not tell; it is neither `[1,2]` nor `1,2` nor `\{1,2\}`. An interval is the same as its inequality.
+- **Equations**: the reference `5` accepts `x=5`, and the reference `x=5` accepts `5`. Of a chain such as `3+4=7`, all sides that
+  are numbers must be right. Two equations are the same if they differ by a constant factor or have the same solutions.
+- **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: a base that only the reference states may be missing.
+- **Words** are compared without regard to case and punctuation.
 """
 
-import functools
-import logging
 import re
+from collections.abc import Callable
 
-from math_verify import LatexExtractionConfig, parse, verify
+from rljax.rewards.algebra import same_expression, same_relation
+from rljax.rewards.effort import judgeable
+from rljax.rewards.notation import plain
+from rljax.rewards.quantity import read_number, same_quantity, split_base, split_unit
+from rljax.rewards.shape import Piece, assignment, brackets, elements, is_name, matrix, pieces, relation
+from rljax.rewards.units import same_unit
 
-# In every process it warns that its own time limit is off.
-logging.getLogger("math_verify").setLevel(logging.ERROR)
-
-_READING = (LatexExtractionConfig(boxed_match_priority=0),)
-_RELATION = re.compile(r"[=<>]|\\(?:[lg]eq?|neq?|in)(?![a-zA-Z])")
-_EQUATION = re.compile(r"(?<![<>!:])=(?!=)")
-_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_COMMAND = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+")
 _LETTER = re.compile(r"[a-zA-Z]")
-# math-verify takes words after a number for its unit, but `7\text{ or 8}` is not 7.
-_HEDGE = re.compile(r"\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}]*(?:[0-9]|\b(?:or|and|not)\s+\w)[^{}]*\}")
-_BASE = re.compile(r"_\{?([0-9]+)\}?\s*$")
+_PROSE = re.compile(r"\\text\{|[^\W\d_]{4,}|^[^\W\d_]{2,3}$")
+_IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_NO_WORD = re.compile(r"[\d\\^_=<>+*/{}|]|(?<!\w)-")
+_LOG = re.compile(r"\\log(?![a-zA-Z_])")
+_MEMBER = re.compile(r"^[a-zA-Z]\\in ?(?=\\\{)")
+_FUNCTION = re.compile(r"[a-zA-Z]\([a-z]\)")
+_CONDITION = re.compile(r"[a-zA-Z] ?(?:\\in ?(?:\\mathbb\{R\}|R) ?)?[|:]")
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+_WORDS_AT_END = re.compile(r"(.*?) ?\\text\{([^{}]*)\}")
+_SHORTEST_WORD = 4
+_NUMERIC = re.compile(r"\\(?:frac|sqrt|cdot|pi|binom|div)(?![a-zA-Z])")
+_MOST_ELEMENTS = 50
 
 
 def equivalent(reference: str, answer: str) -> bool:
     r"""Decide whether an answer is mathematically equal to the reference.
 
-    Text that cannot be parsed as mathematics equals nothing. Three rules go beyond math-verify: numbers in two different bases
-    differ; every side of an equation that is a number must equal the reference; words after a number must contain neither
-    another number nor an alternative.
+    Text that cannot be read as mathematics equals only the same text.
 
     Args:
-        reference: the correct answer, without dollar signs or a box.
+        reference: the correct answer, without a box.
         answer: the answer to judge, likewise.
 
     Returns:
@@ -41,29 +56,197 @@ def equivalent(reference: str, answer: str) -> bool:
         >>> equivalent(r"\frac{1}{2}", "0.5"), equivalent("2", "12"), equivalent("1110_4", "1110_5")
         (True, False, False)
     """
-    if not (_well_formed(reference) and _well_formed(answer)):
+    if not (judgeable(reference) and judgeable(answer)):
         return False
-    if _HEDGE.search(answer) and not _HEDGE.search(reference):
+    expected, actual = plain(reference), plain(answer)
+    if r"\ln" in expected and not _LOG.search(expected):
+        actual = _LOG.sub(r"\\ln", actual)  # the reference shows that its logarithms are natural ones
+    return _equal(expected, actual)
+
+
+def _equal(reference: str, answer: str) -> bool:
+    reference, answer = _unwrapped(reference), _unwrapped(answer)
+    if reference == answer or not (reference and answer):
+        return bool(reference and answer)
+    expected, actual = elements(_without_set(reference)), elements(_without_set(answer))
+    if _is_region(reference) or _is_region(answer):
+        regions = pieces(_without_set(reference)), pieces(_without_set(answer))
+        if regions[0] is not None and regions[1] is not None:
+            return _same_pieces(regions[0], regions[1])
+    if len(expected) == len(actual) == 1:
+        return _same_element(expected[0], actual[0])
+    return _same_lists(expected, actual)
+
+
+def _same_element(reference: str, answer: str) -> bool:
+    if relation(reference)[1] or relation(answer)[1]:
+        return _same_relations(reference, answer)
+    around = brackets(reference), brackets(answer)
+    if any(found is not None and found[0] in ("(", "[") for found in around):
+        return _same_brackets(*around)
+    rows = matrix(reference), matrix(answer)
+    if rows[0] is not None and rows[1] is not None:
+        return _same_rows(rows[0], rows[1])
+    return _same_values(reference, answer)
+
+
+def _unwrapped(text: str) -> str:
+    """Take off what does not change an answer: brackets around a single value, and a text command around a list."""
+    text = _MEMBER.sub("", text.removeprefix(r"\approx").strip())
+    around = brackets(text)
+    if around is not None and around[0] + around[2] in ("()", "[]", "{}") and len(elements(around[1])) == 1:
+        return _unwrapped(around[1])
+    whole = _IN_TEXT.fullmatch(text)
+    return plain(whole[1]) if whole and ("," in whole[1] or _NO_WORD.search(whole[1])) else text
+
+
+def _without_set(text: str) -> str:
+    around = brackets(text)
+    if around is None or (around[0], around[2]) != (r"\{", r"\}") or around[1] == r"\emptyset":
+        return text
+    condition = _CONDITION.match(around[1])
+    return around[1][condition.end() :] if condition else around[1] if around[1] else r"\emptyset"
+
+
+def _is_region(text: str) -> bool:
+    r"""Decide whether a text can only be a set of numbers that is described by intervals. `(1,2)` may be a point."""
+    _, signs = relation(_without_set(text))
+    around = brackets(text)
+    mixed = around is not None and (around[0] == "[") != (around[2] == "]")
+    return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
+
+
+def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
+    def same(left: Piece, right: Piece) -> bool:
+        closed = left.low_closed == right.low_closed and left.high_closed == right.high_closed
+        return closed and _equal(left.low, right.low) and _equal(left.high, right.high)
+
+    return _matched(reference, answer, same)
+
+
+def _matched(reference: list, answer: list, same: Callable) -> bool:
+    """Decide whether two lists hold the same values, each as often. Equality is transitive, so any partner will do."""
+    if len(reference) != len(answer) or len(reference) > _MOST_ELEMENTS:
         return False
-    reference_base, answer_base = _BASE.search(reference), _BASE.search(answer)
-    if reference_base and answer_base and reference_base[1] != answer_base[1]:
-        return False
-    sides = [answer] if _RELATION.search(reference) or not _EQUATION.search(answer) else answer.split("=")
-    # math-verify reads the last side of an equation. Without this check, `5=6=7` would pass for any of three references.
-    claimed = [side for side in sides[:-1] if not _LETTER.search(_COMMAND.sub("", side))]
-    return all(verify(_parsed(reference), _parsed(text), timeout_seconds=None) for text in [answer, *claimed])
-
-
-@functools.lru_cache(maxsize=1024)  # a group's responses share their reference
-def _parsed(text: str) -> list:
-    return parse(rf"\boxed{{{text}}}", extraction_config=_READING, parsing_timeout=None)  # pyright: ignore[reportArgumentType] - None is allowed
-
-
-def _well_formed(text: str) -> bool:
-    """Refuse unbalanced braces and a second box: either could close the box that the text is wrapped in."""
-    depth = 0
-    for brace in re.findall(r"\\.|[{}]", text):
-        depth += {"{": 1, "}": -1}.get(brace, 0)
-        if depth < 0:
+    left = list(answer)
+    for expected in reference:
+        partner = next((position for position, actual in enumerate(left) if same(expected, actual)), None)
+        if partner is None:
             return False
-    return depth == 0 and r"\boxed" not in text
+        del left[partner]
+    return True
+
+
+def _same_lists(reference: list[str], answer: list[str]) -> bool:
+    names = {stated[0] for stated in map(assignment, reference) if stated is not None}
+    if len(names) > 1 and not any(relation(text)[1] for text in answer):
+        return len(reference) == len(answer) and all(map(_equal, reference, answer))
+    return _matched(reference, answer, _equal)
+
+
+def _same_brackets(reference: tuple[str, str, str] | None, answer: tuple[str, str, str] | None) -> bool:
+    if reference is None or answer is None or (reference[0], reference[2]) != (answer[0], answer[2]):
+        return False
+    return _same_rows([elements(reference[1])], [elements(answer[1])])
+
+
+def _same_rows(reference: list[list[str]], answer: list[list[str]]) -> bool:
+    if [len(row) for row in reference] != [len(row) for row in answer]:
+        return False
+    return all(_equal(*pair) for rows in zip(reference, answer, strict=True) for pair in zip(*rows, strict=True))
+
+
+def _same_relations(reference: str, answer: str) -> bool:
+    (expected, signs), (actual, own_signs) = relation(reference), relation(answer)
+    if not signs:
+        return set(own_signs) <= {"=", r"\approx"} and _states(reference, actual)
+    value, own_value = assignment(reference), assignment(answer)
+    if not own_signs:
+        return value is not None and _equal(value[1], answer)
+    if value is not None and own_value is not None and _same_name(value, own_value):
+        return _states(value[1], actual)
+    if signs == own_signs == [r"\in"]:
+        return expected[0] == actual[0] and _equal(expected[1], actual[1])
+    if len(signs) != 1 or len(own_signs) != 1 or not {*signs, *own_signs} <= {"=", *_FLIPPED}:
+        return False
+    if own_signs[0] == _FLIPPED.get(signs[0]):
+        actual, own_signs = actual[::-1], signs
+    left, right = (expected[0], expected[1]), (actual[0], actual[1])
+    return signs == own_signs and same_relation(left, right, ordered=signs != ["="])
+
+
+def _same_name(reference: tuple[str, str], answer: tuple[str, str]) -> bool:
+    """Decide whether two equations state values of the same name. The graph of a function is `y=2x` as well as `f(x)=2x`."""
+    names = reference[0], answer[0]
+    graph = "y" in names and any(_FUNCTION.fullmatch(name) for name in names)
+    return (names[0] == names[1] or graph) and not (_mentions(reference) or _mentions(answer))
+
+
+def _mentions(stated: tuple[str, str]) -> bool:
+    """Decide whether the name of an equation also stands in its value, so that the equation does not state the value."""
+    return stated[0] in stated[1]
+
+
+def _states(reference: str, sides: list[str]) -> bool:
+    """Decide whether a chain of equations states the value of the reference and claims nothing else."""
+    if not sides[-1]:
+        return False
+    sides = [side for side in sides if side]
+    if len(sides) == 2 and is_name(sides[1]) and not is_name(sides[0]) and sides[1] != reference:
+        sides.reverse()
+    *claims, last = sides
+    return _equal(reference, last) and all(_may_equal(claim, reference) for claim in claims)
+
+
+def _may_equal(claim: str, reference: str) -> bool:
+    """Decide whether one side of an equation may have the value of the reference. Of a name, this is not known; `5x` is not `x`."""
+    letters = set(_LETTER.findall(_COMMAND.sub("", claim)))
+    if is_name(claim) or len(letters) > 1 or "\\" in _NUMERIC.sub("", claim):
+        return True
+    return _equal(reference, claim)
+
+
+def _same_values(reference: str, answer: str) -> bool:
+    (digits, base), (own_digits, own_base) = split_base(reference), split_base(answer)
+    if base is not None or own_base is not None:
+        same_base = base == own_base or (base is not None and own_base is None) or (base is None and own_base == "10")
+        return same_base and digits.lstrip("0") == own_digits.lstrip("0")
+    same = same_quantity(reference, answer)
+    if same is not None:
+        return same
+    expected, actual = split_unit(reference), split_unit(answer)
+    if (expected.core, actual.core) != (reference, answer):
+        same = same_unit(expected.unit, actual.unit) and expected.scale == actual.scale
+        return same and _equal(expected.core, actual.core)
+    if _PROSE.search(reference) or r"\text" in answer:
+        return _same_words(reference, answer)
+    if ":" in reference or ":" in answer:
+        return _same_ratio(reference.split(":"), answer.split(":"))
+    return same_expression(reference, answer)
+
+
+def _same_words(reference: str, answer: str) -> bool:
+    expected, actual = _words(reference), _words(answer)
+    if r"\text" not in reference + answer and len(reference) < _SHORTEST_WORD:
+        return expected == actual or same_expression(reference, answer)  # `ab` may be a word or a product
+    if expected is not None or actual is not None:
+        return expected == actual
+    ends = _WORDS_AT_END.fullmatch(reference), _WORDS_AT_END.fullmatch(answer)
+    if ends[0] is not None and ends[1] is not None and _words(ends[0][2]) == _words(ends[1][2]):
+        return _equal(ends[0][1], ends[1][1])
+    return r"\text" not in reference and r"\text" not in answer and same_expression(reference, answer)
+
+
+def _words(text: str) -> str | None:
+    """Read an answer in words, without case and punctuation; None if there is mathematics in it."""
+    bare = _IN_TEXT.sub(r" \1 ", text)
+    return None if _NO_WORD.search(bare) else " ".join(re.sub(r"[^\w]+", " ", bare).casefold().split())
+
+
+def _same_ratio(reference: list[str], answer: list[str]) -> bool:
+    if len(reference) == len(answer):
+        return all(map(_equal, reference, answer))
+    if len(reference) == 2 and len(answer) == 1:
+        first, second, value = map(read_number, (*reference, answer[0]))
+        return first is not None and second is not None and value is not None and first == value * second != 0
+    return False

@@ -1,13 +1,27 @@
-"""Find the final answer in a text."""
+r"""Find the final answer in a text.
+
+All functions here read what a model wrote, in the process of the trainer. They take time proportional to the length of the text,
+and read at most its last 200,000 characters.
+
+A text with several answers counts by its last one, also where two boxes stand side by side: a response has to commit itself, and
+one that could box every candidate would always be right. Several values belong into one box, with commas.
+"""
 
 import re
 
-from rljax.text import boxes
+from rljax.rewards.notation import plain
+from rljax.rewards.quantity import read_number, split_unit
+from rljax.text import last_box
+
+LONGEST_READ = 200_000
+"""Number of characters that are read, counted from the end of a text."""
 
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
-_LONGEST_READ = 200_000
 _PHRASE = re.compile(r"\banswer\**\s*(?:is|:|=)\s*:?\s*\**", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?:\s|$)")
+_CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]{0,60} )?)", re.IGNORECASE)
+_NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
+_LONGEST_CONCLUSION = 200
 _LAST_LINE_MARK = "####"
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _NUMBER_IN_TEXT = re.compile(r"(?<![\w.,])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?!\w|\.[0-9])")
@@ -52,7 +66,8 @@ def final_answer(text: str) -> str | None:
         >>> final_answer(r"### Step 2: thus $\boxed{\frac{1}{2}}$"), final_answer("21")
         ('\\frac{1}{2}', None)
     """
-    candidates = [*_last_boxed(text), *_last_hashed(text)]
+    end = text[-LONGEST_READ:]
+    candidates = [*_last_boxed(end), *_last_hashed(end)]
     if not candidates:
         return None
     _, answer = max(candidates)
@@ -65,16 +80,40 @@ def _last_hashed(text: str) -> list[tuple[int, str]]:
 
 
 def _last_boxed(text: str) -> list[tuple[int, str]]:
-    found = boxes(text)
-    return [max(found)] if found else []
+    found = last_box(text)
+    return [] if found is None else [found]
 
 
-def stated_answer(text: str) -> str | None:
-    r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or after "the answer is".
+def stated_text(text: str) -> str | None:
+    r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or in words.
 
     The last balanced `\boxed{...}` counts. Without one, the content of the last `<answer>...</answer>` counts. Without either,
     it is whichever comes later: the rest of the line after the last `####`, or the rest of the sentence after the last
-    "answer is" or "answer:". Only the last 200,000 characters are read.
+    "answer is" or "answer:". Without any of these, it is a number with or without a unit that ends the text after "therefore",
+    "thus" or "hence".
+
+    Args:
+        text: a response, or a reference solution. Only its last 200,000 characters are read.
+
+    Returns:
+        The answer as it is written, with its currency; None if there is none or it is blank.
+
+    Example:
+        >>> stated_text(r"The answer is \boxed{\$\frac{1}{2}}."), stated_text("Adding up, the answer is: 18 eggs. Done.")
+        ('\\$\\frac{1}{2}', '18 eggs')
+        >>> stated_text("#### 72"), stated_text("Therefore, she has 72."), stated_text("It is 72.")
+        ('72', '72', None)
+    """
+    end = text[-LONGEST_READ:]
+    candidates = _last_boxed(end) or _last_tagged(end) or [*_last_marked(end), *_last_phrase(end)] or _conclusion(end)
+    if not candidates:
+        return None
+    _, answer = max(candidates)
+    return answer.strip() or None
+
+
+def stated_answer(text: str) -> str | None:
+    r"""Read the answer that a free-form solution states, as `stated_text` does, and normalise it.
 
     Args:
         text: a response, or a reference solution.
@@ -88,12 +127,8 @@ def stated_answer(text: str) -> str | None:
         >>> stated_answer("#### 72"), stated_answer("It is 72.")
         ('72', None)
     """
-    end = text[-_LONGEST_READ:]
-    candidates = _last_boxed(end) or _last_tagged(end) or [*_last_marked(end), *_last_phrase(end)]
-    if not candidates:
-        return None
-    _, answer = max(candidates)
-    return normalized(answer) or None
+    stated = stated_text(text)
+    return None if stated is None else normalized(stated) or None
 
 
 def last_number(text: str) -> str | None:
@@ -109,7 +144,7 @@ def last_number(text: str) -> str | None:
         >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is none")
         ('-7.50', None)
     """
-    found = _NUMBER_IN_TEXT.findall(text[-_LONGEST_READ:])
+    found = _NUMBER_IN_TEXT.findall(text[-LONGEST_READ:])
     return found[-1].replace("$", "").replace(",", "") if found else None
 
 
@@ -127,6 +162,23 @@ def stated_answer_or_last_number(text: str) -> str | None:
         ('5, not 6', '72')
     """
     stated = stated_answer(text)
+    return last_number(text) if stated is None else stated
+
+
+def stated_text_or_last_number(text: str) -> str | None:
+    """Read the stated answer as it is written; if there is none, guess the last number.
+
+    Args:
+        text: a response.
+
+    Returns:
+        The result of `stated_text`, else that of `last_number`.
+
+    Example:
+        >>> stated_text_or_last_number("The answer is $5."), stated_text_or_last_number("It is 72.")
+        ('$5', '72')
+    """
+    stated = stated_text(text)
     return last_number(text) if stated is None else stated
 
 
@@ -150,3 +202,13 @@ def _last_phrase(text: str) -> list[tuple[int, str]]:
     last = found[-1]
     line = text[last.end() :].partition("\n")[0]
     return [(last.start(), _SENTENCE_END.split(line, maxsplit=1)[0].strip("* "))]
+
+
+def _conclusion(text: str) -> list[tuple[int, str]]:
+    """Read a number after "therefore", if it ends the text."""
+    line = text.rstrip().rpartition("\n")[2][-_LONGEST_CONCLUSION:]
+    found = list(_CONCLUSION.finditer(line))
+    if not found or _NO_CONCLUSION.intersection(found[-1][1].lower().split()):
+        return []
+    rest = line[found[-1].end() :].strip("* ").removesuffix(".")
+    return [(0, rest)] if read_number(split_unit(plain(rest)).core) is not None else []

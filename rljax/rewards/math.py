@@ -1,28 +1,29 @@
 r"""Rewards for mathematics: the stated answer must equal the reference as a whole.
 
-Most answers are compared here, as text or as decimal numbers. The rest goes to math-verify in worker processes, because
-computer algebra may never finish: each pair has a time limit of two seconds. A pair that exceeds it is neither right nor wrong
-but `Failed`, and is counted as such. (Replacing a killed worker takes about a second; the others go on.)
+Most answers are compared here, as text or as exact numbers with units. The rest goes to computer algebra in worker processes,
+because that may never finish: each pair has a time limit of two seconds. A pair that exceeds it is neither right nor wrong but
+`Failed`, and is counted as such. What can be seen to take too long, such as `10^{10^{10}}`, is wrong without being tried.
+
+Which forms of an answer are accepted is said in `rljax.rewards.equivalence` (lists, tuples, intervals, equations) and
+`rljax.rewards.quantity` (numbers, units, percents); where it is looked for, in `rljax.rewards.extract`.
 """
 
 import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import same_answer
-from rljax.rewards.extract import normalized, stated_answer, stated_answer_or_last_number
+from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
 from rljax.rewards.failure import Failed
+from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
+from rljax.rewards.quantity import same_quantity
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
-_LONGEST_ALGEBRA = 1_000
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
-_NO_SPACE = re.compile(r"\\[!,]|\\(?:left|right)(?![a-zA-Z])")
-_SPACE = re.compile(r"\\[;: ]|~")
-_REDUNDANT_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")  # not the space in `1 2`, which is not 12
-_IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
-_GSM8K = re.compile(r"####\s*\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)\s*%?\s*\.?\s*")
+_IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)")
 _AIME = re.compile(r"[0-9]{1,3}")
 
 
@@ -30,53 +31,60 @@ def simplified(answer: str) -> str:
     r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around the whole.
 
     Args:
-        answer: in its normalised form (see `rljax.rewards.extract.normalized`).
+        answer: an answer.
 
     Returns:
-        The answer, to be compared with another simplified one.
+        What `rljax.rewards.notation.plain` writes, without the text command; for more than 1,000 characters only the normalised
+        text (see `rljax.rewards.extract.normalized`).
 
     Example:
         >>> simplified(r"\left( \dfrac{1}{2},\, 3 \right)"), simplified(r"\text{Evelyn}"), simplified(r"48,\!048")
         ('(\\frac{1}{2},3)', 'Evelyn', '48048')
     """
-    spaced = " ".join(_SPACE.sub(" ", _NO_SPACE.sub("", answer)).split())
-    bare = _REDUNDANT_SPACE.sub("", spaced).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace("{,}", ",")
-    whole = _IN_TEXT.fullmatch(bare)
-    return normalized(whole[1] if whole else bare)
+    if len(answer) > LONGEST_ALGEBRA:
+        return normalized(answer)
+    written = plain(answer)
+    whole = _IN_TEXT.fullmatch(written)
+    return plain(whole[1]) if whole else written
 
 
 def settled(answer: str, reference: str) -> bool | None:
-    r"""Compare two answers where that needs no algebra.
+    r"""Compare two answers where that needs no algebra: equal texts, numbers with and without units, and hopeless ones.
 
     Args:
-        answer: the answer to judge, in its normalised form.
-        reference: the correct answer, likewise.
+        answer: the answer to judge.
+        reference: the correct answer.
 
     Returns:
         True or False; None where only algebra can decide.
 
     Example:
-        >>> settled(r"\dfrac{1}{2}", r"\frac{1}{2}"), settled("12", "2"), settled("0.5", r"\frac{1}{2}")
-        (True, False, None)
+        >>> settled(r"\dfrac{1}{2}", "0.5"), settled("12", "2"), settled("18 eggs", "18"), settled("x+1", "1+x")
+        (True, False, True, None)
     """
-    actual, expected = simplified(answer), simplified(reference)
-    if same_answer(actual, expected):
+    if normalized(answer) == normalized(reference):
         return True
-    if (_NUMBER.fullmatch(actual) and _NUMBER.fullmatch(expected)) or max(len(answer), len(reference)) > _LONGEST_ALGEBRA:
+    if max(len(answer), len(reference)) > LONGEST_ALGEBRA:
         return False
-    return None
+    actual, expected = simplified(answer), simplified(reference)
+    if actual == expected:
+        return bool(actual)
+    if not (judgeable(answer) and judgeable(reference)):
+        return False
+    return same_quantity(expected, actual)
 
 
 def math_reward(
-    *, read: Callable[[str], str | None] = stated_answer, seconds: float | int = SECONDS, workers: int | None = None
+    *, read: Callable[[str], str | None] = stated_text, seconds: float | int = SECONDS, workers: int | None = None
 ) -> Callable:
     r"""Make a reward: 1 for a completion whose answer equals the reference mathematically, else 0.
 
-    Answers and references of more than 1,000 characters are compared as text only.
+    Answers and references of more than 1,000 characters are compared as text only. Of several answers in a completion, the last one
+    counts.
 
     Args:
-        read: finds the answer in a completion. `stated_answer` looks in a box, in answer tags, after `####` and after "the
-            answer is"; `stated_answer_or_last_number` falls back to the last number.
+        read: finds the answer in a completion. `stated_text` looks in a box, in answer tags, after `####` and after "the
+            answer is"; `stated_text_or_last_number` falls back to the last number.
         seconds: wall-clock time limit of one comparison.
         workers: number of worker processes; None means one per core, at most 8.
 
@@ -88,7 +96,7 @@ def math_reward(
         InputError: `seconds` or `workers` is not positive. When the reward is called: a reference is neither text nor a number.
 
     Example:
-        >>> judge = math_reward(read=stated_answer_or_last_number)
+        >>> judge = math_reward(read=stated_text_or_last_number)
         >>> judge(["?"] * 3, [r"It is \boxed{12}.", "12 of 13", "It is 12"], answer=["12", "12", None])
         [1.0, 0.0, None]
     """
@@ -132,8 +140,9 @@ def _reference(entry: object, position: int) -> str | None:
         raise InputError(
             f"the reference answer {position} is {entry!r}, a {type(entry).__name__}; it must be text or a number."
         )
-    stated = stated_answer(text := str(entry))
-    return (normalized(text) or None) if stated is None else stated
+    stated = stated_text(text := str(entry))
+    answer = text.strip() if stated is None else stated
+    return answer if normalized(answer) else None
 
 
 def math(
@@ -195,7 +204,7 @@ def math_or_last_number(
         >>> math_or_last_number(["7+5="] * 2, ["it is 12", "12 or 13"], ["12"] * 2)
         [1.0, 0.0]
     """
-    return math_reward(read=stated_answer_or_last_number)(prompts, completions, answer, progress, **columns)
+    return math_reward(read=stated_text_or_last_number)(prompts, completions, answer, progress, **columns)
 
 
 def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
@@ -233,10 +242,9 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
 
 
 def _gsm8k_number(text: str) -> str | None:
-    begin = text.rfind("####")
-    if begin < 0:
-        return None
-    found = _GSM8K.fullmatch(text[begin:].partition("\n")[0])
+    _, mark, after = text[-LONGEST_READ:].rpartition("####")
+    line = after.partition("\n")[0].strip().removesuffix(".").rstrip().removesuffix("%").rstrip()
+    found = _GSM8K.fullmatch(line) if mark else None
     return found[1].replace("$", "").replace(",", "") if found else None
 
 

@@ -50,8 +50,9 @@ class _Worker:
 class Pool:
     """Worker processes that call one function and are kept from call to call.
 
-    A worker that exceeds the time limit or dies is replaced; the others go on. Workers start when they are first needed, and
-    end with this process, however it ends.
+    A worker that exceeds the time limit or dies is replaced; the others go on. After the first such loss, one worker more than
+    `workers` is kept ready, so that the next loss costs no start. Workers start when they are first needed, and end with this
+    process, however it ends.
 
     Args:
         function: the function that the workers call, as `module:function` or `path.py:function`. Each worker imports its
@@ -81,6 +82,7 @@ class Pool:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
+        self._spares = 0
         self._finalizer = weakref.finalize(self, _end_all, self._workers, self._owner)
 
     def __enter__(self) -> "Pool":
@@ -134,17 +136,20 @@ class Pool:
 
     def _employ(self, items: list[dict], waiting: deque[int]) -> None:
         """Give every idle worker an item, and start more workers if items are left and the limit allows it."""
+        busy = sum(worker.item >= 0 for worker in self._workers)
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
-            if waiting:
+            if waiting and busy < self.count:
                 try:
                     worker.connection.send((items[waiting[0]], self.seconds))
                 except (BrokenPipeError, ConnectionResetError):  # something else killed the idle worker
                     self._dismiss(worker)
                     continue
                 worker.item = waiting.popleft()
+                busy += 1
                 worker.deadline = time.monotonic() + self.seconds + _GRACE_SECONDS
         starting = sum(worker.item == _STARTING for worker in self._workers)
-        for _ in range(min(self.count - len(self._workers), len(waiting) - starting)):
+        limit = self.count + self._spares
+        for _ in range(min(limit - len(self._workers), len(waiting) + self._spares - starting) if waiting else 0):
             self._workers.append(_start(self.function, self.memory))
 
     def _collect(self) -> list[tuple[int, object]]:
@@ -181,6 +186,7 @@ class Pool:
         """Remove a worker that has died or exceeded its limit, and return the item that failed with it."""
         item = worker.item
         status = self._dismiss(worker)
+        self._spares = 1  # where one item is too much for a worker, others will be: the next worker starts ahead of need
         if item == _STARTING:
             state = f"did not start within {_START_SECONDS:.0f} s" if overdue else f"ended at its start ({_ended(status)})"
             raise InputError(f"a worker for {self.function!r} {state}; see its output above for the reason.")

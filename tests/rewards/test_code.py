@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.code import code, code_fraction, extracted_code
+from rljax.rewards.code import code, code_fraction
 from rljax.rewards.protocol import score
 from rljax.rewards.sandbox import Limits, Program, judge_all
 
@@ -47,26 +47,6 @@ def check(candidate):
 
 def fenced(text, mark="python"):
     return f"```{mark}\n{text}\n```"
-
-
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        (SQUARE, SQUARE),
-        (f"Here:\n{fenced(SQUARE)}\nDone.", SQUARE),
-        (f"{fenced('x = 1')}\nno, better\n{fenced(SQUARE, 'py')}", SQUARE),
-        (f"{fenced(SQUARE, 'Python3')}\nIt prints\n{fenced('4', '')}", SQUARE),
-        (f"{fenced('4', 'text')}\n{fenced(SQUARE)}", SQUARE),
-        (f"cut off\n```python\n{SQUARE}", f"{SQUARE}"),
-        (f"```\nleft open\n{fenced(SQUARE)}", SQUARE),
-        (fenced("").replace("\n\n", "\n"), ""),
-        (fenced("4", "text"), fenced("4", "text")),
-        ("", ""),
-        ("`" * 10_000, "`" * 10_000),
-    ],
-)
-def test_extracted_code(completion, expected):
-    assert extracted_code(completion) == expected
 
 
 def test_lists_of_assertions():

@@ -174,6 +174,20 @@ def test_workers_are_renewed_after_many_items(judges, monkeypatch):
     assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4] == pids[5] != pids[6]
 
 
+def test_after_a_loss_a_worker_is_started_ahead_of_need(judges):
+    with Pool(f"{judges}:act", seconds=0.5, workers=2) as pool:
+        values = [{"kind": "sleep", "value": 0.1}] * 30
+        assert pool.map(values) == [0.1] * 30
+        assert len(pool._workers) == 2
+        lost, *kept = pool.map([{"kind": "sleep", "value": 30}, *values])
+        assert (lost.kind, kept) == ("timed_out", [0.1] * 30)
+        assert len(pool._workers) == 3
+        started = time.monotonic()
+        pids = set(pool.map([{"kind": "pid"}, *[{"kind": "sleep", "value": 30}] * 2, *[{"kind": "pid"}] * 4])) - {lost}
+        assert len(pids) <= 4, "at most two work at a time, and the spare one replaces the first that is lost"
+        assert time.monotonic() - started < 30
+
+
 def test_several_threads_may_use_one_pool(pool):
     answers = {}
 

@@ -1,0 +1,69 @@
+r"""Which answers are not worth any algebra: refused by a look at their text, before they can keep a worker busy."""
+
+import re
+
+from rljax.rewards.notation import nesting, plain
+
+LONGEST_ALGEBRA = 1_000
+"""Number of characters of an answer or a reference beyond which only their texts are compared."""
+
+_DEEPEST = 15
+_LONGEST_NUMBER = 400
+_MOST_BITS = 100_000
+_HIGHEST_POWER = 10_000
+_LARGEST_FACTORIAL = 3_000
+_DIGITS = re.compile(rf"\d{{{_LONGEST_NUMBER + 1}}}")
+_POWER = re.compile(r"(?:(\d+)|.)\^\{([^{}]*)\}")
+_LARGE_IN_POWER = re.compile(r"\^\{[^^]*\d{7}")
+_CHOSEN = re.compile(r"\\binom\{[^{}]*\}\{ ?(\d+)")
+_MOST_CHOSEN = 20_000
+_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
+_FACTORIAL = re.compile(r"(\d+) ?!")
+_FACTORIAL_OF_FACTORIAL = re.compile(r"! ?[)}]* ?!")
+
+
+def judgeable(text: str) -> bool:
+    r"""Decide whether algebra may read an answer.
+
+    Args:
+        text: an answer or a reference, as it is written.
+
+    Returns:
+        False if it is longer than 1,000 characters, its braces do not balance, its brackets are nested deeper than 15, it has a
+        box in it, or computing it takes too long: a number of more than 400 digits, a power of more than 100,000 bits, a tower
+        of powers, a factorial above 3,000 or of a factorial, more than
+        20,000 elements chosen.
+
+    Example:
+        >>> judgeable("2^{4181}"), judgeable("10^{10^{10}}"), judgeable("9999999!"), judgeable("(" * 20 + ")" * 20), judgeable("{5")
+        (True, False, False, False, False)
+    """
+    if len(text) > LONGEST_ALGEBRA or r"\boxed" in text or not 0 <= nesting(text) <= _DEEPEST:
+        return False
+    written = plain(text)
+    factorials = [int(number) for number in _FACTORIAL.findall(written)]
+    chosen = [int(number) for number in _CHOSEN.findall(written)]
+    return not (
+        _DIGITS.search(written)
+        or _FACTORIAL_OF_FACTORIAL.search(written)
+        or max(factorials, default=0) > _LARGEST_FACTORIAL
+        or max(chosen, default=0) > _MOST_CHOSEN
+        or _has_large_power(written)
+    )
+
+
+def _has_large_power(text: str) -> bool:
+    """Estimate the powers from the innermost ones outwards, each replaced by its value if that is a small number."""
+    while found := _POWER.search(text):
+        base, exponent = found[1], found[2].strip().lstrip("+-").strip()
+        value = "x"  # stands for something harmless, as a variable is
+        if exponent.isdecimal():
+            power = int(exponent)
+            bits = power * int(base).bit_length() if base else power
+            if bits > (_MOST_BITS if base else _HIGHEST_POWER):
+                return True
+            value = str(int(base) ** power) if base and bits <= 64 else "x" if base is None else "9" * _LONGEST_NUMBER
+        elif not _LETTER.search(exponent) and sum(len(number) for number in re.findall(r"\d+", exponent)) > 4:
+            return True  # a large number that is itself computed, such as 2^{3!\cdot 1000}
+        text = f"{text[: found.start()]}{value}{text[found.end() :]}"
+    return _LARGE_IN_POWER.search(text) is not None

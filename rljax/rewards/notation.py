@@ -1,0 +1,260 @@
+r"""One way to write a mathematical answer: the many forms of LaTeX, Unicode and plain text, brought to one form of LaTeX.
+
+Everything here only rewrites text, and changes no value. What is compared is decided in `rljax.rewards.quantity` (numbers, units,
+bases), `rljax.rewards.shape` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
+"""
+
+import functools
+import re
+from types import MappingProxyType
+
+_DEEPEST = 50
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ"
+_SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+_CHARACTERS = {
+    **{0xFF01 + offset: chr(0x21 + offset) for offset in range(94)},  # full width
+    **dict.fromkeys(map(ord, "\u00a0\u2002\u2003\u2007\u2008\u2009\u200a\u202f\u3000\t\r\n"), " "),
+    **dict.fromkeys(map(ord, "\u200b\u2060\ufeff\ufe0f"), ""),
+    **dict.fromkeys(map(ord, "−﹣"), "-"),
+    **{ord("，"): ", ", ord("、"): ", ", ord("；"): "; "},
+    **{ord(char): command for char, command in zip("×·⋅∙÷≤⩽≥⩾≠∞∪∩∈±∓∅≈", (
+        *(r"\cdot ",) * 4, r"\div ", *(r"\le ",) * 2, *(r"\ge ",) * 2, r"\ne ", r"\infty ", r"\cup ", r"\cap ", r"\in ",
+        *(r"\pm ", r"\mp ", r"\emptyset ", r"\approx ")), strict=True)},
+    **{ord(char): rf"\{name} " for char, name in zip("πθαβγλμφωσ", (
+        "pi", "theta", "alpha", "beta", "gamma", "lambda", "mu", "phi", "omega", "sigma"), strict=True)},
+    **{ord(char): rf"\frac{{{top}}}{{{bottom}}}" for char, top, bottom in zip(
+        "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", "112131234115357"[:15], "233445555668888"[:15], strict=True)},
+    ord("º"): "°", ord("˚"): "°", ord("⟨"): "(", ord("⟩"): ")", ord("ℝ"): r"\mathbb{R}", ord("…"): r"\ldots ",
+    ord("‖"): "|", ord("⁄"): "/", ord("∕"): "/", ord("∶"): ":", ord("√"): r"\sqrt ",
+}  # fmt: skip
+_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+")
+_LOWERED = re.compile(f"[{_SUBSCRIPTS}]+")
+_RAISED_TO_PLAIN = str.maketrans(_SUPERSCRIPTS, "0123456789-+n")
+_LOWERED_TO_PLAIN = str.maketrans(_SUBSCRIPTS, "0123456789")
+
+_SPACES = (
+    ",",
+    ";",
+    ":",
+    " ",
+    ">",
+    "/",
+    "quad",
+    "qquad",
+    "enspace",
+    "thinspace",
+    "medspace",
+    "thickspace",
+    "hfill",
+    "space",
+)
+_NOTHING = (
+    *("!", "(", ")", "[", "]", "left", "right", "middle", "displaystyle", "textstyle", "scriptstyle", "limits", "nolimits"),
+    *(
+        "big",
+        "Big",
+        "bigg",
+        "Bigg",
+        "bigl",
+        "bigr",
+        "Bigl",
+        "Bigr",
+        "biggl",
+        "biggr",
+        "Biggl",
+        "Biggr",
+        "mathstrut",
+        "checkmark",
+    ),
+    "negthinspace",
+)
+_COMMANDS = MappingProxyType(
+    {
+        **dict.fromkeys(_SPACES, " "),
+        **dict.fromkeys(_NOTHING, ""),
+        **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac"),
+        **dict.fromkeys(("dbinom", "tbinom"), r"\binom"),
+        **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
+        **dict.fromkeys(("geq", "geqslant", "geqq"), r"\ge "),
+        **dict.fromkeys(("neq", "not="), r"\ne "),
+        **dict.fromkeys(("times", "cdot", "ast", "cdotp", "bullet"), r"\cdot "),
+        **dict.fromkeys(("varnothing", "O"), r"\emptyset "),
+        **dict.fromkeys(("dots", "cdots", "dotsc", "dotsb", "ldots"), r"\ldots "),
+        **dict.fromkeys(("lbrace",), r"\{"),
+        **dict.fromkeys(("rbrace",), r"\}"),
+        **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
+        **dict.fromkeys(("lbrack",), "["),
+        **dict.fromkeys(("rbrack",), "]"),
+        **dict.fromkeys(("langle", "lparen"), "("),
+        **dict.fromkeys(("rangle", "rparen"), ")"),
+        **dict.fromkeys(("textdollar", "$"), r"\$"),
+        **dict.fromkeys(("simeq", "sim"), r"\approx "),
+        **dict.fromkeys(("Longleftrightarrow", "iff", "Leftrightarrow"), r"\iff "),
+        **dict.fromkeys(("smallsetminus", "backslash"), r"\setminus "),
+        **{"lt": "<", "gt": ">", "colon": ":", "%": "%", "degree": "°", "R": r"\mathbb{R}", "&": r"\text{ and }"},
+        **{"euro": "€", "pounds": "£", "epsilon": r"\varepsilon ", "triangle": r"\triangle "},
+    }
+)
+_COMMAND = re.compile(r"\\(?:([a-zA-Z]+) ?|(.))", re.DOTALL)
+_TEXT_COMMANDS = r"text(?:bf|it|rm|sf|tt|up|normal|md)?|mbox|hbox|emph"
+_FONT_COMMANDS = r"math(?:rm|it|bf|sf|tt|normal)|operatorname\*?|boldsymbol|bm|pmb"
+_IN_TEXT = re.compile(rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}")
+_IN_FONT = re.compile(rf"\\(?:{_FONT_COMMANDS})\s*(?:\{{([^{{}}]*)\}}|([a-zA-Z0-9]))")
+_OLD_FONT = re.compile(r"\{\\(rm|it|bf|sf) ?([^{}]*)\}")
+_INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?)\s*(?:\{[^{}]*\}|.)")
+_SEPARATED_DIGITS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\!, ?|\\!)(?=\d{3}(?!\d))")
+_DEGREES = re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))")
+_FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|det|deg"
+_BARE_FUNCTION = re.compile(
+    r"(?<![a-zA-Z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|cot|sec|csc|ln|log|exp)(?=[ ({\\_^0-9])"
+)
+_BARE_NAME = re.compile(r"(?<![a-zA-Z\\])(pi|sqrt|infinity|infty)(?![a-zA-Z])")
+_COMBINATIONS = re.compile(r"(?:\{\})?[\^_]\{?(\d+|n)\}? ?C_\{?(\d+|[kr])\}?")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose ([^{}]*)\}")
+_GROUPED_BY_SPACE = re.compile(r"(?<![\d.,] )(?<![\d.,_^])\d{1,3}(?: \d{3})+(?! ?[\d/])")
+_CONJUNCTION = re.compile(r"\\text\{[^{}]*\}|(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])")
+_GROUPED_BY_COMMA = re.compile(r"(?<![\d.,_^{])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d+,)")
+_REDUNDANT_SPACE = re.compile(
+    r"(?<![0-9a-zA-Z.°%}]) | (?=\\\})| (?![0-9a-zA-Z\\€£])|(?<=\}) (?=\\(?!\{))|(?<=[a-z]) (?=\\(?!\$))"
+)
+
+
+@functools.lru_cache(maxsize=4096)  # a group's responses share their reference, and often their answer
+def plain(text: str) -> str:
+    r"""Write an answer in one form.
+
+    Args:
+        text: an answer in LaTeX, Unicode or plain text, with or without dollar signs.
+
+    Returns:
+        LaTeX without sizes, fonts, redundant spaces and delimiters of mathematics; numbers without separators of thousands that
+        cannot be anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words. If the brackets
+        are nested deeper than 50 or the braces do not balance, the text itself.
+
+    Example:
+        >>> plain(r"$\left( \dfrac{1}{2},\, 3 \right)$"), plain(r"12{,}345\text{ cm}^{2}"), plain("６０ º")
+        ('(\\frac{1}{2},3)', '12345\\text{cm}^{2}', '60°')
+        >>> plain("2√3 ≤ x²"), plain(r"\mathrm{e}^{x} \text{ or } \operatorname{ln} 2")
+        ('2\\sqrt{3}\\le x^{2}', 'e^{x}\\text{or}\\ln 2')
+    """
+    if not 0 <= nesting(text) <= _DEEPEST:
+        return text
+    text = text.strip().strip("*")  # bold in Markdown
+    text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
+    text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_RAISED_TO_PLAIN)}}}", text)
+    text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_LOWERED_TO_PLAIN)}}}", text)
+    text = _without_delimiters(text.translate(_CHARACTERS)).replace("**", "^").replace("*", r"\cdot ").replace("~", " ")
+    text = text.replace("...", r"\ldots ").replace("<=", r"\le ").replace(">=", r"\ge ").replace("==", "=")
+    text = _DEGREES.sub("°", _SEPARATED_DIGITS.sub("", _INVISIBLE.sub(" ", text)))
+    text = _OLD_FONT.sub(r"\\math\1{\2}", text)
+    text = _IN_FONT.sub(_without_font, text)
+    text = _IN_TEXT.sub(lambda found: rf"\text{{{' '.join(found[1].replace('~', ' ').split())}}} ", text)
+    text = _COMMAND.sub(_one_command, text)
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", _COMBINATIONS.sub(r"\\binom{\1}{\2}", text))
+    text = _BARE_FUNCTION.sub(r"\\\1", _BARE_NAME.sub(lambda found: "\\" + found[1].replace("inity", "ty") + " ", text))
+    text = _GROUPED_BY_SPACE.sub(lambda found: found[0].replace(" ", ""), " ".join(text.split()))
+    text = _CONJUNCTION.sub(lambda found: rf"\text{{{found[1]}}}" if found[1] else found[0], text)
+    text = _GROUPED_BY_COMMA.sub(_joined_outside_brackets, text)
+    text = _Writer(text).until("")
+    return _REDUNDANT_SPACE.sub("", text).strip().rstrip(".,;:").rstrip()
+
+
+def _without_delimiters(text: str) -> str:
+    """Remove the dollar signs that open or close mathematics; keep those that are a currency, as a command."""
+    bare = text.replace(r"\$", "\0")
+    if bare.count("$") % 2:
+        bare = re.sub(r"\$(?= ?\.?\d)", "\0", bare)
+    return bare.replace("$", "").replace("\0", r"\$ ").replace(r"\$ \$ ", r"\$ ")
+
+
+def _without_font(found: re.Match) -> str:
+    content = found[1] if found[2] is None else found[2]
+    word = content.strip()
+    if len(word) == 1 or word.isdigit() or word.startswith("\\"):
+        return word
+    return rf"\{word} " if re.fullmatch(_FUNCTIONS, content) else rf"\text{{{content}}}"
+
+
+def _joined_outside_brackets(found: re.Match) -> str:
+    """Read `1,200` as a number, but not in brackets, where it is two of them, nor with a space after the comma."""
+    before = found.string[: found.start()]
+    inside = any(before.count(left) > before.count(right) for left, right in ("()", "[]", (r"\{", r"\}")))
+    return found[0] if inside else found[0].replace(",", "")
+
+
+def _one_command(found: re.Match) -> str:
+    name = found[1] if found[2] is None else found[2]
+    if name in _COMMANDS:
+        return _COMMANDS[name]
+    if found[1] is None:
+        return found[0]
+    return rf"\{name}" if found.end() < len(found.string) and found.string[found.end()] in "{[_^" else rf"\{name} "
+
+
+_ARGUMENTS = MappingProxyType({r"\frac": 2, r"\binom": 2, r"\sqrt": 1, "^": 1, "_": 1})
+_TOKEN = re.compile(r"\\[a-zA-Z]+ ?|\\.|\d+(?:\.\d+)?|.", re.DOTALL)
+
+
+class _Writer:
+    r"""Puts the arguments of fractions, roots, powers and indices into braces: `\frac12` is `\frac{1}{2}`, `2^-1` is `2^{-1}`."""
+
+    def __init__(self, text: str):
+        self.tokens = _TOKEN.findall(text)
+        self.tokens.reverse()  # the next token is the last one
+
+    def until(self, closing: str) -> str:
+        """Write all that comes before a closing bracket, which is dropped, or the end."""
+        written = []
+        while self.tokens:
+            if self.tokens[-1] == closing:
+                self.tokens.pop()
+                break
+            written.append(self.item())
+        return "".join(written)
+
+    def item(self) -> str:
+        token = self.tokens.pop()
+        name = token.strip()
+        if name == "{":
+            return f"{{{self.until('}')}}}"
+        if name not in _ARGUMENTS:
+            return token
+        option = ""
+        if name == r"\sqrt" and self.tokens and self.tokens[-1] == "[":
+            self.tokens.pop()
+            option = f"[{self.until(']')}]"
+        return name + option + "".join(f"{{{self.argument(name)}}}" for _ in range(_ARGUMENTS[name]))
+
+    def argument(self, command: str) -> str:
+        while self.tokens and not self.tokens[-1].strip():
+            self.tokens.pop()
+        if not self.tokens:
+            return ""
+        token = self.tokens[-1]
+        if token == "{" or (token == "(" and command in ("^", r"\sqrt")):
+            self.tokens.pop()
+            return self.until("}" if token == "{" else ")")
+        if token in "+-" and command == "^":  # not LaTeX, but often written
+            self.tokens.pop()
+            return token + self.argument(command)
+        if token[0].isdigit() and command not in ("^", "_"):
+            self.tokens[-1:] = [token[1:], token[0]] if len(token) > 1 else [token]
+        return self.item().strip()
+
+
+def nesting(text: str) -> int:
+    r"""Count how deep the brackets of a text are nested; -1 if its braces do not balance. `\{` is a bracket, but not a brace.
+
+    Example:
+        >>> nesting("((1+2)^{3})"), nesting(r"\{1\}"), nesting("{1"), nesting("}{")
+        (2, 1, -1, -1)
+    """
+    depth = deepest = braces = 0
+    for token in re.findall(r"\\.|[][(){}]", text):
+        if token in ("{", "}"):
+            braces += 1 if token == "{" else -1
+        if braces < 0:
+            return -1
+        depth += (token in ("{", "(", "[", r"\{")) - (token in ("}", ")", "]", r"\}"))
+        deepest = max(deepest, depth)
+    return deepest if braces == 0 else -1

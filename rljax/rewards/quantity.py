@@ -1,0 +1,299 @@
+r"""Numbers as people write them, with their units: read exactly, as fractions, in the trainer's own process.
+
+All functions take text in the form that `rljax.rewards.notation.plain` writes.
+"""
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from rljax.records import documented
+from rljax.rewards.units import Unit, is_measure, read_unit, same_unit
+
+_LONGEST_NUMBER = 400
+_SIGNIFICANT = 6
+_D = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_POWER = r"\{ ?([+-]?\d{1,3}) ?\}"
+_DECIMAL = re.compile(_D)
+_SCIENTIFIC = re.compile(rf"({_D}) ?(?:[eE]([+-]?\d{{1,3}})|(?:\\cdot|x|X) ?10 ?\^{_POWER})")
+_POWER_OF_TEN = re.compile(rf"10\^{_POWER}")
+_FRACTION = re.compile(rf"(\d+ ?)?\\frac\{{ ?([+-]?{_D}) ?\}}\{{ ?([+-]?{_D}) ?\}}|(\d+ )?({_D}) ?/ ?({_D})")
+_REPEATING = re.compile(r"(\d*)\.(\d*?)(?:\\(?:overline|bar|dot) ?\{? ?(\d+) ?\}?|\((\d+)\)|(\d)\5\5+\\ldots)")
+_BASE = re.compile(r"([0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{(?:\\text\{)?(\w+)\}?\}")
+_BASE_IN_WORDS = re.compile(r"\(?(?:\\text\{)?(?:in )?base[- ]?\}? ?(\w+)\}?\)?$")
+_BASE_NAMES = {
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
+}
+_MONEY_BEFORE = re.compile(r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}) ?([+-]?)")
+_END = re.compile(
+    r" ?(?:(?P<sign>%|°|\\\$|[€£¢])(?P<scale> ?(?:\\text\{ ?[CFK] ?\}|[CFK]))?|/? ?\\text\{(?P<words>[^{}]*)\}(?P<power>\^\{\d\})?"
+    r"|/? ?\\text\{[^{}]*\}\^\{-\d\})$"
+)
+_WORDS_AFTER_NUMBER = re.compile(r"(.*[0-9}).])( ?)([^\W\d_](?:[^\W\d_]|[ /.'-]|\^\{\d\})*)")
+_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_ONE_LETTER = re.compile(r"[a-zA-Z](?:\^\{\d\})?")
+_UNIT_LETTER = re.compile(rf"([+-]? ?{_D})( ?)([a-zA-Z](?:\^\{{[23]\}})?)")
+
+
+@documented
+class Quantity(NamedTuple):
+    """An answer and the unit after it."""
+
+    core: str
+    """The answer without its unit."""
+    scale: int
+    """What words such as `million` multiply it with."""
+    unit: Unit
+    """The unit; empty if there is none."""
+
+
+def read_number(text: str) -> Fraction | None:
+    r"""Read a number exactly.
+
+    Args:
+        text: an integer, a decimal, also one that repeats, a fraction, a mixed number, or a number in scientific notation.
+
+    Returns:
+        Its value; None for anything else, for a division by zero and for numbers of more than 400 characters.
+
+    Example:
+        >>> [str(read_number(text)) for text in ("-0.50", r"1\frac{1}{2}", "1 1/2", "6.02e3", r"0.1\overline{6}", "x", "1/0")]
+        ['-1/2', '3/2', '3/2', '6020', '1/6', 'None', 'None']
+    """
+    bare = text.strip()
+    if not bare or len(bare) > _LONGEST_NUMBER or not bare.isascii():
+        return None
+    negative = bare[0] in "-+" and bare[0] == "-"
+    value = _unsigned(bare[1:].lstrip() if bare[0] in "-+" else bare)
+    return -value if negative and value is not None else value
+
+
+def _unsigned(text: str) -> Fraction | None:
+    if _DECIMAL.fullmatch(text):
+        return Fraction(text)
+    if found := _SCIENTIFIC.fullmatch(text):
+        return Fraction(found[1]) * Fraction(10) ** int(found[2] if found[2] is not None else found[3])
+    if found := _POWER_OF_TEN.fullmatch(text):
+        return Fraction(10) ** int(found[1])
+    return _fraction(text) if "." not in text or "/" in text or r"\frac" in text else _repeating(text)
+
+
+def _fraction(text: str) -> Fraction | None:
+    """Read a fraction or a mixed number."""
+    found = _FRACTION.fullmatch(text)
+    if found is None:
+        return None
+    whole, top, bottom = (found[1], found[2], found[3]) if found[2] is not None else (found[4], found[5], found[6])
+    if Fraction(bottom) == 0 or (whole is not None and top[0] in "+-"):
+        return None
+    return (Fraction(0) if whole is None else Fraction(whole)) + Fraction(top) / Fraction(bottom)
+
+
+def _repeating(text: str) -> Fraction | None:
+    r"""Read a decimal that repeats: `0.1\overline{6}`, `0.1\dot{6}`, `0.1(6)`, `0.1666\ldots`."""
+    found = _REPEATING.fullmatch(text)
+    if found is None:
+        return None
+    period = next(digits for digits in found.groups()[2:] if digits is not None)
+    shift, cycle = 10 ** len(found[2]), 10 ** len(period) - 1
+    return Fraction(f"0{found[1]}.{found[2]}0") + Fraction(int(period), cycle * shift)
+
+
+def is_decimal(text: str) -> bool:
+    """Decide whether a number is written with a decimal point, so that it may be rounded.
+
+    Example:
+        >>> is_decimal("0.333333"), is_decimal("-2"), is_decimal("1/3")
+        (True, False, False)
+    """
+    bare = text.strip().lstrip("+-")
+    return "." in bare and _DECIMAL.fullmatch(bare) is not None
+
+
+def significant_digits(text: str) -> int:
+    """Count the significant digits of a decimal number.
+
+    Example:
+        >>> significant_digits("0.00333"), significant_digits("-12.50")
+        (3, 4)
+    """
+    return len(text.strip().lstrip("+-").replace(".", "").lstrip("0"))
+
+
+def rounds_to(exact: Fraction, text: str) -> bool:
+    """Decide whether a decimal number is a value rounded to its last digit, with at least six significant digits.
+
+    Args:
+        exact: the value.
+        text: a decimal number.
+
+    Returns:
+        True for 1/3 and `0.333333`; False for 1/3 and `0.333`, which is too short.
+
+    Example:
+        >>> rounds_to(Fraction(1, 3), "0.333333"), rounds_to(Fraction(1, 3), "0.333"), rounds_to(Fraction(2, 3), "0.666666")
+        (True, False, False)
+    """
+    if significant_digits(text) < _SIGNIFICANT:
+        return False
+    places = len(text.strip().partition(".")[2])
+    return abs(exact - Fraction(text.strip())) * 2 * 10**places <= 1
+
+
+def same_number(reference: str, answer: str) -> bool | None:
+    r"""Compare two answers that are numbers.
+
+    Two numbers are the same if their values are. A decimal number may also be the rounded value of a fraction that has no finite
+    decimal form, as in `rounds_to`.
+
+    Args:
+        reference: the correct answer, without a unit.
+        answer: the answer to judge, likewise.
+
+    Returns:
+        True or False; None if one of them is not a number.
+
+    Example:
+        >>> same_number(r"\frac{1}{2}", "0.50"), same_number("2", "12"), same_number("x", "1"), same_number("1/3", "0.333333")
+        (True, False, None, True)
+    """
+    expected, actual = read_number(reference), read_number(answer)
+    if expected is None or actual is None:
+        return None
+    if expected == actual:
+        return True
+    if is_decimal(answer) and not is_decimal(reference):
+        return not _finite(expected) and rounds_to(expected, answer)
+    if is_decimal(reference) and not is_decimal(answer):
+        return not _finite(actual) and rounds_to(actual, reference)
+    return False
+
+
+def _finite(value: Fraction) -> bool:
+    """Decide whether a fraction has a finite decimal form: its denominator has only the factors 2 and 5."""
+    rest = value.denominator
+    for factor in (2, 5):
+        while rest % factor == 0:
+            rest //= factor
+    return rest == 1
+
+
+def split_unit(text: str) -> Quantity:
+    r"""Separate an answer from its unit: from words in a text command, signs, and words after a number.
+
+    Args:
+        text: an answer.
+
+    Returns:
+        The answer and its unit. Words that are no unit stay where they are.
+
+    Example:
+        >>> split_unit(r"\$18"), split_unit("18 eggs"), split_unit(r"5x\text{ is wrong}").unit, split_unit("40°").unit
+        (Quantity(core='18', scale=1, unit=('dollar',)), Quantity(core='18', scale=1, unit=('egg',)), (), ('degree',))
+    """
+    core, scale, unit = text.strip(), 1, ()
+    if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
+        read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
+        core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
+    while found := _END.search(core):
+        words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
+        if found["sign"] == "°" and _ANGLE.search(core):
+            break  # the degrees of an angle, and not of the answer
+        over = found["words"] is not None and found[0].strip().startswith("/")
+        read = read_unit(words.replace(r"\text{", "").replace("}", "") if found["words"] is None else words)
+        if read is None or not core[: found.start()].strip() or scale * read[0] > 10**15:
+            break
+        core, scale, unit = core[: found.start()].strip(), scale * read[0], (("/",) if over else ()) + read[1] + unit
+    if (found := _WORDS_AFTER_NUMBER.fullmatch(core)) and read_number(found[1]) is not None:
+        read = read_unit(found[3])
+        if read is not None and _are_words(found[3], spaced=bool(found[2])):
+            core, scale, unit = found[1], scale * read[0], read[1] + unit
+    return Quantity(core.strip(), scale, unit)
+
+
+def _are_words(text: str, *, spaced: bool) -> bool:
+    """Decide whether letters after a number are words and not variables: `18 eggs` and `5cm`, but not `5x` or `5xy`."""
+    letters = re.match(r"[^\W\d_]+", text)
+    if letters is None or _ONE_LETTER.fullmatch(text):
+        return False
+    read = read_unit(text)
+    return read is not None and (all(is_measure(word) for word in read[1]) or (spaced and len(letters[0]) > 2))
+
+
+def same_quantity(reference: str, answer: str) -> bool | None:
+    r"""Compare two numbers with their units.
+
+    A unit that only one of them has is accepted, another one is not (see `rljax.rewards.units.same_unit`). A percent sign is a
+    unit too, and it also has its meaning: `50\%` is `0.5`. Where only the answer has one, `0.5\%` is not `0.5`: below 1 the
+    reference is taken for the value itself.
+
+    Args:
+        reference: the correct answer.
+        answer: the answer to judge.
+
+    Returns:
+        True or False; None if one of them is not a number with or without a unit.
+
+    Example:
+        >>> same_quantity("5 cm", "5"), same_quantity("5 cm", "5 km"), same_quantity("50%", "0.5"), same_quantity("x", "5")
+        (True, False, True, None)
+    """
+    expected, actual = split_unit(reference), split_unit(answer)
+    left, right = read_number(expected.core), read_number(actual.core)
+    if right is None and left is not None:
+        actual = _with_letter(actual, expected.unit, alone=not expected.unit)
+    elif left is None and right is not None:
+        expected = _with_letter(expected, actual.unit, alone=False)
+    left, right = read_number(expected.core), read_number(actual.core)
+    if left is None or right is None:
+        return None
+    percents = ("percent" in expected.unit, "percent" in actual.unit)
+    if percents in ((True, False), (False, True)):
+        exact = left * expected.scale / (100 if percents[0] else 1) == right * actual.scale / (100 if percents[1] else 1)
+        if exact and not (actual.unit if percents[0] else expected.unit):
+            return True
+        if percents[1] and abs(left) < 1 and left != 0:
+            return False
+    if not same_unit(expected.unit, actual.unit):
+        return False
+    if expected.scale == actual.scale:
+        return same_number(expected.core, actual.core)
+    return left * expected.scale == right * actual.scale
+
+
+def _with_letter(quantity: Quantity, unit: Unit, *, alone: bool) -> Quantity:
+    """Read a letter after a number as its unit: if that is the unit of the other side, or `5 m` if the other side has no letter."""
+    found = _UNIT_LETTER.fullmatch(quantity.core)
+    read = read_unit(found[3]) if found else None
+    if found is None or read is None or quantity.unit or not all(is_measure(word) for word in read[1]):
+        return quantity
+    return Quantity(found[1], 1, read[1]) if read[1] == unit or (alone and found[2]) else quantity
+
+
+def split_base(text: str) -> tuple[str, str | None]:
+    r"""Separate a number from the base in which it is written.
+
+    Args:
+        text: an answer.
+
+    Returns:
+        The digits and the base; None if it states none. Other answers are returned as they are.
+
+    Example:
+        >>> split_base("1110_{4}"), split_base(r"11 \text{base} 2"), split_base("x_{1}")
+        (('1110', '4'), ('11', '2'), ('x_{1}', None))
+    """
+    found = _BASE.fullmatch(text)
+    if found and (found[1][0].isdigit() or found[1].isupper()):
+        return found[1], _BASE_NAMES.get(found[2].lower(), found[2])
+    if (found := _BASE_IN_WORDS.search(text)) and text[: found.start()].strip().isalnum():
+        return text[: found.start()].strip(), _BASE_NAMES.get(found[1].lower(), found[1])
+    return text, None

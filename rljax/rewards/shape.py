@@ -1,0 +1,237 @@
+r"""The outer form of an answer: a list, a tuple, a set, an interval, a matrix, an equation, or none of them.
+
+All functions take text in the form that `rljax.rewards.notation.plain` writes, and only cut it into pieces.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rljax.records import documented
+
+_TOKEN = re.compile(
+    r"\\begin\{[a-zA-Z]+\*?\}|\\end\{[a-zA-Z]+\*?\}|\\text\{[^{}]*\}|\\[a-zA-Z]+ ?|\\.| (?:and|or) |.", re.DOTALL
+)
+_OPENING = frozenset({"(", "[", "{", r"\{"})
+_CLOSING = frozenset({")", "]", "}", r"\}"})
+_CONJUNCTION = re.compile(r"(?:\\text\{)? ?,? ?(?:and|or),? ?\}?")
+_RELATIONS = frozenset({"=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\equiv", r"\iff", r"\subset", r"\to"})
+_ORDER = frozenset({"<", ">", r"\le", r"\ge"})
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+_MATRIX = re.compile(r"\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_NAME = re.compile(
+    r"\\text\{[^{}]*\}|(?:[a-zA-Z]|\\(?:[a-z]*theta|alpha|beta|gamma|lambda|mu|[a-z]*phi|omega|sigma|varepsilon|delta|rho) ?)"
+    r"'*(?:_\{[^{}]*\})?'*(?:\([^()]*\))?(?:\^\{-1\}\([^()]*\))?|[A-Z]{2,4}|m?\\(?:measured)?angle ?[A-Z]{1,3}"
+    r"|\\(?:overline|vec|mathbf) ?\{[a-zA-Z]+\}|[a-zA-Z]\^\{-1\}\([^()]*\)"
+)
+_REALS = (r"\mathbb{R}", "R")
+
+
+@documented
+class Piece(NamedTuple):
+    """One interval of numbers."""
+
+    low: str
+    """Its lower end."""
+    low_closed: bool
+    """Whether the lower end belongs to it."""
+    high: str
+    """Its upper end."""
+    high_closed: bool
+    """Whether the upper end belongs to it."""
+
+
+def cut(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    r"""Cut a text outside of all brackets.
+
+    Args:
+        text: an answer.
+        separates: decides whether a token (a command, a bracket, a character) separates.
+
+    Returns:
+        The pieces, stripped, and the separators between them.
+
+    Example:
+        >>> cut("(1,2),3", lambda token: token == ",")
+        (['(1,2)', '3'], [','])
+    """
+    pieces, separators, depth, current = [], [], 0, []
+    for token in _TOKEN.findall(text):
+        if token in _OPENING or token.startswith(r"\begin"):
+            depth += 1
+        elif token in _CLOSING or token.startswith(r"\end"):
+            depth -= 1
+        if depth == 0 and token not in _CLOSING and separates(token):
+            pieces.append("".join(current).strip())
+            separators.append(token.strip())
+            current = []
+        else:
+            current.append(token)
+    return [*pieces, "".join(current).strip()], separators
+
+
+def elements(text: str) -> list[str]:
+    r"""Split a list at its commas, semicolons, and the words "and" and "or".
+
+    Example:
+        >>> elements(r"1,(2,3)\text{ and }4"), elements("x=1 or x=2"), elements("5")
+        (['1', '(2,3)', '4'], ['x=1', 'x=2'], ['5'])
+    """
+    pieces, _ = cut(text, lambda token: token in ",;" or _CONJUNCTION.fullmatch(token) is not None)
+    return [signed for piece in pieces if piece for signed in _both_signs(piece)]
+
+
+def _both_signs(text: str) -> list[str]:
+    r"""Write `1\pm 2` as the two numbers that it stands for."""
+    if text.count(r"\pm") != 1 or r"\mp" in text:
+        return [text]
+    before, _, after = text.partition(r"\pm")
+    return [f"{before}{sign}{after.lstrip()}".removeprefix("+") for sign in "+-"]
+
+
+def brackets(text: str) -> tuple[str, str, str] | None:
+    r"""Take off the brackets around a whole text.
+
+    Returns:
+        The opening bracket, the content and the closing one, also where they differ, as in `[0,1)`; None if a bracket at the
+        start does not close at the end.
+
+    Example:
+        >>> brackets("(1,2]"), brackets(r"\{1\}"), brackets("(1)(2)")
+        (('(', '1,2', ']'), ('\\{', '1', '\\}'), None)
+    """
+    if re.fullmatch(r"\][^][()]*\[", text):
+        return "(", text[1:-1], ")"
+    tokens = _TOKEN.findall(text)
+    if len(tokens) < 2 or tokens[0] not in _OPENING or tokens[-1] not in _CLOSING:
+        return None
+    depth = 0
+    for position, token in enumerate(tokens):
+        depth += (token in _OPENING) - (token in _CLOSING)
+        if depth == 0:
+            return (tokens[0], "".join(tokens[1:-1]).strip(), tokens[-1]) if position == len(tokens) - 1 else None
+    return None
+
+
+def relation(text: str) -> tuple[list[str], list[str]]:
+    r"""Cut a text at its relation signs.
+
+    Example:
+        >>> relation(r"1<x\le 2"), relation("x+1")
+        ((['1', 'x', '2'], ['<', '\\le']), (['x+1'], []))
+    """
+    return cut(text, lambda token: token.strip() in _RELATIONS)
+
+
+def is_name(text: str) -> bool:
+    r"""Decide whether a text is the name of a quantity, so that `name = value` states the value.
+
+    Example:
+        >>> is_name("x"), is_name("f(x)"), is_name("AB"), is_name(r"\text{Area}"), is_name("2x"), is_name("x+y")
+        (True, True, True, True, False, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def assignment(text: str) -> tuple[str, str] | None:
+    r"""Read an equation that states the value of a name.
+
+    Returns:
+        The name and the last side of the equation; None for anything else.
+
+    Example:
+        >>> assignment("x=3+4=7"), assignment("5=x"), assignment("x+y=5")
+        (('x', '7'), ('x', '5'), None)
+    """
+    sides, signs = relation(text)
+    if not signs or any(sign not in ("=", r"\approx") for sign in signs):
+        return None
+    if is_name(sides[0]):
+        return sides[0], sides[-1]
+    return (sides[1], sides[0]) if len(sides) == 2 and is_name(sides[1]) and sides[0] else None
+
+
+def matrix(text: str) -> list[list[str]] | None:
+    r"""Read the rows of a matrix; None if the text is not one. A determinant, `vmatrix`, is not a matrix.
+
+    Example:
+        >>> matrix(r"\begin{pmatrix}1&2\\3&4\end{pmatrix}")
+        [['1', '2'], ['3', '4']]
+    """
+    around = brackets(text)
+    found = _MATRIX.fullmatch(around[1] if around is not None and around[0] in ("(", "[") else text)
+    if found is None:
+        return None
+    rows, _ = cut(found[2], lambda token: token == "\\\\")
+    return [cut(row, lambda token: token == "&")[0] for row in rows if row]
+
+
+def pieces(text: str) -> list[Piece] | None:
+    r"""Read intervals: in brackets, as inequalities of one name, all real numbers with or without exceptions, and unions of them.
+
+    Returns:
+        The intervals in the order in which they stand; None if the text is something else.
+
+    Example:
+        >>> pieces(r"(-\infty,1]\cup(2,3)") == pieces(r"x\le 1\text{ or }2<x<3")
+        True
+        >>> pieces(r"x\ne 2") == pieces(r"\mathbb{R}\setminus\{2\}")
+        True
+    """
+    parts, _ = cut(text, lambda token: token.strip() == r"\cup")
+    if len(parts) == 1:
+        parts = elements(text)
+    found = []
+    for part in parts:
+        intervals = _one_part(part)
+        if intervals is None:
+            return None
+        found += intervals
+    return found
+
+
+def _one_part(text: str) -> list[Piece] | None:
+    whole = Piece(r"-\infty", False, r"\infty", False)
+    if text in _REALS:
+        return [whole]
+    if text.startswith(tuple(rf"{reals}\setminus" for reals in _REALS)):
+        around = brackets(text.partition(r"\setminus")[2].strip())
+        left_out = elements(around[1]) if around is not None and around[0] == r"\{" else []
+        return _without(left_out[0]) if len(left_out) == 1 else None
+    around = brackets(text)
+    if around is not None and around[0] in ("(", "["):
+        ends = elements(around[1])
+        return [Piece(ends[0], around[0] == "[", ends[1], around[2] == "]")] if len(ends) == 2 else None
+    sides, signs = relation(text)
+    if len(sides) == 2:
+        return _half_line(sides, signs[0])
+    if (
+        len(sides) == 3
+        and is_name(sides[1])
+        and set(signs) <= _ORDER
+        and len({sign in ("<", r"\le") for sign in signs}) == 1
+    ):
+        (low, _, high), (first, second) = sides, signs
+        if first in (">", r"\ge"):
+            low, high, first, second = high, low, second, first
+        return [Piece(low, "e" in first, high, "e" in second)]
+    return None
+
+
+def _half_line(sides: list[str], sign: str) -> list[Piece] | None:
+    name, end = sides
+    if not is_name(name) and is_name(end) and sign in _FLIPPED:
+        name, end, sign = end, name, _FLIPPED[sign]
+    if not is_name(name) or not end:
+        return None
+    if sign == r"\in":
+        return pieces(end)
+    if sign == r"\ne":
+        return _without(end)
+    if sign in ("<", r"\le"):
+        return [Piece(r"-\infty", False, end, sign == r"\le")]
+    return [Piece(end, sign == r"\ge", r"\infty", False)] if sign in (">", r"\ge") else None
+
+
+def _without(point: str) -> list[Piece]:
+    return [Piece(r"-\infty", False, point, False), Piece(point, False, r"\infty", False)]

@@ -1,0 +1,46 @@
+r"""Answers that are right or wrong by construction, in responses. Nothing here uses the code under test."""
+
+import random
+
+from grading.kinds import Rewriting
+
+STATED = (
+    *(
+        r"So it is $\boxed{{{}}}$.",
+        r"\[ \boxed{{{}}} \]",
+        "<answer>{}</answer>",
+        "so\n#### {}",
+        "The answer is {}.",
+        "**Answer:** {}",
+    ),
+    *(
+        r"The final answer is: $\boxed{{{}}}$",
+        r"\boxed{{ {} }}",
+        r"$\boxed{{17}}$ was a guess. No: $\boxed{{{}}}$",
+        "Answer: ${}$",
+    ),
+)
+
+
+def cases(references: list[str], rewritings: dict[str, Rewriting], count: int, seed: int) -> list[tuple[str, str, str]]:
+    """Draw different triples (name of the rewriting, reference, answer), about as many of every kind."""
+    draw = random.Random(seed)
+    pool: dict[str, list[tuple[str, str, str]]] = {name: [] for name in rewritings}
+    for reference in dict.fromkeys(references):
+        for name, rewrite in rewritings.items():
+            answer = rewrite(reference, draw)
+            if answer is not None and answer != reference:
+                pool[name].append((name, reference, answer))
+    for found in pool.values():
+        draw.shuffle(found)
+    drawn: list[tuple[str, str, str]] = []
+    while len(drawn) < count and any(pool.values()):
+        drawn += [found.pop() for found in pool.values() if found]
+    return drawn[:count]
+
+
+def completion(answer: str, draw: random.Random) -> str:
+    """Put an answer into a response; sentences and lines only take answers that end where they do."""
+    form = draw.choice(STATED)
+    fragile = ". " in answer or "\n" in answer or "#" in answer or answer.startswith("-") or "$" in answer
+    return (STATED[0] if fragile else form).format(answer)

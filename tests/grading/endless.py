@@ -1,0 +1,48 @@
+r"""The time that a batch of comparisons takes when 5 % of its answers keep computer algebra busy.
+
+    python tests/grading/endless.py
+
+Three batches of 400 pairs of polynomials for two workers: without such answers, with answers that are too large to compute
+(`10^{10^{10}}`), and with integrals that SymPy does not finish within the time limit.
+"""
+
+import random
+import time
+
+from rljax.rewards.failure import Failed
+from rljax.rewards.math import math_reward
+
+PAIRS, SHARE, WORKERS = 400, 0.05, 2
+TOO_LARGE = ("10^{10^{10}}+N", "9^{9^{9^9}}+N", "(x+1)^{1000000}+N", "99999999!+N", "x^{2^{2^{100}}}+N")
+NOT_FINISHED = (r"\int_0^1 \frac{\ln(1+x^3)}{N+x^5} dx", r"\int_0^1 \frac{\ln(N+x^3)}{1+x^7} dx")
+
+
+def batch(forms: tuple[str, ...], share: float) -> list[tuple[str, str]]:
+    """Draw pairs of an answer and a reference."""
+    draw = random.Random(0)
+    pairs = []
+    for number in range(PAIRS):
+        if draw.random() < share:
+            pairs.append((draw.choice(forms).replace("N", str(number + 10)), "x+1/3"))
+        else:
+            a, b = draw.randint(2, 99), draw.randint(2, 99)
+            pairs.append((f"({a}x+{b})(x-{b})", f"{a}x^2-{a * b}x+{b}x-{b * b}"))
+    return pairs
+
+
+def main() -> None:
+    """Print a line for each batch."""
+    reward = math_reward(workers=WORKERS)
+    reward(["?"] * 2, [r"\boxed{x+2}", r"\boxed{x+3}"], ["x+1+1", "y"])  # starts the workers
+    for name, forms, share in (("none", (), 0.0), ("too large", TOO_LARGE, SHARE), ("not finished", NOT_FINISHED, SHARE)):
+        pairs = batch(forms, share)
+        started = time.monotonic()
+        rewards = reward(
+            ["?"] * PAIRS, [rf"\boxed{{{answer}}}" for answer, _ in pairs], [reference for _, reference in pairs]
+        )
+        failed = sum(isinstance(outcome, Failed) for outcome in rewards)
+        print(f"{name:12} {time.monotonic() - started:5.1f} s, {rewards.count(1.0)} right, {failed} failed")
+
+
+if __name__ == "__main__":
+    main()

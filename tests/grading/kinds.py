@@ -1,0 +1,73 @@
+r"""What a reference is, decided by narrow patterns of text: a number, a tuple, a list, a quantity, ..., or none of them."""
+
+import random
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+Rewriting = Callable[[str, random.Random], str | None]
+"""Rewrites a reference; None where it is not sure what that would do."""
+
+INTEGER = re.compile(r"-?\d+")
+DECIMAL = re.compile(r"-?\d+\.\d+")
+FRACTION = re.compile(r"(-?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
+BRACKETED = re.compile(r"(\(|\[)([^()\[\]]*)(\)|\])")
+INTERVAL = re.compile(r"([(\[])([^()\[\],]*),([^()\[\],]*)([)\]])")
+QUANTITY = re.compile(r"(-?\d+(?:\.\d+)?)(?:\\ |~)?\\text\{ ?([a-z ]+)\}")
+DEGREES = re.compile(r"(-?\d+(?:\.\d+)?)\^(?:\{\\circ\}|\\circ)")
+MONEY = re.compile(r"\\\$(\d+(?:\.\d+)?)")
+PERCENT = re.compile(r"(-?\d+(?:\.\d+)?)\\?%")
+BASE = re.compile(r"(\d+)_\{?(\d)\}?")
+WORD = re.compile(r"\\text\{([A-Za-z]+)\}")
+MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}")
+NO_SCALAR = re.compile(
+    r"\\text|\\mbox|\.$|:|\\begin|_|\\%|\\\$|\\circ|%|[=<>]|\\[lg]e|\\in|\\cup|\\pm|\\ldots|\\emptyset|\d!\d|\\mathbb|\\infty"
+)
+SEPARATORS = (",", "{,}", r"\,", " ", r",\!")
+UNITS = ("apples", "marbles", "cm", "kg", "miles", "hours", "square feet", "points", "ways")
+
+
+def is_scalar(text: str) -> bool:
+    """Whether a reference is one number or expression: no list, tuple, set, unit, relation or word."""
+    bare = re.sub(r"\\(?:left|right)(?![a-z])", "", text)
+    if not bare or NO_SCALAR.search(bare) or re.fullmatch(r"[(\[].*,.*[)\]]", bare):
+        return False
+    words = re.search(r"[a-zA-Z]{4,}", re.sub(r"\\[a-zA-Z]+", "", bare))
+    return not words and "," not in re.sub(r"\\[,!]|\{,\}", "", bare) and "[" not in bare.replace(r"\sqrt[", "")
+
+
+def number(text: str) -> Fraction | None:
+    """The value of a reference that is an integer, a decimal or a fraction."""
+    if INTEGER.fullmatch(text) or DECIMAL.fullmatch(text):
+        return Fraction(text)
+    found = FRACTION.fullmatch(text)
+    if found and int(found[3]):
+        return Fraction(int(found[2]), int(found[3])) * (-1 if found[1] else 1)
+    return None
+
+
+def parts(text: str) -> tuple[str, list[str], str] | None:
+    """The brackets and the components of a tuple or an interval without nested brackets."""
+    found = BRACKETED.fullmatch(re.sub(r"\\(?:left|right)(?![a-z])", "", text).replace(r"\!", "").strip())
+    if not found or "," not in found[2] or ";" in found[2]:
+        return None
+    return found[1], [component.strip() for component in found[2].split(",")], found[3]
+
+
+def items(text: str) -> list[str] | None:
+    """The elements of a list without brackets."""
+    if (
+        re.search(r"[()\[\]:]|\\text|\\begin|\\\{|\{,\}|\\!|\d,\d{3}|[=<>]|\\[lg]e|\\in|\\cup|\\pm|\\ldots|;", text)
+        or "," not in text
+    ):
+        return None
+    found = [re.sub(r"\\[, ;]", "", element).strip() for element in re.sub(r"\\,|\\ ", "", text).split(",")]
+    return found if all(found) and len(found) > 1 else None
+
+
+def decimal(value: Fraction) -> str | None:
+    """The finite decimal form of a fraction; None if it has none of at most 6 digits."""
+    for places in range(7):
+        if (value * 10**places).denominator == 1:
+            return f"{float(value):.{max(places, 1)}f}" if abs(value) < 10**9 else None
+    return None

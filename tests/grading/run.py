@@ -1,0 +1,95 @@
+"""The reward `math`, measured with answers that are right or wrong by construction.
+
+    python tests/grading/run.py --data ../shared/data --count 6000 --out tests/grading/result.json
+
+References come from MATH (`math_train.json`), AMC 2023 (`amc23.jsonl`), GSM8K (`gsm8k_train.jsonl`), where the folder of data has
+them, and from `own_references.py`. `right.py` and `wrong.py` rewrite them.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from grading.cases import cases, completion
+from grading.own_references import references as own_references
+from grading.right import RIGHT
+from grading.wrong import WRONG
+
+from rljax.rewards.failure import Failed
+from rljax.rewards.math import math
+
+
+def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
+    """Read the references of every data set that is there: all of MATH that are no plain integers, and as many integers."""
+    found = {}
+    if (file := folder / "math_train.json").is_file():
+        answers = [str(row["answer"]).strip() for row in json.loads(file.read_text(encoding="utf-8")) if row["answer"]]
+        found["math_train"] = answers
+    if (file := folder / "amc23.jsonl").is_file():
+        found["amc23"] = [f"{json.loads(line)['answer']:g}" for line in file.read_text(encoding="utf-8").splitlines()]
+    if (file := folder / "gsm8k_train.jsonl").is_file():
+        answers = [
+            json.loads(line)["answer"].rpartition("####")[2].strip().replace(",", "")
+            for line in file.open(encoding="utf-8")
+        ]
+        found["gsm8k_train"] = draw.sample(answers, 1000)
+    return found
+
+
+def judge(drawn: list[tuple[str, str, str]], seed: int) -> list[float | Failed | None]:
+    """Score every answer against its reference."""
+    draw = random.Random(seed)
+    return math(
+        ["?"] * len(drawn), [completion(answer, draw) for _, _, answer in drawn], [reference for _, reference, _ in drawn]
+    )
+
+
+def measure(references: list[str], count: int, seed: int) -> dict:
+    """Count the right answers that are refused and the wrong ones that are paid."""
+    result: dict = {"references": len(set(references))}
+    for name, rewritings, good in (("right", RIGHT, 1.0), ("wrong", WRONG, 0.0)):
+        drawn = cases(references, rewritings, count, seed)
+        started = time.monotonic()
+        rewards = judge(drawn, seed)
+        failed = sum(isinstance(reward, Failed) for reward in rewards)
+        misjudged = [reward for reward in rewards if reward != good and not isinstance(reward, Failed)]
+        result[name] = {
+            "answers": len(drawn),
+            "misjudged": len(misjudged),
+            "failed": failed,
+            "share": round((len(misjudged) + (failed if good else 0)) / max(1, len(drawn)), 5),
+            "seconds": round(time.monotonic() - started, 1),
+            "answers_by_kind": dict(Counter(case[0] for case in drawn)),
+            "cases": [
+                {"kind": kind, "reference": reference, "answer": answer, "reward": str(reward)}
+                for (kind, reference, answer), reward in zip(drawn, rewards, strict=True)
+                if reward != good
+            ],
+        }
+    return result
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
+    parser.add_argument("--count", type=int, default=6000, help="right answers, and as many wrong ones")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("result.json"))
+    arguments = parser.parse_args()
+    found = {**data_references(arguments.data, random.Random(arguments.seed)), "own": own_references()}
+    result = {"sources": {name: len(answers) for name, answers in found.items()}, "seed": arguments.seed}
+    result |= measure([answer for answers in found.values() for answer in answers], arguments.count, arguments.seed)
+    arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in ("right", "wrong"):
+        print(name, {key: value for key, value in result[name].items() if key not in ("cases", "answers_by_kind")})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+r"""Which answers equal a reference: conventions, forms that keep a value, and keys that once opened many references."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljax.rewards.equivalence import equivalent
+from rljax.rewards.math import settled
+
+
+def verdict(reference: str, answer: str) -> bool:
+    """The verdict of the reward, in this process."""
+    known = settled(answer, reference)
+    return equivalent(reference, answer) if known is None else known
+
+
+NUMBERS = [
+    ("1000", "1e3"),
+    ("1000", "1 000"),
+    ("1000", "1,000"),
+    ("1234567", r"1\,234\,567"),
+    ("602000000000000000000000", "6.02e23"),
+    ("6.02e23", r"6.02\times 10^{23}"),
+    ("6.02 \\times 10^{23}", "6.02×10²³"),
+    ("0.00012", "1.2e-4"),
+    ("12", "１２"),
+    ("-12", "−12"),
+    (r"\frac{1}{3}", r"0.\overline{3}"),
+    (r"\frac{1}{3}", "0.333..."),
+    (r"\frac{1}{6}", r"0.1\dot{6}"),
+    (r"\frac{41}{333}", "0.(123)"),
+    (r"\frac{1}{3}", "0.333333"),
+    (r"\pi", "3.14159"),
+    (r"\frac{3}{2}", r"1\frac{1}{2}"),
+    (r"\frac{3}{2}", "1 1/2"),
+    (r"-\frac{3}{2}", r"-1\frac{1}{2}"),
+    (r"\frac{1}{2}", "½"),
+    (r"\frac{43}{2}", r"21 \dfrac12"),
+    ("10", r"\binom{5}{2}"),
+    ("10", r"{5 \choose 2}"),
+    ("10", r"{}^5C_2"),
+    (r"\binom{5}{2}", "10"),
+    ("6", "2(3)"),
+    ("24", "4!"),
+    ("5000000", r"5\text{ million}"),
+    (r"\frac{1}{2004!}", r"\frac{2005}{2005!}"),
+]
+UNITS = [
+    ("40", r"40^\circ"),
+    (r"40^\circ", "40°"),
+    (r"40^{\circ}", "40 degrees"),
+    (r"40^\circ", "40"),
+    ("18", "18 eggs"),
+    ("18", r"18\text{ eggs}"),
+    ("18", r"18 \mathrm{~marbles}"),
+    ("5", "5 cm"),
+    (r"5\text{ cm}", "5 centimetres"),
+    (r"5\text{ cm}^2", "5 square centimeters"),
+    (r"5225 \text{ cubic inches}", "5225 in^3"),
+    (r"60\text{ mph}", "60 miles per hour"),
+    (r"5\text{ m}/\text{s}", "5 m/s"),
+    (r"\frac{11}{15}\text{ days}", r"\dfrac{11}{15}"),
+    ("3\\sqrt{5}\\text{ cm}", r"3\sqrt5"),
+    (r"\$23{,}000", "$23,000"),
+    (r"\$23{,}000", "23000 dollars"),
+    (r"1.85\ \text{USD}", r"\$1.85"),
+    ("23000", r"\$23,000"),
+    (r"10\%", "10 percent"),
+    (r"10\%", "10"),
+    (r"10\%", "0.1"),
+    ("0.5", r"50\%"),
+    ("21\\text{ dogs}", "21 brown dogs"),
+    (r"\approx 8.24 \text{ mph}", "8.24"),
+    ("66_8", "66_{8}"),
+    ("66_8", "66"),
+    ("66_8", r"66_{\text{eight}}"),
+    ("66_8", "66 base 8"),
+]
+FORMS = [
+    ("e^x", r"\mathrm{e}^{x}"),
+    (r"\ln 2", r"\log 2"),
+    (r"2\ln x", r"\log x^2"),
+    (r"\emptyset", r"\varnothing"),
+    (r"\emptyset", "∅"),
+    (r"\emptyset", r"\{\}"),
+    (r"[4,\infty)", r"x \ge 4"),
+    (r"x \ge 4", r"[4,\infty)"),
+    (r"x \ge 4", "4 <= x"),
+    ("(1,2]", r"1 < x \le 2"),
+    (r"1 < x \le 2", "(1,2]"),
+    (r"1 < x \le 2", "2 ≥ x > 1"),
+    (r"(-\infty,-4)\cup(4,\infty)", r"x<-4 \text{ or } x>4"),
+    (r"x<-4 \text{ or } x>4", r"(4,\infty)\cup(-\infty,-4)"),
+    (r"x \ne 2", r"\mathbb{R}\setminus\{2\}"),
+    (r"\mathbb{R}", r"(-\infty,\infty)"),
+    (r"[2,3]", r"x \in [2,3]"),
+    (r"(2,3)", r"]2,3["),
+    (r"(2,\infty)", r"\{x \mid x > 2\}"),
+    ("x>3", "2x>6"),
+    ("x>-3", "-x<3"),
+    (r"\sqrt{2},-\sqrt{2}", r"\pm\sqrt2"),
+    (r"2+\sqrt3, 2-\sqrt3", r"2 \pm \sqrt{3}"),
+    ("1,2", r"x=1 \text{ or } x=2"),
+    ("x=1, x=2", "2, 1"),
+    (r"\{1,2\}", "2, 1"),
+    ("6, 8\\text{, and }10", "10, 8 and 6"),
+    ("AB=9, CD=4", "9, 4"),
+    ("AB=9, CD=4", "CD=4, AB=9"),
+    ("y=10x-4", "10x-y=4"),
+    ("y=10x-4", "y+4=10x"),
+    ("x^2+y^2=4", r"\frac{x^2+y^2}{4}=1"),
+    ("x=y+1", "y=x-1"),
+    ("(x-1)^2=0", "x-1=0"),
+    ("5", "5=x"),
+    ("7", r"\tan\theta = 7"),
+    ("12", "x+y=12"),
+    ("x^2-1", "(x-1)(x+1)=x^2-1"),
+    ("x^2", "f(x)=x^2"),
+    (r"\begin{pmatrix} 1/2 \\ 2\end{pmatrix}", r"\left[\begin{array}{c}0.5\\2\end{array}\right]"),
+    (r"\langle 1,2\rangle", "(1,2)"),
+    (r"\text{Monday}", "monday."),
+    (r"\text{(A)}", "A"),
+    (r"\text{A,B}", "B, A"),
+    (r"\frac{\sqrt6-\sqrt2}{4}", r"\sin 15^\circ"),
+    (r"\frac{\pi}{2}", r"\frac\pi2"),
+    (r"\sqrt{12}", "2√3"),
+    ("3i,-3i", r"\pm 3i"),
+    ("3-4i", "-4i+3"),
+    ("|x|", r"\sqrt{x^2}"),
+    ("3:2", r"\frac{3}{2}"),
+    (r"2^{4181}", r"4^{2090}\cdot 2"),
+    (r"12x - 4y + 3z - 169 = 0", "24x-8y+6z=338"),
+    ("ab", "ba"),
+    ("13", "**13**"),
+    ("0", r"\sin^2 1+\cos^2 1-1"),
+    (r"\sqrt{2}+1", r"\frac{1}{\sqrt{2}-1}"),
+    ("0", r"\sqrt{3+2\sqrt{2}}-1-\sqrt{2}"),
+    ("-2,1", r"x \in \{-2,1\}"),
+    ("y=2x+3", "f(x)=2x+3"),
+    (r"\ln(x^2+1)+C", "C+\\ln(1+x^2)"),
+    (r"\sec^2 y", r"1+\tan^2 y"),
+    ("10-4n", "-10-4(n-5)"),
+    (r"\frac{1}{12}", "0.0833333333333333"),
+    (r"\left(\frac{1}{2},3\right)", "(0.5, 3)"),
+]
+KEYS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
+OF_KEYS = [
+    *("x+y=3", "x=5", "(x+1)^2=x^2+2x+1", "x^2+1=0", "x>2", "(1,2)", r"\{1,2\}", "7", r"\sqrt{2}", "y=2x+1"),
+    *(r"\begin{pmatrix}1\\2\end{pmatrix}", r"\text{east}", r"5\text{ cm}", r"a \equiv b"),
+]
+WRONG = [
+    ("[1,2]", "(1,2)"),
+    ("[1,2)", "(1,2]"),
+    ("(1,2)", "1,2"),
+    ("1,2", "(1,2)"),
+    ("1,2", "[1,2]"),
+    ("(1,2)", r"\{1,2\}"),
+    (r"\{1,2\}", "(1,2)"),
+    ("(1,2)", "(2,1)"),
+    ("(1,2)", r"1\le x\le 2"),
+    (r"x \ge 4", r"(4,\infty)"),
+    ("x<2", "x=2"),
+    ("x<2", r"x\le 2"),
+    ("x<2", "x>2"),
+    ("1<x<2", "1<x<3"),
+    ("1,2", "1,1,2"),
+    ("1,1,2", "1,2"),
+    ("2,2", "2"),
+    ("AB=9, CD=4", "4, 9"),
+    ("AB=9, CD=4", "AB=4, CD=9"),
+    (r"5\text{ cm}", r"5\text{ km}"),
+    (r"5\text{ m}", r"500\text{ cm}"),
+    (r"5\text{ cm}^2", "5 cm"),
+    (r"\$5", "5 cents"),
+    (r"60\text{ mph}", "60 km/h"),
+    (r"10\%", r"1\%"),
+    ("0.5", r"0.5\%"),
+    (r"10^\circ", r"10\%"),
+    (r"\frac{\pi}{3}", r"60^\circ"),
+    (r"60^\circ", r"60\text{ radians}"),
+    ("66_8", "66_9"),
+    ("66", "66_8"),
+    ("54", "66_8"),
+    ("5", r"5 \text{ is wrong}"),
+    ("5", r"5 \text{ (wrong)}"),
+    ("5", "5 is false"),
+    ("5", r"\text{not } 5"),
+    ("5", "not 5"),
+    ("5", r"\ne 5"),
+    ("5", r"5 \text{ or } 6"),
+    ("5", "5 or so"),
+    ("5", r"5\text{ million}"),
+    ("5", "5 and a half"),
+    ("12", "1, 2"),
+    ("12", "1 2"),
+    ("1234", "1, 234"),
+    ("1200", "(1,200)"),
+    (r"\pm 2021", "2021"),
+    ("12:00", "1:00"),
+    (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
+    (r"\frac{1}{2^{99}}", r"\frac{1}{2^{98}}"),
+    (r"\frac{1}{10000000}", "0.0000002"),
+    (r"1-\frac{1}{\mathrm{e}}", r"1+\frac{1}{\mathrm{e}}"),
+    ("n=2, 3, 4", "n=1, 2, 3"),
+    ("D = (0, 1)", "D = (0, 1.5)"),
+    ("3x-y+13=0", "3x+4y+14=0"),
+    (r"\frac{1}{3}", "0.333"),
+    (r"\frac{2}{3}", "0.666666"),
+    (r"\pi", "3.14"),
+    ("1.234567", r"\frac{1234568}{1000000}"),
+    ("2s", "2"),
+    (r"\frac{1}{4m}", r"\frac{1}{4}"),
+    ("5", "5x"),
+    ("5", "5xy"),
+    ("5", "2(3)"),
+    ("7", "5x=7"),
+    ("7", "x^2=7"),
+    ("7", "7=6"),
+    ("7", "6=7"),
+    ("7", "7,8"),
+    ("x", r"\sqrt{x^2}"),
+    (r"\text{east}", "seat"),
+    ("x=5", "y=5"),
+    ("x=5", "6"),
+    ("y=2x+1", "y=2x-1"),
+    ("y=2x+1", "2x+2"),
+    ("x>3", "-x>-3"),
+    ("x^2=4", "x=2"),
+    (r"2^{4181}", r"2^{4181}+1"),
+    (r"\log 2", r"\ln 2"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}"),
+    (r"(-\infty,-4)\cup(4,\infty)", r"(-\infty,-4]\cup(4,\infty)"),
+    (r"\text{odd}", "even"),
+    ("5!", "5"),
+    ("3+4i", "3-4i"),
+    ("5", "5="),
+    ("2^{2008}-2", "2^{2008}-2+x"),
+    (r"\frac{\sqrt{2}}{10^{60}}", r"\frac{\sqrt{3}}{10^{60}}"),
+    ("5", "=="),
+    (r"\emptyset", r"\{\emptyset\}"),
+    (r"\emptyset", r"\{]"),
+    ("(1,2)", r"(1,2\}"),
+    ("1,2,3", r"1,2,\ldots,3"),
+    ("7.5", "7.4999999"),
+    ("5", r"5\in\{5,6\}"),
+    ("5", r"\{x: x=5 \text{ or } x=6\}"),
+    ("2:3", "3:2"),
+    ("3:00", "3"),
+]
+
+
+@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS])
+def test_equal(reference, answer):
+    assert verdict(reference, answer)
+
+
+@pytest.mark.parametrize(("reference", "answer"), WRONG)
+def test_different(reference, answer):
+    assert not verdict(reference, answer)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_says_nothing_equals_nothing(key):
+    """`1=2` once equalled every equation, identity and matrix without solutions."""
+    assert not any(verdict(reference, key) for reference in OF_KEYS)
+
+
+@pytest.mark.parametrize("reference", [*dict.fromkeys(reference for reference, _ in [*NUMBERS, *FORMS, *UNITS]), *OF_KEYS])
+def test_every_reference_equals_itself(reference):
+    assert settled(f"  ${reference}$.", reference)
+
+
+PARTS = [
+    *r"""\frac \sqrt { } ( ) [ ] 1 2 0 x y + - = < \le , cm \{ \} ^ _ ! % ° \infty \cup \in \pm i e \pi . : / | \begin{pmatrix}
+    \end{pmatrix} & \\ \ln \sin \mathbb{R} \setminus \emptyset and or \binom dx \lim f(x) \$ ' ² √ ½ ①""".split(),  # noqa: SIM905
+    *(" ", ">", ";", r"\ne ", r"\overline{3}", r"\ldots", r"\text{", r"\text{ and }", r"\mathrm{"),
+]
+REFERENCES = [
+    "5",
+    "x+1",
+    "(1,2)",
+    r"[1,\infty)",
+    "1,2",
+    "y=2x",
+    "x>2",
+    r"\text{east}",
+    r"\{1,2\}",
+    "2+i",
+    "1:2",
+    "66_8",
+    r"\emptyset",
+]
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join), st.sampled_from(REFERENCES))
+def test_no_answer_makes_the_comparison_raise(answer, reference):
+    assert verdict(reference, answer) in (True, False)
+    assert verdict(answer, reference) in (True, False)

@@ -1,0 +1,50 @@
+"""A sample of the differential test of `tests/grading`: answers that are right or wrong by construction."""
+
+import json
+import random
+
+import pytest
+from grading.cases import cases, completion
+from grading.own_references import references
+from grading.right import RIGHT
+from grading.wrong import WRONG
+
+from rljax.rewards.math import math
+
+COUNT = 400
+
+
+@pytest.fixture(scope="module", params=["own", "math_train"])
+def answers(request):
+    """References: our own ones, and those of MATH, where the real data are."""
+    if request.param == "own":
+        return references(250)
+    rows = json.loads((request.getfixturevalue("shared_data") / "math_train.json").read_text(encoding="utf-8"))
+    drawn = random.Random(0).sample([str(row["answer"]).strip() for row in rows if row["answer"]], 1500)
+    return [answer for answer in drawn if not answer.isdigit()]
+
+
+def misjudged(drawn, reward):
+    draw = random.Random(0)
+    completions = [completion(answer, draw) for _, _, answer in drawn]
+    rewards = math(["?"] * len(drawn), completions, [reference for _, reference, _ in drawn])
+    return [case for case, given in zip(drawn, rewards, strict=True) if given != reward]
+
+
+def test_right_answers_are_paid(answers):
+    drawn = cases(answers, RIGHT, COUNT, seed=2)
+    assert len(drawn) == COUNT
+    assert len(misjudged(drawn, 1.0)) <= 0.01 * COUNT
+
+
+def test_wrong_answers_are_not(answers):
+    drawn = cases(answers, WRONG, COUNT, seed=2)
+    assert len(drawn) == COUNT
+    assert not misjudged(drawn, 0.0), "0.2 % of so few answers is none"
+
+
+@pytest.mark.parametrize(("rewritings", "answer"), [(RIGHT, r"\frac{3}{2}"), (WRONG, "(1,2)")])
+def test_a_rewriting_changes_its_text(rewritings, answer):
+    found = cases([answer], rewritings, 100, seed=0)
+    assert len(found) >= 5
+    assert all(rewritten != reference == answer for _, reference, rewritten in found)

@@ -1,0 +1,112 @@
+r"""Whatever reads a response does so in time that grows with its length and not faster: it runs in the trainer's own process."""
+
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljax.rewards import ballot
+from rljax.rewards.choice import multiple_choice, yes_no
+from rljax.rewards.code_blocks import extracted_code
+from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
+from rljax.rewards.exact import exact
+from rljax.rewards.extract import LONGEST_READ, final_answer, last_number, stated_text, stated_text_or_last_number
+from rljax.rewards.format import has_final_answer, think_answer
+from rljax.rewards.math import aime, gsm8k, settled
+from rljax.rewards.notation import plain
+from rljax.rewards.steps import equations
+
+READERS = {
+    "final_answer": final_answer,
+    "stated_text": stated_text,
+    "stated_text_or_last_number": stated_text_or_last_number,
+    "last_number": last_number,
+    "extracted_code": extracted_code,
+    "settled": lambda text: settled(text, "12"),
+    "exact": lambda text: exact(["?"], [text], ["12"]),
+    "gsm8k": lambda text: gsm8k(["?"], [text], ["12"]),
+    "aime": lambda text: aime(["?"], [text], ["12"]),
+    "yes_no": lambda text: yes_no(["?"], [text], ["yes"]),
+    "multiple_choice": lambda text: multiple_choice(["?"], [text], ["A"]),
+    "has_final_answer": lambda text: has_final_answer([text]),
+    "think_answer": lambda text: think_answer([text]),
+    "equations": lambda text: equations(["?"], [text], ["12"]),
+    "vote": ballot.vote,
+    "vote_yes_no": ballot.vote_yes_no,
+    "vote_letter": ballot.vote_letter,
+}
+TOKENS = [
+    *r"""# #### $ \$ . , 1 1, 1,111 - + = ( ) [ { } \ ` ``` * \boxed{ \boxed \text{ \frac ^ _ <answer> </answer> <think> answer
+    therefore % A (A) yes 1+1=2; ½ １ ° \{ \, \! ~ ' " / e3 √ ²""".split(),  # noqa: SIM905
+    *(" ", "\n", "\t", "answer is", "is ", "and ", "def f", "```python\n"),
+]
+SHORT = 8_000
+
+
+def seconds(read, text):
+    """The time of the better of two readings."""
+    times = []
+    for _ in range(2):
+        started = time.process_time()
+        read(text)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def filled(begin, unit, end, length):
+    return begin + unit * (length // len(unit)) + end
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=40)
+@given(
+    begin=st.lists(st.sampled_from(TOKENS), max_size=2).map("".join),
+    unit=st.lists(st.sampled_from(TOKENS), min_size=1, max_size=3).map("".join),
+    end=st.lists(st.sampled_from(TOKENS), max_size=2).map("".join),
+)
+def test_four_times_the_text_takes_about_four_times_as_long(name, begin, unit, end):
+    short, long = (seconds(READERS[name], filled(begin, unit, end, length)) for length in (SHORT, 4 * SHORT))
+    assert long <= 8 * short + 0.05
+
+
+# Each was once slow: a cubic pattern (6.5 s), a quadratic one (16 s), the copies of nested boxes (2.4 GB).
+ONCE_SLOW = {
+    "spaces after the number": "#### 1" + " " * 1_200 + "x",
+    "spaces in a fence": "```" + " " * 32_000 + "`",
+    "nested boxes": r"\boxed{" * 25_000 + "1" + "}" * 25_000,
+}
+
+
+@pytest.mark.parametrize("text", ONCE_SLOW.values(), ids=ONCE_SLOW)
+def test_what_was_slow_once(text):
+    for read in READERS.values():
+        assert seconds(read, text) < 0.5
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_longest_response_takes_little_memory(name):
+    tracemalloc.start()
+    READERS[name](ONCE_SLOW["nested boxes"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40e6
+
+
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"think_answer", "equations"}))
+def test_of_a_response_only_the_end_is_read(name):
+    """A million characters count as the last 200,000 of them do. The other two need the whole response: its form, and all steps."""
+    text = r"\boxed{1} #### 1 the answer is 1 "
+    assert READERS[name](text + "x" * 1_000_000) == READERS[name]("x" * LONGEST_READ)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(TOKENS), max_size=400).map("".join), st.sampled_from([1, 2, 40]))
+def test_any_answer_is_written_and_settled_at_once(text, times):
+    answer = (text * times)[:LONGEST_ALGEBRA]
+    started = time.process_time()
+    plain.__wrapped__(answer)
+    judgeable(answer)
+    settled(answer, r"\frac{1}{2}")
+    assert time.process_time() - started < 0.25
