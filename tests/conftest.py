@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
+jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the suite's work; see `optimized`
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)
@@ -53,6 +54,14 @@ def standard_promotion():
     """JAX's standard promotion, for modules that call Optax themselves: it raises decays to the power of an integer count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
+
+
+@pytest.fixture(scope="module")
+def optimized():
+    """Compile as users do, for modules that compare bits or count bytes."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

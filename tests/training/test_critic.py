@@ -23,8 +23,10 @@ from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.algorithm import laid_out, make_algorithm
 from rljax.training.critic import first_critic, make_critic, make_head
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import credit_metrics
-from rljax.training.state import create, place
+from rljax.training.learner import credit_metrics, make_learner
+from rljax.training.loop import rl_state
+from rljax.training.metrics import present
+from rljax.training.state import begin_rl, create, place
 from rljax.training.update import make_score, make_scores, put_layout
 from rljax.training.value_pretraining import monte_carlo
 from rljax.training.value_update import check_support, make_value_step, value_schedule
@@ -180,6 +182,15 @@ def test_a_frozen_trunk_stays(tmp_path):
     assert distance(end["head"], start["head"]) > 0
 
 
+@pytest.fixture(scope="module")
+def sampled():
+    """A rollout whose groups have responses of both rewards."""
+    setup, state = first_state(TINY, reward=even_length)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -197,15 +208,20 @@ def test_a_frozen_trunk_stays(tmp_path):
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
-def test_variants_train(tmp_path, change):
-    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1, **change)
-    result = rljax.train(config, even_length)
-    (row,) = rows(result.run, "rl")
-    assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
-    assert ("lambda_50" in row) == (config.algorithm.name == "vapo" and "length_adaptive" not in config.algorithm.without)
-    start = first_state(config)[1]
-    assert distance(result.params, start.params) > 0
-    assert distance(last_state(config, result.run).critic.params, start.critic.params) > 0
+def test_variants_learn(sampled, change):
+    """The updates of a step, of policy and critic."""
+    config = TINY.replace(warm_start_steps=0, minibatches=1, microbatch_rows=None, **change)
+    setup, state = first_state(config, reward=even_length)
+    state = place(begin_rl(rl_state(setup, state)), setup.mesh, setup.policy.partition)
+    policy, critic = jax.device_get((state.params, state.critic.params))
+    state, metrics = make_learner(setup, state)(state, sampled)
+    numbers = present(metrics)
+    assert all(np.isfinite(value) for value in numbers.values())
+    assert ("lambda_50" in numbers) == (
+        config.algorithm.name == "vapo" and "length_adaptive" not in config.algorithm.without
+    )
+    assert distance(state.params, policy) > 0
+    assert distance(state.critic.params, critic) > 0
 
 
 def test_the_blended_critic_is_the_pretrained_one(tmp_path):
