@@ -4,12 +4,32 @@ Nothing here is trusted: the program shares its process with this server and may
 and it receives only the arguments of calls. No test and no expected value ever enters this process.
 """
 
+import io
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
 
 from rljax.rewards.sandbox import wire
+from rljax.rewards.sandbox.actions import allow_event_loops
+from rljax.rewards.sandbox.peer import Peer
+
+_LONGEST_OUTPUT = 2**20
+
+
+class _Server(Peer):
+    """The program's end of the connection. It sends what the program has printed along with each message."""
+
+    def output(self) -> list[str]:
+        """Take what the program has printed."""
+        return [_taken(sys.stdout), _taken(sys.stderr)]
+
+
+def _taken(stream: object) -> str:
+    if not isinstance(stream, io.StringIO):
+        return ""
+    text = stream.getvalue()[:_LONGEST_OUTPUT]
+    stream.seek(0)
+    stream.truncate()
+    return text
 
 
 def serve(code: str, questions: int, answers: int) -> None:
@@ -25,46 +45,26 @@ def serve(code: str, questions: int, answers: int) -> None:
     """
     module = types.ModuleType("candidate")
     sys.modules["candidate"] = module  # dataclasses and enumerations look up their module
-    objects: list[Any] = [module]
-    loaded = _attempt(lambda: exec(compile(code, "<candidate>", "exec"), vars(module)))
-    while True:
-        question = wire.receive(questions)
-        wire.send(answers, loaded if loaded[0] == "error" else _attempt(lambda request=question: _answer(request, objects)))
-
-
-def _attempt(action: Callable[[], object]) -> list:
-    """Run code of the program, and return its value, or the name of the exception that it raised, including `SystemExit`."""
+    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+    if "asyncio" in code:
+        allow_event_loops()
     try:
-        return ["value", action()]
+        exec(compile(code, "<candidate>", "exec"), vars(module))
     except BaseException as error:
-        return ["error", type(error).__name__[:100]]
+        server: Peer = _Failed(questions, answers, error)
+    else:
+        server = _Server(questions, answers, [module])
+    server.output()  # what is printed while the program loads is no answer to anything
+    server.serve()
 
 
-def _answer(question: list, objects: list[Any]) -> object:
-    """Answer one question with plain data, or with the numbers of objects that stay here."""
+class _Failed(_Server):
+    """The end of the connection of a program that could not be loaded: its answer to everything is the reason."""
 
-    def refer(value: object) -> int:
-        objects.append(value)
-        return len(objects) - 1
+    def __init__(self, questions: int, answers: int, error: BaseException) -> None:
+        super().__init__(questions, answers, [None])
+        self._error = error
 
-    verb, target, *encoded = question
-    subject = objects[target]
-    operands: list[Any] = [wire.decode(operand, objects.__getitem__) for operand in encoded]
-    if verb == "call":
-        positional, named = operands
-        value = subject(*positional, **named)
-        # A function that returns None may have changed its arguments; the caller's copies are updated.
-        changed = positional if value is None else []
-        return [wire.encode(value, refer), [wire.encode(argument, refer) for argument in changed]]
-    value = _VERBS[verb](subject, *operands)
-    return [wire.encode(value, refer), []]
-
-
-_VERBS = {
-    "get": getattr,
-    "set": setattr,
-    "item": lambda subject, key: subject[key],
-    "len": len,
-    "iterate": iter,
-    "next": next,
-}
+    def permits(self, action: str, subject: object, operands: list) -> bool:
+        """Raise what the program raised."""
+        raise self._error

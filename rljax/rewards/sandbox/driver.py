@@ -1,7 +1,23 @@
 """The process of the sandbox that holds the tests and decides whether they pass.
 
-Each name that the program under test defines is represented here by a proxy that asks the other process. Answers are plain data
-of this process's own types, or a `Remote`, which can be called and queried but neither compared nor used as a truth value.
+The tests run here, with this process's own builtins and modules, and the program runs in another process. What the tests read of
+the program is asked of that process. The design guarantees, whatever the program does:
+
+- A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program decides
+  only where all operands are the program's own (it could as well have returned equal values), or where the tests made the object
+  themselves by calling a name that they treat as a class. In all other cases the test fails. An object that is not plain data is
+  no answer to an assertion.
+- No name of the program replaces one of the tests: builtins, imports, standard modules, the prompt's definitions. Only if the
+  tests name nothing else can the function under test have the name of a builtin.
+- No exception of the program is lost. Each must reach a handler, a `with` statement or an `assertRaises` in the source of the
+  tests, or the test fails, whatever iterator, `hasattr` or context manager swallowed it. The same holds for a failed assertion
+  that passes through the program.
+- What counts is fixed by the source of the tests: each entry of a list, and each assertion of a `check`, counts once.
+- Whether the tests can be judged at all is decided before the program is asked anything.
+- The program can do no more with what the tests pass to it than call it, iterate over it, and use the public attributes of
+  instances of the tests' own classes.
+
+What a test does not ask it cannot find: an assertion in a loop over what the program returns is passed by an empty list.
 """
 
 import ast
@@ -11,18 +27,18 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from rljax.rewards.sandbox import wire
+from rljax.rewards.sandbox import source
+from rljax.rewards.sandbox.actions import ACTIONS, allow_event_loops
+from rljax.rewards.sandbox.peer import CandidateError, Peer
+from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_of
 
 
 class CannotJudge(BaseException):
-    """The tests themselves cannot run here. This is not an `Exception`, because a test may catch those."""
-
-
-class CandidateError(Exception):
-    """The program under test raised an exception that is not a builtin one, sent no valid answer, or ended."""
+    """The tests themselves cannot run here."""
 
 
 class Link(NamedTuple):
@@ -33,96 +49,170 @@ class Link(NamedTuple):
     answers: int
     """The file descriptor to read answers from."""
 
-    def ask(self, verb: str, target: int, *operands: Any) -> Any:
-        """Ask, and wait for the answer.
 
-        A function that returns None may have changed its arguments, so they are updated here. After one that returns a value
-        they are not: otherwise the program could change what the test compares that value with.
-        """
-        encoded = [wire.encode(operand, _number) for operand in operands]
-        try:
-            wire.send(self.questions, [verb, target, *encoded])
-            answer = wire.receive(self.answers)
-        except OSError as error:
-            raise CandidateError("the program has ended") from error
-        match answer:
-            case ["value", [value, list(arguments)]]:
-                if value is None and verb == "call":
-                    for argument, changed in zip(operands[0], arguments, strict=False):
-                        _update(argument, wire.decode(changed, self._remote))
-                return wire.decode(value, self._remote)
-            case ["error", str(name)]:
-                kind = vars(builtins).get(name)
-                if isinstance(kind, type) and issubclass(kind, Exception):
-                    raise kind("in the program")
-                raise CandidateError(name)
-            case _:
-                raise CandidateError("the message is not an answer")
-
-    def _remote(self, number: int) -> "Remote":
-        return Remote(self, number)
+# What the program may do with an object that the tests pass to it; more only with instances of the tests' own classes.
+_PERMITTED = frozenset(
+    {"call", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__bool__", "__hash__", "__eq__"}
+)
+_CLOSED = (type, types.ModuleType, types.FunctionType, types.GeneratorType, types.CoroutineType, types.FrameType)
+_TESTS = "tests"
 
 
-def _refuse(self: object, *others: object) -> NoReturn:
-    raise CandidateError("what the program returned is not plain data")
+class Judge(Peer):
+    """The tests' end of the connection. It keeps account of what the tests have not dealt with."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link.answers, link.questions)
+        self.classes: set[int] = set()
+        """The numbers of the program's classes that the tests treat as classes."""
+        self.owed: list[BaseException] = []
+        """The program's exceptions that no handler of the tests has dealt with."""
+        self.refusals = 0
+        """How often an object of the program was to decide what it must not, or an answer was not valid."""
+        self.examined: list[object] = []
+        """The arguments whose content the tests examine after a call."""
+
+    def ask(self, action: str, number: int, *operands: Any) -> Any:
+        """Ask the program's process."""
+        value = super().ask(action, number, *operands)
+        if action == "call" and number in self.classes:
+            return self._constructed(value)
+        return value
+
+    def _constructed(self, value: Any) -> Any:
+        """Mark an object as made by the tests."""
+        reference = reference_of(value)
+        if reference is None or isinstance(value, BaseException):
+            return value
+        marked = reference._replace(constructed=True)
+        if issubclass(type(value), Remote):
+            return self._remote(marked)
+        base = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
+        return derived(marked, base, base(value))
+
+    def may_change(self, argument: object) -> bool:
+        """Whether the tests examine the argument after the call: otherwise the program could change what they compare with."""
+        return any(argument is other for other in self.examined)
+
+    def permits(self, action: str, subject: object, operands: list) -> bool:
+        """Whether the program may do this with an object of the tests."""
+        if type(subject).__module__ != _TESTS:
+            return action in _PERMITTED and not (isinstance(subject, type) and action != "call")
+        hidden = action in ("get", "set", "delete") and operands[0].startswith("_")
+        return action in ACTIONS and not hidden and not isinstance(subject, _CLOSED)
+
+    def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
+        """Whether an object of the program may decide the result of this action by itself."""
+        if action == "__bool__":
+            return True
+        own = reference.constructed or reference.kind in self.classes
+        if action == "__hash__":
+            return own or "__subclasscheck__" in reference.abilities
+        return reference.constructed or all(reference_of(operand) is not None for operand in operands)
+
+    def refuse(self, reference: Reference, action: str) -> Any:
+        """Fail the test: it compares an object of the program with a value of its own."""
+        self.refusals += 1
+        return super().refuse(reference, action)
+
+    def broken(self, problem: str) -> BaseException:
+        """Fail the test: no program that works sends such an answer."""
+        self.refusals += 1
+        return super().broken(problem)
+
+    def received(self, error: BaseException, action: str) -> BaseException:
+        """Note an exception of the program, unless it is how Python says that an iterator has ended or an attribute is missing."""
+        ends: dict[str, type[BaseException]] = {
+            "__next__": StopIteration,
+            "__anext__": StopAsyncIteration,
+            "get": AttributeError,
+        }
+        if action not in ends or not isinstance(error, ends[action]):
+            self._owe(error)
+        return error
+
+    def left(self, error: BaseException) -> None:
+        """Note a failed assertion that goes through the program, which may swallow it."""
+        if isinstance(error, AssertionError):
+            self._owe(error)
+
+    def print(self, printed: list[str]) -> None:
+        """Print what the program has printed, where the tests capture it."""
+        for text, stream, original in zip(printed, (sys.stdout, sys.stderr), (sys.__stdout__, sys.__stderr__), strict=True):
+            if text and stream is not original:
+                stream.write(text)
+
+    def settle(self, error: BaseException | None) -> None:
+        """Take an exception off the account: the tests deal with it."""
+        self.owed = [other for other in self.owed if other is not error]
+
+    def is_settled(self) -> bool:
+        """Whether the tests have dealt with everything that has happened since the account was opened."""
+        return not (self.lost or self.owed or self.refusals)
+
+    def open_account(self) -> None:
+        """Begin a new account, for a new test."""
+        self.owed, self.refusals, self.examined = [], 0, []
+
+    def _owe(self, error: BaseException) -> None:
+        self.settle(error)
+        self.owed.append(error)
 
 
-class Remote:
-    """An object in the other process."""
+class _Guarded:
+    """A context manager of the tests: what it suppresses is settled. One of the program settles nothing."""
 
-    def __init__(self, link: Link, number: int) -> None:
-        object.__setattr__(self, "_reference", (link, number))
+    def __init__(self, judge: Judge, manager: Any) -> None:
+        self._judge, self._manager = judge, manager
 
-    def __call__(self, *positional: object, **named: object) -> object:
-        """Call the object in the other process."""
-        return self._ask("call", list(positional), named)
+    def __enter__(self) -> object:
+        return type(self._manager).__enter__(self._manager)
 
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._ask("get", name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self._ask("set", name, value)
-
-    def __getitem__(self, key: object) -> object:
-        return self._ask("item", key)
-
-    def __len__(self) -> int:
-        return self._ask("len")
-
-    def __iter__(self) -> Iterator:
-        iterator = self._ask("iterate")
-        if not isinstance(iterator, Remote):
-            _refuse(self)
-        while True:
-            try:
-                yield iterator._ask("next")
-            except StopIteration:
-                return
-
-    def _ask(self, verb: str, *operands: Any) -> Any:
-        link, number = object.__getattribute__(self, "_reference")
-        return link.ask(verb, number, *operands)
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __contains__ = _refuse
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        suppressed = bool(type(self._manager).__exit__(self._manager, kind, error, trace))
+        if suppressed and reference_of(self._manager) is None:
+            self._judge.settle(error)
+        elif suppressed and isinstance(error, AssertionError):
+            self._judge.left(error)
+        return suppressed
 
 
-def _number(value: object) -> int:
-    if isinstance(value, Remote):
-        return object.__getattribute__(value, "_reference")[1]
-    raise CannotJudge(f"a test passes a {type(value).__name__} to the program, and it cannot be sent to another process")
+class _Assertions:
+    """The assertions of a `check`: each passes if it was reached and never failed."""
+
+    def __init__(self, judge: Judge, count: int) -> None:
+        self.judge = judge
+        self.reached: set[int] = set()
+        self.failed: set[int] = set()
+        self._count = count
+
+    def one(self, number: int) -> "_Assertion":
+        """Make the context in which an assertion runs."""
+        return _Assertion(self, number)
+
+    def result(self) -> tuple[int, int]:
+        """Count those that passed, and all. A check that ran to its end and failed nowhere has passed as a whole."""
+        return (len(self.reached - self.failed), self._count) if self.failed else (1, 1)
 
 
-def _update(argument: Any, changed: Any) -> None:
-    """Give a caller's mutable argument the content that the called function left in it."""
-    if type(argument) is not type(changed):
-        return
-    if isinstance(argument, list | bytearray):
-        argument[:] = changed
-    elif isinstance(argument, dict | set):
-        argument.clear()
-        argument.update(changed)
+class _Assertion:
+    """The context of one assertion. What happens there is its own failure, and not that of the whole check."""
+
+    def __init__(self, assertions: _Assertions, number: int) -> None:
+        self._all, self._number = assertions, number
+
+    def __enter__(self) -> None:
+        judge = self._all.judge
+        self._all.reached.add(self._number)
+        self._owed, self._refusals = list(judge.owed), judge.refusals
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        judge = self._all.judge
+        dealt_with = len(judge.owed) <= len(self._owed) and judge.refusals == self._refusals and not judge.lost
+        if error is not None or not dealt_with:
+            self._all.failed.add(self._number)
+        judge.owed, judge.refusals = self._owed, self._refusals
+        return error is None or isinstance(error, Exception | SystemExit)
 
 
 def judge(job: Mapping, link: Link, report: int) -> None:
@@ -135,43 +225,82 @@ def judge(job: Mapping, link: Link, report: int) -> None:
             give one line with a string.
     """
     try:
-        for passed, counted in _results(job, link):
+        for passed, counted in _results(job, Judge(link)):
             os.write(report, json.dumps([passed, counted]).encode() + b"\n")
     except CannotJudge as error:
         os.write(report, json.dumps(str(error)).encode() + b"\n")
 
 
-def _results(job: Mapping, link: Link) -> Iterator[tuple[int, int]]:
+def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     setup = _parsed(job["setup"], "the setup")
     tests = [_parsed(test, f"test {position}") for position, test in enumerate(job["tests"])]
-    check = _parsed(job["check"], "the test")
-    space = {"__name__": "tests"}
+    check = _parsed(job["check"], "the check")
+    trees = [setup, *tests, check]
+    if any("asyncio" in text for text in (job["setup"], *job["tests"], job["check"])):
+        allow_event_loops()
+    space: dict[str, Any] = {"__name__": _TESTS, **_accounting(judge)}
     _import_of(space, [*setup.body, *check.body])
     _helpers(space, job["prompt"])
-    trees = [setup, *tests, check]
     _import_modules(space, trees)
-    _connect(space, trees, job["entry_point"], link)
-    ready = _attempt(setup, space)
+    candidate = _connect(space, trees, tests, job["entry_point"], judge)
+    for tree in trees:
+        source.prepared(tree)
+    ready = _attempt(setup, space, judge)
     for test in tests:
-        yield int(ready and _attempt(test, space)), 1
+        yield int(_attempt(test, space, judge) and ready), 1
     if job["check"]:
-        yield _checked(check, space, job["entry_point"]) if ready else (0, 1)
+        yield _checked(check, space, candidate, judge) if ready else (0, 1)
 
 
 def _parsed(text: str, name: str) -> ast.Module:
     try:
-        return ast.parse(text.replace("\r\n", "\n").strip())
+        tree = ast.parse(text.replace("\r\n", "\n").strip())
+        compile(tree, "<test>", "exec")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise CannotJudge(f"{name} is not Python: {error}") from error
+    return tree
 
 
-def _attempt(tree: ast.Module, space: dict) -> bool:
-    """Run statements, and return whether they ran without an exception."""
+def _accounting(judge: Judge) -> dict[str, Callable]:
+    """Make the functions that `rljax.rewards.sandbox.source.prepared` puts into the tests."""
+
+    def kind_of(value: object) -> object:
+        reference = reference_of(value)
+        return type(value) if reference is None or isinstance(value, BaseException) else judge.ask("type", reference.number)
+
+    def answer(value: object) -> object:
+        reference = reference_of(value) if issubclass(type(value), Remote) else None
+        if reference and not (reference.constructed or reference.kind in judge.classes or "match" in reference.abilities):
+            judge.refuse(reference, "an assertion")
+        return value
+
+    def examined(value: object) -> object:
+        judge.examined.append(value)
+        return value
+
+    def settled(before: list[BaseException], value: object) -> object:
+        judge.owed = before
+        return value
+
+    return {
+        "__handled__": lambda: judge.settle(sys.exception()),
+        "__guarded__": lambda manager: _Guarded(judge, manager),
+        "__owed__": lambda: list(judge.owed),
+        "__settled__": settled,
+        "__answer__": answer,
+        "__examined__": examined,
+        "__type__": kind_of,
+    }
+
+
+def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
+    """Run statements, and return whether they ran without an exception, and dealt with all that the program raised."""
+    judge.open_account()
     try:
         exec(compile(tree, "<test>", "exec"), space)
-    except Exception:
+    except BaseException:
         return False
-    return True
+    return judge.is_settled()
 
 
 def _import_of(space: dict, statements: list[ast.stmt]) -> None:
@@ -186,8 +315,9 @@ def _import_of(space: dict, statements: list[ast.stmt]) -> None:
 def _helpers(space: dict, prompt: str) -> None:
     """Define what the prompt defines, if it is a program: the tests may use it, and the program must not replace it."""
     try:
-        compiled = compile(prompt, "<prompt>", "exec")
-    except (SyntaxError, ValueError):
+        tree = ast.parse(prompt)
+        compiled = compile(source.prepared(tree), "<prompt>", "exec")
+    except (SyntaxError, ValueError, RecursionError):
         return  # a prompt in prose
     try:
         exec(compiled, space)
@@ -195,63 +325,42 @@ def _helpers(space: dict, prompt: str) -> None:
         raise CannotJudge(f"the prompt raises {type(error).__name__}") from error
 
 
-def _loaded(trees: list[ast.Module]) -> list[ast.Name]:
-    return [
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    ]
-
-
 def _import_modules(space: dict, trees: list[ast.Module]) -> None:
     """Import the standard modules that tests use without importing, so that the program cannot supply its own."""
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            name = node.value.id
-            if name in sys.stdlib_module_names and name not in space:
-                space[name] = importlib.import_module(name)
+    for name, attributes in source.modules(trees, space).items():
+        module = importlib.import_module(name)
+        if all(hasattr(module, attribute) for attribute in attributes):
+            space[name] = module
 
 
-def _connect(space: dict, trees: list[ast.Module], entry_point: str, link: Link) -> None:
-    """Bind names to proxies of the program's objects: the function under test, and every name defined nowhere else."""
-    builtin = set(dir(builtins))
-    names = {node.id for node in _loaded(trees)} - builtin - set(space)
-    root = Remote(link, 0)
-    for name in sorted(names | _under_test(trees, entry_point, builtin | set(space))):
-        with contextlib.suppress(Exception):  # a test that needs the name then fails
-            space[name] = root._ask("get", name)
-
-
-def _under_test(trees: list[ast.Module], entry_point: str, defined: set[str]) -> set[str]:
-    """Find the function under test. It may have the name of a builtin, if the tests call no undefined function."""
+def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entry_point: str, judge: Judge) -> object:
+    """Bind names to what the program defines: the function under test, which is returned, and every name defined nowhere else."""
+    names = source.loaded_names(trees) - set(space)
     if entry_point:
-        return {entry_point}
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    called = [call.func.id for call in calls if isinstance(call.func, ast.Name)]
-    if set(called) - defined:
-        return set()
-    return set(called[:1])
+        names |= {entry_point} if tests or not hasattr(builtins, entry_point) else set()
+    elif not names - source.bound_names(trees):
+        names |= source.builtin_under_test(tests)
+    classes = source.class_names(trees, names)
+    found = {}
+    for name in sorted(names | {entry_point} - {""}):
+        with contextlib.suppress(Exception):  # a test that needs the name then fails
+            found[name] = judge.ask("get", 0, name)
+        reference = reference_of(found.get(name))
+        if reference is not None and name in classes and "__subclasscheck__" in reference.abilities:
+            judge.classes.add(reference.number)
+    space.update({name: value for name, value in found.items() if name in names})
+    return found.get(entry_point)
 
 
-class _Counted(ast.NodeTransformer):
-    """Turns each assertion into one that is counted and does not end the test; constant ones such as `assert True` stay."""
-
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """Wrap one assertion."""
-        if isinstance(node.test, ast.Constant):
-            return node
-        passed, failed = ast.parse("__counts__.append(1)\n__counts__.append(0)").body
-        caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [failed])
-        return ast.Try([node], [caught], [passed], [])
-
-
-def _checked(check: ast.Module, space: dict, entry_point: str) -> tuple[int, int]:
+def _checked(check: ast.Module, space: dict, candidate: object, judge: Judge) -> tuple[int, int]:
     """Run HumanEval's `check`. If it raises outside its assertions, it has failed as a whole."""
-    counts = space["__counts__"] = []
-    tree = ast.fix_missing_locations(_Counted().visit(check))
-    candidate = space.get(entry_point)
-    if not (isinstance(candidate, Remote) and _attempt(tree, space) and "check" in space):
+    assertions = _Assertions(judge, source.counted(check))
+    space["__assertion__"] = assertions.one
+    if not (callable(candidate) and _attempt(check, space, judge) and "check" in space):
         return 0, 1
+    judge.open_account()
     try:
         space["check"](candidate)
-    except Exception:
+    except BaseException:
         return 0, 1
-    return sum(counts), max(len(counts), 1)
+    return assertions.result() if judge.is_settled() else (0, 1)
