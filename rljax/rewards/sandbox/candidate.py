@@ -8,7 +8,6 @@ import io
 import sys
 import types
 
-from rljax.rewards.sandbox import wire
 from rljax.rewards.sandbox.actions import allow_event_loops
 from rljax.rewards.sandbox.peer import Peer
 

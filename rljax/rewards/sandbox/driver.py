@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from rljax.rewards.sandbox import source
 from rljax.rewards.sandbox.actions import ACTIONS, allow_event_loops
-from rljax.rewards.sandbox.peer import CandidateError, Peer
+from rljax.rewards.sandbox.peer import Peer
 from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_of
 
 
@@ -128,19 +128,24 @@ class Judge(Peer):
             "get": AttributeError,
         }
         if action not in ends or not isinstance(error, ends[action]):
-            self._owe(error)
+            self.owe(error)
         return error
 
     def left(self, error: BaseException) -> None:
         """Note a failed assertion that goes through the program, which may swallow it."""
         if isinstance(error, AssertionError):
-            self._owe(error)
+            self.owe(error)
 
     def print(self, printed: list[str]) -> None:
         """Print what the program has printed, where the tests capture it."""
         for text, stream, original in zip(printed, (sys.stdout, sys.stderr), (sys.__stdout__, sys.__stderr__), strict=True):
             if text and stream is not original:
                 stream.write(text)
+
+    def owe(self, error: BaseException) -> None:
+        """Put an exception on the account: the tests have to deal with it."""
+        self.settle(error)
+        self.owed.append(error)
 
     def settle(self, error: BaseException | None) -> None:
         """Take an exception off the account: the tests deal with it."""
@@ -154,27 +159,26 @@ class Judge(Peer):
         """Begin a new account, for a new test."""
         self.owed, self.refusals, self.examined = [], 0, []
 
-    def _owe(self, error: BaseException) -> None:
-        self.settle(error)
-        self.owed.append(error)
-
 
 class _Guarded:
-    """A context manager of the tests: what it suppresses is settled. One of the program settles nothing."""
+    """The object of a `with` statement. What it suppresses is settled, except that the program must not cut an assertion short."""
 
-    def __init__(self, judge: Judge, manager: Any) -> None:
+    def __init__(self, judge: Judge, manager: Any, asserts: bool) -> None:
         self._judge, self._manager = judge, manager
+        self._asserts = asserts
 
     def __enter__(self) -> object:
         return type(self._manager).__enter__(self._manager)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         suppressed = bool(type(self._manager).__exit__(self._manager, kind, error, trace))
-        if suppressed and reference_of(self._manager) is None:
+        if error is None or not suppressed:
+            return suppressed
+        if reference_of(self._manager) is not None and (self._asserts or isinstance(error, AssertionError)):
+            self._judge.owe(error)
+        else:
             self._judge.settle(error)
-        elif suppressed and isinstance(error, AssertionError):
-            self._judge.left(error)
-        return suppressed
+        return True
 
 
 class _Assertions:
@@ -284,7 +288,7 @@ def _accounting(judge: Judge) -> dict[str, Callable]:
 
     return {
         "__handled__": lambda: judge.settle(sys.exception()),
-        "__guarded__": lambda manager: _Guarded(judge, manager),
+        "__guarded__": lambda manager, asserts: _Guarded(judge, manager, asserts),
         "__owed__": lambda: list(judge.owed),
         "__settled__": settled,
         "__answer__": answer,

@@ -250,7 +250,9 @@ def _made(kind: Any, arguments: tuple) -> BaseException:
     except Exception:
         return CandidateError(kind.__name__)
     if not isinstance(kind, RemoteErrors):
-        with contextlib.suppress(Exception):  # what takes other arguments has the right class, `args` and most often text anyway
+        with contextlib.suppress(
+            Exception
+        ):  # what takes other arguments has the right class, `args` and most often text anyway
             error.__init__(*arguments)  # type: ignore[misc]
     error.args = arguments
     return error

@@ -113,7 +113,7 @@ def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
         Those that are classes to the tests.
 
     Example:
-        >>> tree = ast.parse("s = Stack()\\ns.push(3)\\nassert s.pop() == 3\\nassert Extract([1]) == 1\\nassert isinstance(p, point)")
+        >>> tree = ast.parse("s = Stack()\\ns.push(3)\\nassert Extract([1]) == 1\\nassert isinstance(p, point)")
         >>> sorted(class_names([tree], ["Stack", "Extract", "point", "p"]))
         ['Stack', 'point']
     """
@@ -167,10 +167,10 @@ def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
 def prepared(tree: ast.Module) -> ast.Module:
     """Change the source of a test, so that it tells what it does with exceptions, types and arguments.
 
-    A handler of exceptions calls `__handled__()` first, and the object of a `with` statement is `__guarded__(...)`. A call of
-    `assertRaises` with a function is `__settled__(__owed__(), ...)`. What an assertion holds true is `__answer__(...)`. `type(x)` and
-    `x.__class__` are `__type__(x)`. A variable that is passed to a function and then compared with a constant is passed as
-    `__examined__(variable)`.
+    A handler of exceptions calls `__handled__()` first. The object of a `with` statement is `__guarded__(..., asserts)`, where
+    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function is `__settled__(__owed__(), ...)`.
+    What an assertion tests is `__answer__(...)`. `type(x)` and `x.__class__` are `__type__(x)`. A variable that is passed to a
+    function and then compared with a constant is passed as `__examined__(variable)`.
 
     Args:
         tree: the test; it is changed.
@@ -241,9 +241,10 @@ class _Preparation(ast.NodeTransformer):
         return node
 
     def visit_With(self, node: ast.With) -> ast.With:
+        asserts = ast.Constant(any(_is_assertion(part) for statement in node.body for part in ast.walk(statement)))
         self.generic_visit(node)
         for item in node.items:
-            item.context_expr = _call("__guarded__", item.context_expr)
+            item.context_expr = _call("__guarded__", item.context_expr, asserts)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -262,7 +263,7 @@ class _Preparation(ast.NodeTransformer):
 
 
 def _examined_arguments(tree: ast.Module) -> set[int]:
-    """Find the arguments that a test examines after the call: all else it does with the variable is to compare it with constants."""
+    """Find the arguments that a test examines after the call: whatever else it does is to compare the variable with constants."""
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
     arguments = {id(argument) for call in calls for argument in (*call.args, *(word.value for word in call.keywords))}
@@ -277,6 +278,16 @@ def _examined_arguments(tree: ast.Module) -> set[int]:
         if others and others <= compared:
             examined |= {place for place in places if place in arguments}
     return examined
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    match node:
+        case ast.Assert():
+            return True
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name.startswith("assert")
+        case _:
+            return False
 
 
 def _is_builtin(function: ast.expr) -> bool:

@@ -223,23 +223,16 @@ def _decode(encoded: object, revive: Callable[..., object]) -> object:
 
 
 def _made(name: str, parts: list[Any], revive: Callable[..., object]) -> object:
-    match name:
-        case "int":
-            return int(*parts, base=16)
-        case "type":
-            return _TYPES[parts[0]]
-        case "constant":
-            return _CONSTANTS[parts[0]]
-        case "keys":
-            return dict.fromkeys(parts).keys()
-        case "values":
-            return dict(enumerate(parts)).values()
-        case "items":
-            return dict(parts).items()
-        case "remote":
-            return revive(*parts)
-        case _:
-            return _KINDS[name][2](*parts)
+    special: dict[str, Callable[..., object]] = {
+        "int": lambda digits: int(digits, 16),
+        "type": _TYPES.__getitem__,
+        "constant": _CONSTANTS.__getitem__,
+        "keys": lambda *keys: dict.fromkeys(keys).keys(),
+        "values": lambda *values: dict(enumerate(values)).values(),
+        "items": lambda *items: dict(items).items(),
+        "remote": revive,
+    }
+    return special[name](*parts) if name in special else _KINDS[name][2](*parts)
 
 
 def _read(file: int, count: int) -> bytes:
