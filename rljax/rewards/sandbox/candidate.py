@@ -62,8 +62,8 @@ class _Failed(_Server):
 
     def __init__(self, questions: int, answers: int, error: BaseException) -> None:
         super().__init__(questions, answers, [None])
-        self._error = error
+        self._reason = error
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
         """Raise what the program raised."""
-        raise self._error
+        raise self._reason

@@ -28,7 +28,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rljax.rewards.sandbox import source
@@ -136,7 +136,7 @@ class Judge(Peer):
         if isinstance(error, AssertionError):
             self.owe(error)
 
-    def print(self, printed: list[str]) -> None:
+    def print(self, printed: Sequence[str]) -> None:
         """Print what the program has printed, where the tests capture it."""
         for text, stream, original in zip(printed, (sys.stdout, sys.stderr), (sys.__stdout__, sys.__stderr__), strict=True):
             if text and stream is not original:

@@ -7,7 +7,7 @@ turn: so a function that the tests pass to the program runs where the tests are.
 import contextlib
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from rljax.rewards.sandbox import wire
@@ -64,7 +64,7 @@ class Peer:
                 self.lost = True
                 raise self.broken("the program has ended, or sent what is no message") from problem
         try:
-            values = wire.decode(answer[1:-1], self._revive)
+            values = wire.decode(list(answer[1:-1]), self._revive)
         except wire.WireError as problem:
             raise self.broken("the answer is not valid") from problem
         match answer[0], values:
@@ -117,13 +117,13 @@ class Peer:
         """Take what was printed here since the last message: to the standard output, and to the standard error."""
         return ["", ""]
 
-    def print(self, printed: list[str]) -> None:
+    def print(self, printed: Sequence[str]) -> None:
         """Print what the other end has printed."""
 
     def _send(self, message: list) -> None:
         wire.send(self._files[1], [*message, self.output()])
 
-    def _answer(self) -> list:
+    def _answer(self) -> Sequence[Any]:
         """Wait for the answer, and perform what the other end asks meanwhile."""
         while True:
             message = wire.receive(self._files[0])

@@ -166,7 +166,7 @@ def replace(value: Any, content: Any) -> None:
         >>> replace(rows, [[2], [3]]); rows, row
         ([[2], [3]], [2])
     """
-    base = next((kind for kind in MUTABLE if isinstance(value, kind) and isinstance(content, kind)), None)
+    base: Any = next((kind for kind in MUTABLE if _is_a(value, kind) and _is_a(content, kind)), None)
     if base is None:
         return
     if base is dict:
@@ -176,16 +176,18 @@ def replace(value: Any, content: Any) -> None:
     elif base is set:
         set.clear(value)
         set.update(value, content)
-    elif base is bytearray:
-        bytearray.__setitem__(value, slice(None), content)
     else:
-        old = [*base.__iter__(value), *[None] * len(content)]
+        before = [*base.__iter__(value), *[None] * len(content)]
         base.clear(value)
-        base.extend(value, [_kept(before, entry) for before, entry in zip(old, content, strict=False)])
+        base.extend(value, [_kept(entry, new) for entry, new in zip(before, content, strict=False)])
+
+
+def _is_a(value: object, kind: type) -> bool:
+    return issubclass(type(value), kind)
 
 
 def _kept(old: object, new: object) -> object:
-    if type(old) is not type(new) or type(new) not in MUTABLE:
+    if type(old) is not type(new) or not isinstance(new, MUTABLE):
         return new
     replace(old, new)
     return old
@@ -204,7 +206,7 @@ class RemoteErrors(type):
         return reference.peer.ask("call", reference.number, list(positional), named)
 
 
-def error_class(reference: Reference, name: str, bases: Iterable[type]) -> type[BaseException]:
+def error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrors:
     """Make a class that stands for a class of exceptions of the other process.
 
     Args:
@@ -245,7 +247,7 @@ def remote(reference: Reference) -> Remote:
     return proxy
 
 
-def derived(reference: Reference, base: type, content: object) -> Any:
+def derived(reference: Reference, base: Any, content: object) -> Any:
     """Make a proxy that is plain content here.
 
     Args:
@@ -256,7 +258,7 @@ def derived(reference: Reference, base: type, content: object) -> Any:
     Returns:
         The proxy, an instance of `base`.
     """
-    kind = _derived_class(base)
+    kind: Any = _derived_class(base)
     if base in MUTABLE:
         proxy = base.__new__(kind)
         replace(proxy, content)
@@ -280,7 +282,7 @@ def _remote_class(abilities: frozenset[str]) -> type[Remote]:
 
 
 @functools.cache
-def _derived_class(base: type) -> type[Derived]:
+def _derived_class(base: Any) -> type:
     methods: dict[str, Any] = {name: _METHODS[name] for name in ("__repr__", "__str__", "__copy__", "__deepcopy__")}
     for name in (*ARITHMETIC, "__contains__"):
         methods[name] = _asked_or_native(name, getattr(base, name, None))
