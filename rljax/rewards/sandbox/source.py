@@ -179,10 +179,10 @@ def prepared(tree: ast.Module) -> ast.Module:
         The tree.
 
     Example:
-        >>> print(ast.unparse(prepared(ast.parse("f(xs)\\nassert xs == [1]\\nassert type(xs) == list"))))
+        >>> print(ast.unparse(prepared(ast.parse("f(xs)\\nassert xs == [1]\\nassert type(y) == list"))))
         f(__examined__(xs))
         assert __answer__(xs == [1])
-        assert __answer__(__type__(xs) == list)
+        assert __answer__(__type__(y) == list)
     """
     return ast.fix_missing_locations(_Preparation(tree).visit(tree))
 
