@@ -11,7 +11,9 @@ LONGEST_RESPONSE = 200_000
 
 _PYTHON = re.compile(r"\{?\.?(?:python|py)[0-9.]*(?=$|[\s,;:={}])", re.IGNORECASE)
 _FENCE = re.compile(r"(```+|~~~+)(.*)")
-_DEFINITION = re.compile(r"^(?:async[ \t]+)?(?:def|class)[ \t]+([^\W\d]\w*)|^([^\W\d]\w*)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
+_DEFINITION = re.compile(
+    r"^(?:async[ \t]+)?(?:def|class)[ \t]+([^\W\d]\w*)|^([^\W\d]\w*)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE
+)
 _CODE_INDENT = 4  # a fence that is indented by this much more than the block is part of the block
 
 
@@ -158,8 +160,8 @@ def defines(text: str, names: Collection[str]) -> bool:
         Whether a line without indentation defines one of the names, as a function, a class or a variable.
 
     Example:
-        >>> defines("import math", ["f"]), defines("def f(x): return x", ["f", "g"]), defines("f = abs", ["f"]), defines("f = abs", [])
-        (False, True, True, False)
+        >>> defines("def f(x): return x", ["f", "g"]), defines("f = abs", ["f"]), defines("f = abs", [])
+        (True, True, False)
     """
     found = _DEFINITION.finditer(text)
     return any((match[1] or match[2]) in names if names else match[1] for match in found)
