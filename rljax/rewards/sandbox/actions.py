@@ -34,6 +34,17 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], object]] = MappingProxyType(
 _BASES: tuple[type, ...] = (*(int, float, complex, str, bytes, bytearray, tuple, frozenset, set, list, dict, deque),)
 MUTABLE = (bytearray, set, list, dict, deque)
 """The plain types whose instances can change."""
+QUESTIONS = frozenset(
+    (
+        "startswith",
+        "endswith",
+        "issubset",
+        "issuperset",
+        "isdisjoint",
+        *(name for name in dir(str) if name.startswith("is")),
+    )
+)
+"""The methods of plain types that compare: a test that calls one expects plain data."""
 
 
 def base_of(kind: type) -> type | None:

@@ -75,6 +75,8 @@ class Judge(Peer):
     def ask(self, action: str, number: int, *operands: Any) -> Any:
         """Ask the program's process."""
         value = super().ask(action, number, *operands)
+        if action in ("__exit__", "__aexit__") and value and isinstance(operands[0], AssertionError):
+            self.refusals += 1  # the program's context manager suppresses a failed assertion
         if action == "call" and number in self.classes:
             return self._constructed(value)
         return value
@@ -94,6 +96,10 @@ class Judge(Peer):
         """Whether the tests examine the argument after the call: otherwise the program could change what they compare with."""
         return any(argument is other for other in self.examined)
 
+    def kind_number(self, kind: type) -> int:
+        """None: the program must not call the class of what it gets."""
+        return -1
+
     def permits(self, action: str, subject: object, operands: list) -> bool:
         """Whether the program may do this with an object of the tests."""
         if type(subject).__module__ != _TESTS:
@@ -106,6 +112,8 @@ class Judge(Peer):
         if action == "__bool__":
             return True
         own = reference.constructed or reference.kind in self.classes
+        if action == "get":
+            return own
         if action == "__hash__":
             return own or "__subclasscheck__" in reference.abilities
         return reference.constructed or all(reference_of(operand) is not None for operand in operands)
@@ -174,7 +182,7 @@ class _Guarded:
         suppressed = bool(type(self._manager).__exit__(self._manager, kind, error, trace))
         if error is None or not suppressed:
             return suppressed
-        if reference_of(self._manager) is not None and (self._asserts or isinstance(error, AssertionError)):
+        if reference_of(self._manager) is not None and self._asserts:
             self._judge.owe(error)
         else:
             self._judge.settle(error)
@@ -332,7 +340,10 @@ def _helpers(space: dict, prompt: str) -> None:
 def _import_modules(space: dict, trees: list[ast.Module]) -> None:
     """Import the standard modules that tests use without importing, so that the program cannot supply its own."""
     for name, attributes in source.modules(trees, space).items():
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            raise CannotJudge(f"the tests use a module that the sandbox does not have: {error}") from error
         if all(hasattr(module, attribute) for attribute in attributes):
             space[name] = module
 
@@ -347,7 +358,7 @@ def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entr
     classes = source.class_names(trees, names)
     found = {}
     for name in sorted(names | {entry_point} - {""}):
-        with contextlib.suppress(Exception):  # a test that needs the name then fails
+        with contextlib.suppress(BaseException):  # a test that needs the name then fails
             found[name] = judge.ask("get", 0, name)
         reference = reference_of(found.get(name))
         if reference is not None and name in classes and "__subclasscheck__" in reference.abilities:

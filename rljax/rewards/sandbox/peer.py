@@ -90,6 +90,10 @@ class Peer:
         """Whether a function that returns a value may also change this argument of the caller's."""
         return False
 
+    def kind_number(self, kind: type) -> int:
+        """The number under which the other end knows the class of an object."""
+        return self._number(kind)
+
     def permits(self, action: str, subject: object, operands: list) -> bool:
         """Whether the other end may do this with an object of this end."""
         return True
@@ -190,10 +194,10 @@ class Peer:
         if issubclass(kind, BaseException):
             return ["error", self._number(value), kind, value.args, _text(value), value.__cause__]
         if issubclass(kind, type) and issubclass(value, BaseException):
+            bases = [base for base in value.__bases__ if issubclass(base, BaseException)]
             standard = value.__module__ if _is_standard(value.__module__) else ""
-            return ["errors", self._number(value), value.__name__, standard, list(value.__bases__)]
-        base = base_of(kind)
-        class_number = self._number(kind)
+            return ["errors", self._number(value), value.__name__, standard, bases]
+        base, class_number = base_of(kind), self.kind_number(kind)
         if base is not None:
             return ["derived", self._number(value), class_number, abilities(value), base, content(value)]
         return ["object", self._number(value), class_number, abilities(value)]

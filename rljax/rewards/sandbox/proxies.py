@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE
+from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE, QUESTIONS
 
 _PUBLIC = frozenset(
     f"__{name}__"
@@ -96,6 +96,9 @@ class Remote:
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") and name not in _PUBLIC:
             raise AttributeError(name)
+        reference = object.__getattribute__(self, "_reference")
+        if name in QUESTIONS and not reference.peer.admits(reference, "get", (name,)):
+            return reference.peer.refuse(reference, name)
         return _ask(self, "get", name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -126,7 +129,7 @@ class _Changing(Derived):
     """Content that can change: its methods run in the other process, and the content is fetched again after each."""
 
     def __getattribute__(self, name: str) -> object:
-        if name.startswith("_"):
+        if name.startswith("_") or name in QUESTIONS:
             return object.__getattribute__(self, name)
         value = _ask(self, "get", name)
         if not callable(value):

@@ -98,6 +98,10 @@ asyncio.run(check())
         "class f:\n    def __init__(self, x): pass\n    __enter__ = lambda self: 41\n    __exit__ = lambda *a: True",
         "def check(x):\n    assert x == 42\nwith f(3) as x:\n    check(x)",
     ),
+    "an assertion under an exit stack": (
+        "class f:\n    def __init__(self, x): pass\n    __enter__ = lambda self: 41\n    __exit__ = lambda *a: True",
+        "import contextlib\nwith contextlib.ExitStack() as stack:\n    assert stack.enter_context(f(3)) == 42",
+    ),
     "an assertion in a function passed to the program": (
         "def f(check):\n    try: check(5)\n    except BaseException: pass",
         "def check(x):\n    assert x == 3\nf(check)",
@@ -148,6 +152,12 @@ ANSWERING = {
     "no member": (SAME, "assert f(3) not in [41]"),
     "true": (SAME, "assert f(3)"),
     "text": (SAME, "assert str(f(3)) == '42'"),
+    "a prefix": (SAME, "assert f(3).startswith('4')"),
+    "a subset": (SAME, "assert f(3).issubset({42})"),
+    "a subset of a set": (
+        "class S(set):\n    issuperset = lambda *a: True\nf = lambda x: S()",
+        "assert f(3).issuperset({42})",
+    ),
     "assertEqual": (SAME, "import unittest\nunittest.TestCase().assertEqual(f(3), 42)"),
     "assertAlmostEqual": (SAME, "import unittest\nunittest.TestCase().assertAlmostEqual(f(3), 42)"),
     "assertIn": (SAME, "import unittest\nunittest.TestCase().assertIn(42, f(3))"),
@@ -180,6 +190,18 @@ SEARCHING = {
     "frame of an exception": (
         "def f(g):\n    try: g()\n    except ValueError as error: return error.__traceback__.tb_frame.f_back.f_globals",
         "expected = 42\ndef g(): raise ValueError\nassert f(g)['expected'] == 42",
+    ),
+    "a class made among the tests": (
+        """
+def f(g):
+    import sys
+    reference = object.__getattribute__(g, "_reference")
+    always = lambda *a: True
+    for number in range(reference.number + 3):
+        try: return reference.peer.ask("call", number, ["Same", (), {"__eq__": always, "__hash__": None}], {})()
+        except BaseException: pass
+""",
+        "class T: pass\nassert f(T) == 42",
     ),
     "a number that it was never told": (
         "def f(g):\n    import sys\n    peer = object.__getattribute__(g, '_reference').peer\n    return peer.ask('get', 0, 'f')",
