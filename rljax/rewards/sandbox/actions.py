@@ -10,6 +10,7 @@ import math
 import operator
 import os
 import re
+import threading
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -100,7 +101,7 @@ def content(value: Any) -> object:
 
 
 def awaited(awaitable: Awaitable) -> object:
-    """Run an awaitable to its end, in the one event loop that this process keeps for it.
+    """Run an awaitable to its end, in the one event loop that this process keeps for it; within a coroutine, in another thread.
 
     Args:
         awaitable: a coroutine, or any other object that can be awaited.
@@ -114,16 +115,27 @@ def awaited(awaitable: Awaitable) -> object:
         3
     """
 
+    import asyncio  # noqa: PLC0415 - few programs need it, and it takes long to load
+
     async def wait() -> object:
         return await awaitable
 
-    return _runner().run(wait())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _runner().run(wait())
+    # A coroutine of this process runs, and waits in the other process for this one.
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(asyncio.run(wait())))
+    thread.start()
+    thread.join()
+    return results[0]
 
 
 @functools.cache
 def _runner() -> Any:
     allow_event_loops()
-    import asyncio  # noqa: PLC0415 - few programs need it, and it takes long to load
+    import asyncio  # noqa: PLC0415
 
     return asyncio.Runner()
 

@@ -1,12 +1,14 @@
 """The process of the sandbox that runs the program under test and answers questions about what it defines.
 
 Nothing here is trusted: the program shares its process with this server and may answer in its place. It can send only values,
-and it receives only the arguments of calls. No test and no expected value ever enters this process.
+and it receives only what the tests pass to it. No test and no expected value ever enters this process.
 """
 
 import io
 import sys
 import types
+from collections.abc import Iterable
+from typing import Any
 
 from rljax.rewards.sandbox.actions import allow_event_loops
 from rljax.rewards.sandbox.peer import Peer
@@ -14,21 +16,45 @@ from rljax.rewards.sandbox.peer import Peer
 _LONGEST_OUTPUT = 2**20
 
 
+class _Printed(io.BytesIO):
+    """What the program prints, up to a limit; the rest is lost."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def write(self, text: Any, /) -> int:
+        """Keep as much as there is room for."""
+        super().write(text[: _LONGEST_OUTPUT - self.tell()])
+        return len(text)
+
+    def fileno(self) -> int:
+        """The number of the file that the program takes this for."""
+        return self._number
+
+    def taken(self) -> str:
+        """Take what has been printed."""
+        text = self.getvalue().decode("utf-8", "replace")
+        self.seek(0)
+        self.truncate()
+        return text
+
+
 class _Server(Peer):
     """The program's end of the connection. It sends what the program has printed along with each message."""
 
+    def __init__(self, incoming: int, outgoing: int, objects: Iterable[object]) -> None:
+        super().__init__(incoming, outgoing, objects)
+        self._printed = (_Printed(1), _Printed(2))
+        streams = [
+            io.TextIOWrapper(printed, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+            for printed in self._printed
+        ]
+        sys.stdout, sys.stderr = self._streams = streams
+
     def output(self) -> list[str]:
         """Take what the program has printed."""
-        return [_taken(sys.stdout), _taken(sys.stderr)]
-
-
-def _taken(stream: object) -> str:
-    if not isinstance(stream, io.StringIO):
-        return ""
-    text = stream.getvalue()[:_LONGEST_OUTPUT]
-    stream.seek(0)
-    stream.truncate()
-    return text
+        return [printed.taken() for printed in self._printed]
 
 
 def serve(code: str, questions: int, answers: int) -> None:
@@ -44,15 +70,13 @@ def serve(code: str, questions: int, answers: int) -> None:
     """
     module = types.ModuleType("candidate")
     sys.modules["candidate"] = module  # dataclasses and enumerations look up their module
-    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+    server: Peer = _Server(questions, answers, [module])
     if "asyncio" in code:
         allow_event_loops()
     try:
         exec(compile(code, "<candidate>", "exec"), vars(module))
     except BaseException as error:
-        server: Peer = _Failed(questions, answers, error)
-    else:
-        server = _Server(questions, answers, [module])
+        server = _Failed(questions, answers, error)
     server.output()  # what is printed while the program loads is no answer to anything
     server.serve()
 

@@ -52,7 +52,7 @@ class Link(NamedTuple):
 
 # What the program may do with an object that the tests pass to it; more only with instances of the tests' own classes.
 _PERMITTED = frozenset(
-    {"call", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__bool__", "__hash__", "__eq__"}
+    {"call", "__await__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__bool__", "__hash__", "__eq__"}
 )
 _CLOSED = (type, types.ModuleType, types.FunctionType, types.GeneratorType, types.CoroutineType, types.FrameType)
 _TESTS = "tests"

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import json
 import re
+import sys
 import typing
 
 
@@ -348,3 +349,20 @@ def stops():
 
 def exits():
     raise SystemExit(2)
+
+
+async def apply_async(f, *a):
+    return await f(*a)
+
+
+def write(text):
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.reconfigure(encoding="ascii")
+    print("end", file=sys.stderr)
+    return sys.stdout.fileno()
+
+
+def chatter(n):
+    for i in range(n):
+        print(i, "some text that nobody reads")
+    return n

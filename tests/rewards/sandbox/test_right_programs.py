@@ -329,6 +329,20 @@ with ThreadPoolExecutor(2) as pool:
     assert list(pool.map(queue, [1, 2])) == [[0], [0, 1]]
 
 assert vars(Bag([1])) == {'v': [1]}
+
+import asyncio
+async def increase(x):
+    await asyncio.sleep(0)
+    return x + 1
+assert asyncio.run(apply_async(increase, 3)) == 4
+
+import contextlib, io
+out, errors = io.StringIO(), io.StringIO()
+with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+    assert write("bytes") == 1
+assert out.getvalue() == "bytes" and errors.getvalue() == "end\n"
+
+assert chatter(50_000) == 50_000
 """.strip().split("\n\n")
 
 
