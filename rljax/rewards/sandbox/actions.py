@@ -10,7 +10,6 @@ import math
 import operator
 import os
 import re
-import threading
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -115,7 +114,8 @@ def awaited(awaitable: Awaitable) -> object:
         3
     """
 
-    import asyncio  # noqa: PLC0415 - few programs need it, and it takes long to load
+    import asyncio  # noqa: PLC0415 - few programs need these, and they take long to load
+    import concurrent.futures  # noqa: PLC0415
 
     async def wait() -> object:
         return await awaitable
@@ -125,11 +125,8 @@ def awaited(awaitable: Awaitable) -> object:
     except RuntimeError:
         return _runner().run(wait())
     # A coroutine of this process runs, and waits in the other process for this one.
-    results: list[object] = []
-    thread = threading.Thread(target=lambda: results.append(asyncio.run(wait())))
-    thread.start()
-    thread.join()
-    return results[0]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(wait())).result()
 
 
 @functools.cache

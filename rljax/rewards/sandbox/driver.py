@@ -14,8 +14,8 @@ the program is asked of that process. The design guarantees, whatever the progra
   that passes through the program.
 - What counts is fixed by the source of the tests: each entry of a list, and each assertion of a `check`, counts once.
 - Whether the tests can be judged at all is decided before the program is asked anything.
-- The program can do no more with what the tests pass to it than call it, iterate over it, and use the public attributes of
-  instances of the tests' own classes.
+- The program gets plain data from the tests, and for anything else a proxy. Of functions, classes, modules and generators it can
+  see no attribute, and of other objects only those that are public: none leads to the tests' names.
 
 What a test does not ask it cannot find: an assertion in a loop over what the program returns is passed by an empty list.
 """
@@ -50,11 +50,12 @@ class Link(NamedTuple):
     """The file descriptor to read answers from."""
 
 
-# What the program may do with an object that the tests pass to it; more only with instances of the tests' own classes.
-_PERMITTED = frozenset(
-    {"call", "__await__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__bool__", "__hash__", "__eq__"}
+# Objects from which a way leads to the tests and their names. The program can use them, and see no attribute of them.
+_CLOSED = (
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.GeneratorType),
+    *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
 )
-_CLOSED = (type, types.ModuleType, types.FunctionType, types.GeneratorType, types.CoroutineType, types.FrameType)
+_USES = frozenset({"call", "__await__", "__iter__", "__next__", "__anext__", "__aiter__", "__bool__", "__hash__", "__eq__"})
 _TESTS = "tests"
 
 
@@ -102,10 +103,13 @@ class Judge(Peer):
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
         """Whether the program may do this with an object of the tests."""
-        if type(subject).__module__ != _TESTS:
-            return action in _PERMITTED and not (isinstance(subject, type) and action != "call")
-        hidden = action in ("get", "set", "delete") and operands[0].startswith("_")
-        return action in ACTIONS and not hidden and not isinstance(subject, _CLOSED)
+        closed = isinstance(subject, _CLOSED)
+        if action in ("get", "set", "delete"):
+            hidden = operands[0].startswith("_")
+            return not (closed or hidden) and (action == "get" or type(subject).__module__ == _TESTS)
+        if isinstance(subject, type):
+            return action == "call"
+        return action in (_USES if closed else ACTIONS)
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
         """Whether an object of the program may decide the result of this action by itself."""

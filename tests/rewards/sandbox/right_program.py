@@ -366,3 +366,21 @@ def chatter(n):
     for i in range(n):
         print(i, "some text that nobody reads")
     return n
+
+
+def write_to(file, text):
+    file.write(text)
+    print("end", file=file)
+
+
+def roll(generator, sides):
+    return generator.randint(1, sides)
+
+
+def set_value(box, value):
+    box.value = value
+    return box
+
+
+async def total_of(values):
+    return sum([value async for value in values])

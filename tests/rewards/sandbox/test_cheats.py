@@ -185,6 +185,15 @@ ANSWERING = {
 # A way from what the tests pass to the program into the tests.
 SEARCHING = {
     "globals of a function": ("def f(x): return x.__globals__", "g = lambda: 1\nassert f(g)['f']"),
+    "a module among the attributes": (
+        "def f(box): return box.module.path",
+        "import os\nclass Box: module = os\nassert f(Box()) is os.path",
+    ),
+    "a private attribute": ("def f(box): return box._value", "class Box: _value = 42\nassert f(Box()) == 42"),
+    "an attribute of a standard object": (
+        "def f(numbers):\n    numbers.randint = lambda low, high: 42\n    return 42",
+        "import random\nnumbers = random.Random(3)\nassert f(numbers) == numbers.randint(42, 42)",
+    ),
     "frame of a generator": ("def f(x): return x.gi_frame.f_globals", "g = (i for i in [1])\nassert f(g)"),
     "globals of a method": ("def f(x): return x.__class__.__init__.__globals__", "class T: pass\nassert f(T())"),
     "frame of an exception": (

@@ -342,6 +342,25 @@ with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
     assert write("bytes") == 1
 assert out.getvalue() == "bytes" and errors.getvalue() == "end\n"
 
+import io
+out = io.StringIO()
+write_to(out, "text ")
+assert out.getvalue() == "text end\n"
+
+import random
+assert roll(random.Random(3), 6) == random.Random(3).randint(1, 6)
+
+class Box:
+    value = 1
+box = Box()
+assert set_value(box, 3) is box and box.value == 3
+
+import asyncio
+async def values():
+    yield 1
+    yield 2
+assert asyncio.run(total_of(values())) == 3
+
 assert chatter(50_000) == 50_000
 """.strip().split("\n\n")
 
