@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from rljax.rewards.sandbox import source
 from rljax.rewards.sandbox.actions import ACTIONS, allow_event_loops
 from rljax.rewards.sandbox.peer import Peer
-from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_of
+from rljax.rewards.sandbox.proxies import Derived, Reference, Remote, derived, reference_of
 
 
 class CannotJudge(BaseException):
@@ -98,15 +98,16 @@ class Judge(Peer):
         return any(argument is other for other in self.examined)
 
     def kind_number(self, kind: type) -> int:
-        """None: the program must not call the class of what it gets."""
+        """Keep the class from the program, which could call it."""
         return -1
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
         """Whether the program may do this with an object of the tests."""
         closed = isinstance(subject, _CLOSED)
         if action in ("get", "set", "delete"):
-            hidden = operands[0].startswith("_")
-            return not (closed or hidden) and (action == "get" or type(subject).__module__ == _TESTS)
+            hidden = closed or operands[0].startswith("_")
+            own = type(subject).__module__ == _TESTS
+            return not hidden and (own or (action == "get" and not isinstance(subject, BaseException)))
         if isinstance(subject, type):
             return action == "call"
         return action in (_USES if closed else ACTIONS)
@@ -285,10 +286,22 @@ def _accounting(judge: Judge) -> dict[str, Callable]:
         return type(value) if reference is None or isinstance(value, BaseException) else judge.ask("type", reference.number)
 
     def answer(value: object) -> object:
-        reference = reference_of(value) if issubclass(type(value), Remote) else None
-        if reference and not (reference.constructed or reference.kind in judge.classes or "match" in reference.abilities):
+        reference = reference_of(value)
+        if isinstance(value, types.CoroutineType):
+            raise judge.broken("a coroutine is no answer")
+        if reference is None or isinstance(value, Derived):
+            return value
+        if not (reference.constructed or reference.kind in judge.classes or "match" in reference.abilities):
             judge.refuse(reference, "an assertion")
         return value
+
+    def following(iterator: Any, *default: object) -> object:
+        try:
+            return next(iterator, *default)
+        except StopIteration as error:
+            if reference_of(iterator) is not None:
+                judge.owe(error)
+            raise
 
     def examined(value: object) -> object:
         judge.examined.append(value)
@@ -306,6 +319,7 @@ def _accounting(judge: Judge) -> dict[str, Callable]:
         "__answer__": answer,
         "__examined__": examined,
         "__type__": kind_of,
+        "next": following,  # a loop may end where the program's iterator ends, but not because a call of `next` has failed
     }
 
 
@@ -321,7 +335,11 @@ def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
 
 def _import_of(space: dict, statements: list[ast.stmt]) -> None:
     """Run the imports of the tests first, so that the program cannot make an import fail."""
-    imports: list[ast.stmt] = [statement for statement in statements if isinstance(statement, ast.Import | ast.ImportFrom)]
+    imports: list[ast.stmt] = [
+        statement
+        for statement in statements
+        if isinstance(statement, ast.Import | ast.ImportFrom) and getattr(statement, "module", "") != "__future__"
+    ]
     try:
         exec(compile(ast.Module(imports, []), "<imports>", "exec"), space)
     except ImportError as error:

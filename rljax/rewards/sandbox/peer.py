@@ -254,9 +254,7 @@ def _made(kind: Any, arguments: tuple) -> BaseException:
     except Exception:
         return CandidateError(kind.__name__)
     if not isinstance(kind, RemoteErrors):
-        with contextlib.suppress(
-            Exception
-        ):  # what takes other arguments has the right class, `args` and most often text anyway
+        with contextlib.suppress(Exception):  # where other arguments are needed, the class and `args` are right anyway
             error.__init__(*arguments)  # type: ignore[misc]
     error.args = arguments
     return error

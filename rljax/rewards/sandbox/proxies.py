@@ -13,19 +13,9 @@ from typing import Any, NamedTuple, Protocol
 from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE, QUESTIONS
 
 _PUBLIC = frozenset(
-    f"__{name}__"
-    for name in (
-        "name",
-        "qualname",
-        "doc",
-        "module",
-        "annotations",
-        "dict",
-        "bases",
-        "mro",
-        "defaults",
-        "wrapped",
-        "members",
+    (
+        *("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__dict__"),
+        *("__bases__", "__mro__", "__defaults__", "__wrapped__", "__members__"),
     )
 )
 _TWO_OPERANDS = frozenset((*COMPARISONS, *ARITHMETIC, "__contains__"))

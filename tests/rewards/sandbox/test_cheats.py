@@ -26,6 +26,10 @@ SWALLOWED = {
     "starmap": ("def f(x): raise StopIteration", "import itertools\nassert list(itertools.starmap(f, [(1,)])) == []"),
     "filter": ("def f(x): raise StopIteration", "assert list(filter(f, [1])) == []"),
     "iter with a sentinel": ("def f(): raise StopIteration", "for x in iter(f, 0):\n    assert x == 3"),
+    "next in a map": (
+        "def f(x):\n    return\n    yield",
+        "assert all(a == b for a, b in zip(map(next, [f(1), f(2)]), [1, 2]))",
+    ),
     "the program's iterable": (
         "class F:\n    def __iter__(self): raise StopIteration\ndef f(x): return F()",
         "for x in f(3):\n    assert x == 3",
@@ -151,6 +155,9 @@ ANSWERING = {
     "a member": (SAME, "assert 42 in f(3)"),
     "no member": (SAME, "assert f(3) not in [41]"),
     "true": (SAME, "assert f(3)"),
+    "a true coroutine": ("async def f(x): return 41", "assert f(3)"),
+    "a true exception": ("def f(x): return ValueError(41)", "assert f(3)"),
+    "a true class of exceptions": ("class E(Exception): pass\ndef f(x): return E", "assert f(3)"),
     "text": (SAME, "assert str(f(3)) == '42'"),
     "a prefix": (SAME, "assert f(3).startswith('4')"),
     "a subset": (SAME, "assert f(3).issubset({42})"),
@@ -188,6 +195,10 @@ SEARCHING = {
     "a module among the attributes": (
         "def f(box): return box.module.path",
         "import os\nclass Box: module = os\nassert f(Box()) is os.path",
+    ),
+    "an object in an exception": (
+        "def f(g):\n    try: g()\n    except AttributeError as error: return error.obj.expected",
+        "class Secret: expected = 42\ndef g(): return Secret().other\nassert f(g) == 42",
     ),
     "a private attribute": ("def f(box): return box._value", "class Box: _value = 42\nassert f(Box()) == 42"),
     "an attribute of a standard object": (
