@@ -28,7 +28,6 @@ from typing import NamedTuple
 from rljax.rewards.code import program_of
 from rljax.rewards.sandbox import Program, candidate, driver
 
-SECONDS = 60.0
 USE = "print('an example')\nresult = 3"
 
 
@@ -210,7 +209,7 @@ def variants(task: Task) -> Iterator[tuple[str, bool, str]]:
         yield name, False, _fenced(cheat.replace("NAME", task.name))
 
 
-def passes(program: Program) -> bool | None:
+def passes(program: Program, seconds: float) -> bool | None:
     """Run a program's tests in the sandbox's two processes, without their confinement; None if the tests cannot run."""
     questions_out, questions_in = os.pipe()
     answers_out, answers_in = os.pipe()
@@ -225,7 +224,7 @@ def passes(program: Program) -> bool | None:
     ]
     for file in (questions_out, questions_in, answers_out, answers_in, report_in):
         os.close(file)
-    lines = _read(report_out, time.monotonic() + SECONDS).splitlines()
+    lines = _read(report_out, time.monotonic() + seconds).splitlines()
     os.close(report_out)
     for pid in started:
         os.kill(pid, signal.SIGKILL)
@@ -267,13 +266,13 @@ def _read(file: int, deadline: float) -> bytes:
     return b"".join(parts)
 
 
-def judged(task: Task, done: frozenset[str]) -> list[dict]:
+def judged(task: Task, done: frozenset[str], seconds: float) -> list[dict]:
     """Judge the variants of a task that have no result yet."""
     found = []
     for name, right, response in variants(task):
         if name not in done:
             program = program_of(task.prompt, response, **task.columns)
-            found.append({"task": task.key, "variant": name, "right": right, "passes": passes(program)})
+            found.append({"task": task.key, "variant": name, "right": right, "passes": passes(program, seconds)})
     return found
 
 
@@ -284,6 +283,9 @@ def main() -> None:
     parser.add_argument("--humaneval", type=Path, help="HumanEval's tasks, one JSON object a line")
     parser.add_argument("--results", type=Path, required=True, help="the file to which the results are appended")
     parser.add_argument("--workers", type=int, default=2, help="how many tasks are judged at a time")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="time limit of a program; one solution of MBPP needs 10 s"
+    )
     settings = parser.parse_args()
     results = _rows(settings.results) if settings.results.exists() else []
     done = collections.defaultdict(set)
@@ -292,7 +294,7 @@ def main() -> None:
     started = time.monotonic()
     todo = tasks(settings.mbpp, settings.humaneval)
     with settings.results.open("a") as file, concurrent.futures.ProcessPoolExecutor(settings.workers) as pool:
-        for found in pool.map(judged, todo, [frozenset(done[task.key]) for task in todo]):
+        for found in pool.map(judged, todo, [frozenset(done[task.key]) for task in todo], [settings.seconds] * len(todo)):
             file.writelines(json.dumps(result) + "\n" for result in found)
             file.flush()
             results += found
