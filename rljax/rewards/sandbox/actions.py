@@ -141,7 +141,15 @@ def allow_event_loops() -> None:
     """Make `asyncio` work where no socket can be opened, not even a pair: its event loops then wake themselves through a pipe."""
     import socket  # noqa: PLC0415 - few programs need it
 
-    socket.socketpair = lambda *_, **__: tuple(map(_PipeEnd, os.pipe()))  # type: ignore[assignment]
+    original = socket.socketpair
+
+    def pair(*positional: Any, **named: Any) -> tuple:
+        try:
+            return original(*positional, **named)
+        except OSError:
+            return tuple(map(_PipeEnd, os.pipe()))
+
+    socket.socketpair = pair  # type: ignore[assignment]
 
 
 class _PipeEnd:
