@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from rljax.rewards.code import program_of
 from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extracted_code, fences
 
 SQUARE = "def square(x):\n    return x * x"
@@ -135,10 +136,18 @@ def test_of_a_long_response_the_end_is_read():
     assert extracted_code("y" * 300_000 + "\n" + fenced("x = 1")) == "x = 1"
 
 
-@pytest.mark.parametrize("unit", [" ", "\t", "`", "```", "```\n", "```python\n", "``` ", "\n", "\n ", "a"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(" ", "\t", "`", "```", "```\n", "```python\n", "``` ", "\n", "\n ", "a", "~~~\n", "    ```py\n", "py.3"),
+        *("def ", "async  ", "x:", "x\n", "x \t", "\nf: =", "from __future__ import (", "\nfrom __future__ import"),
+    ],
+)
 @pytest.mark.parametrize("begin", ["", "```", "```python"])
+@pytest.mark.usefixtures("untyped")  # what is measured is the functions' own time
 def test_no_response_takes_long(unit, begin):
     """The fence of the first version backtracked: 32,000 spaces before a backtick took 16 seconds."""
     started = time.process_time()
     extracted_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
+    program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
     assert time.process_time() - started < 1
