@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="the file to which the results are appended")
     parser.add_argument("--workers", type=int, default=2, help="how many tasks are judged at a time")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="time limit of a program; one solution of MBPP needs 10 s"
+        "--seconds", type=float, default=60.0, help="time limit of a program; one solution of MBPP needs 3 s"
     )
     settings = parser.parse_args()
     results = _rows(settings.results) if settings.results.exists() else []
