@@ -1,13 +1,16 @@
 """Rewards for programs that must pass tests: MBPP's lists of assertions, and HumanEval's `check(candidate)`."""
 
+import ast
 import logging
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.code_blocks import extracted_code
-from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all
+from rljax.rewards.code_blocks import defines, extracted_code
+from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
 
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^()]*\)[ \t]*|[^\n(#]*)(?:#[^\n]*)?$", re.MULTILINE)
 _log = logging.getLogger(__name__)
 
 
@@ -26,8 +29,9 @@ def code(
 ) -> list[float | None]:
     """Give 1 for a program that passes all its tests, else 0.
 
-    The program is what `rljax.rewards.code_blocks.extracted_code` finds. It runs in the sandbox of `rljax.rewards.sandbox`.
-    Whatever it tries there, it passes only by returning the values that the tests expect. A program that does not finish fails.
+    The program is what `rljax.rewards.code_blocks.extracted_code` finds: the last block that defines what the tests use. It runs
+    in the sandbox of `rljax.rewards.sandbox`. Whatever it tries there, it passes only by returning the values that the tests
+    expect; `rljax.rewards.sandbox.driver` says how. A program that does not finish fails.
 
     Args:
         prompts: the tasks, as text or chats; those of HumanEval are the beginning of the program.
@@ -71,8 +75,9 @@ def code_fraction(
 ) -> list[float | None]:
     """Give the share of the tests that a program passes.
 
-    Each entry of `tests` counts separately. In a `check`, each assertion that was reached counts; a `check` that raises outside
-    its assertions fails as a whole.
+    Each entry of `tests` counts once. In a `check` each assertion of its source counts once: it passes if it was reached and never
+    failed, however often it ran. So the program cannot change the number of tests. A `check` that runs to its end without a failure
+    has passed as a whole; one that raises outside its assertions has failed as a whole.
 
     Args:
         prompts: as for `code`.
@@ -110,7 +115,7 @@ def _verdicts(
 ) -> list[Verdict | None]:
     filled = [[None] * len(prompts) if column is None else column for column in columns]
     rows = zip(prompts, completions, *filled, strict=True)
-    programs = [_program(position, *row) for position, row in enumerate(rows)]
+    programs = [program_of(*row, row=position) for position, row in enumerate(rows)]
     with_tests = [program for program in programs if program is not None]
     judged = iter(judge_all(with_tests, limits, workers, progress=progress) if with_tests else [])
     verdicts = [None if program is None else next(judged) for program in programs]
@@ -125,16 +130,39 @@ def _verdicts(
     return [None if verdict is None or verdict.ended == "unjudged" else verdict for verdict in verdicts]
 
 
-def _program(
-    position: int,
+def program_of(
     prompt: object,
     completion: str,
-    tests: Sequence[str] | None,
-    setup: str | None,
-    test: str | None,
-    entry_point: str | None,
+    tests: Sequence[str] | None = None,
+    setup: str | None = None,
+    test: str | None = None,
+    entry_point: str | None = None,
+    *,
+    row: int = 0,
 ) -> Program | None:
-    """Combine a row's program and tests; None if it has no tests."""
+    """Combine a response and its tests into the program that the sandbox judges.
+
+    Args:
+        prompt: the task. If it is text that begins the program, as in HumanEval, the program is appended to it.
+        completion: the response.
+        tests: assertions; as an entry of the column of `code`, like all that follow.
+        setup: the statements that run before the assertions.
+        test: the source of a function `check(candidate)`.
+        entry_point: the name of the function under test.
+        row: the position of the row, for errors.
+
+    Returns:
+        The program; None without tests.
+
+    Raises:
+        InputError: there is a `test` without `entry_point`, or a value is not text.
+
+    Example:
+        >>> program_of("Double x.", "Here: def f(x): return 2 * x", ["assert f(4) == 8"]).code
+        'Here: def f(x): return 2 * x'
+        >>> program_of("?", "x = 1") is None
+        True
+    """
     assertions = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
     texts = {
         "setup": setup,
@@ -144,25 +172,36 @@ def _program(
     }
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.startswith("tests")):
-            raise InputError(
-                f"row {position}: the column {name} holds {type(text).__name__}, but must hold text; fix the data."
-            )
+            raise InputError(f"row {row}: the column {name} holds {type(text).__name__}, but must hold text; fix the data.")
     check, entry = "" if test is None else test, "" if entry_point is None else entry_point
     if not (assertions or check):
         return None
     if check and not entry:
-        raise InputError(f"row {position} has a test but no entry_point; add the name of the function under test.")
-    program = Program(extracted_code(completion), assertions, "" if setup is None else setup, check, entry)
-    if not (isinstance(prompt, str) and entry and _begins(prompt, entry)):
-        return program
-    # Where the completion defines the function again, the prompt still brings its imports and helpers.
-    separator = "\n" if _defines(program.code, entry) else ""
-    return program._replace(code=f"{prompt}{separator}{program.code}", prompt=prompt)
+        raise InputError(f"row {row} has a test but no entry_point; add the name of the function under test.")
+    program = extracted_code(completion, [entry] if entry else _tested_names(assertions))
+    combined = _combined(prompt, program, entry) if isinstance(prompt, str) and entry and _begins(prompt, entry) else None
+    return Program(
+        code=program if combined is None else combined,
+        tests=assertions,
+        setup="" if setup is None else setup,
+        check=check,
+        entry_point=entry,
+        prompt="" if combined is None else str(prompt),
+    )
+
+
+def _tested_names(tests: Sequence[str]) -> list[str]:
+    """Find the names that the tests use and do not define: those of the program."""
+    try:
+        trees = [ast.parse(test) for test in tests]
+    except (SyntaxError, ValueError, RecursionError):
+        return []  # such tests are judged to be none, whatever the program is
+    return sorted((source.loaded_names(trees) - source.bound_names(trees)) | source.builtin_under_test(trees))
 
 
 def _begins(prompt: str, entry_point: str) -> bool:
     """Decide whether a prompt is the beginning of a program, and not a description of one."""
-    if not _defines(prompt, entry_point):
+    if not defines(prompt, [entry_point]):
         return False
     try:
         compile(prompt, "<prompt>", "exec")
@@ -171,9 +210,24 @@ def _begins(prompt: str, entry_point: str) -> bool:
     return True
 
 
-def _defines(text: str, name: str) -> bool:
-    """Search the text for a definition: parsing what a model wrote is not safe in this process."""
-    return (
-        re.search(rf"^(?:async[ \t]+)?(?:def|class)[ \t]+{re.escape(name)}\b|^{re.escape(name)}[ \t]*=", text, re.MULTILINE)
-        is not None
-    )
+def _combined(prompt: str, program: str, entry_point: str) -> str:
+    """Append a program to the prompt that begins it. Where it defines the function again, the prompt brings imports and helpers.
+
+    What it imports from `__future__` must come first. Where it is only the function's body, it is indented if it is not.
+    """
+    future = "".join(f"{found.group()}\n" for found in _FUTURE.finditer(program))
+    rest = _FUTURE.sub("", program)
+    if defines(rest, [entry_point]):
+        return f"{future}{prompt}\n{rest}"
+    return f"{future}{prompt}{_indented(rest)}"
+
+
+def _indented(body: str) -> str:
+    """Indent the body of a function, or only its first line if that alone has lost its indentation."""
+    lines = body.split("\n")
+    written = [line for line in lines if line.strip()]
+    if not written or written[0][0] in " \t":
+        return body
+    if all(line[0] in " \t" for line in written[1:]) and not written[0].rstrip().endswith(":"):
+        return body.replace(written[0], f"    {written[0]}", 1)
+    return textwrap.indent(body, "    ")

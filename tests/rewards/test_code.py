@@ -2,12 +2,13 @@
 
 import json
 import logging
+import textwrap
 from functools import partial
 
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.code import code, code_fraction
+from rljax.rewards.code import code, code_fraction, program_of
 from rljax.rewards.protocol import score
 from rljax.rewards.sandbox import Limits, Program, judge_all
 
@@ -72,6 +73,16 @@ def test_setup_comes_before_the_assertions():
         (f"Sure.\n{fenced('def find_zero(xs):' + chr(10) + BISECTION)}", 1.0),
         (fenced(ROOT + BISECTION), 1.0),
         (fenced(BISECTION), 1.0),
+        (
+            f"Sure.\n{fenced('from __future__ import annotations' + chr(10) + 'def find_zero(xs):' + chr(10) + BISECTION)}",
+            1.0,
+        ),
+        (fenced('"""Zeros."""\nfrom __future__ import (\n    annotations,\n)  # (PEP 563)\n' + ROOT + BISECTION), 1.0),
+        (f"{fenced(ROOT + BISECTION)}\nFor example:\n{fenced('print(find_zero([1, 2]))')}", 1.0),
+        (fenced(ROOT + BISECTION, ""), 1.0),
+        (BISECTION.lstrip(), 1.0),
+        (textwrap.dedent(BISECTION), 1.0),
+        (textwrap.indent(fenced(BISECTION), "    "), 1.0),
         ("    return 0\n", 0.0),
         ("    return 0\n\n\ndef poly(xs, x):\n    return 0\n", 0.0),
         ("    return 0\n\n\nclass math:\n    fabs = lambda x: 0\n", 0.0),
@@ -122,6 +133,30 @@ def test_refusals(columns, message):
 def test_columns_have_one_entry_a_prompt():
     with pytest.raises(ValueError, match="zip"):
         code([""] * 2, [SQUARE] * 2, tests=[TESTS])
+
+
+def test_the_program_is_the_block_that_the_tests_name():
+    responses = [
+        f"{fenced(SQUARE)}\nUse it like this:\n{fenced('def main():' + chr(10) + '    print(square(3))')}",
+        f"{fenced('def main(): pass')}\n{fenced(SQUARE, '')}",
+        f"{fenced('def square(x): return 0')}\nBetter:\n{fenced(SQUARE, 'python3.11')}\nOutput:\n{fenced('9', '')}",
+    ]
+    assert code(["Square it."] * 3, responses, tests=[TESTS] * 3) == [1.0] * 3
+
+
+def test_the_function_may_have_the_name_of_a_builtin():
+    assert code(["Add."], ["def sum(a, b): return a + b"], tests=[["assert sum(1, 2) == 3", "assert sum(2, 2) == 4"]]) == [
+        1.0
+    ]
+
+
+def test_future_imports_come_first():
+    program = program_of(
+        ROOT, "from __future__ import annotations\nx = 1\n" + ROOT + "    return 1\n", test="-", entry_point="find_zero"
+    )
+    assert program.code.startswith("from __future__ import annotations\nfrom typing import List\n")
+    assert program.code.count("__future__") == 1
+    compile(program.code, "<program>", "exec")
 
 
 def test_reference_solutions_pass_their_tests(shared_data):

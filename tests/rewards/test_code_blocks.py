@@ -1,10 +1,11 @@
-"""The program of a response: the last block marked as Python, found in linear time."""
+"""The program of a response: which block it is, in whatever form the block is written, found in linear time."""
 
 import time
 
 import pytest
 
-from rljax.rewards.code_blocks import LONGEST_RESPONSE, extracted_code, fences
+from rljax.rewards.code import program_of
+from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extracted_code, fences
 
 SQUARE = "def square(x):\n    return x * x"
 
@@ -34,8 +35,100 @@ def test_extracted_code(completion, expected):
 
 
 def test_a_fence_is_a_line_of_its_own_with_one_mark():
-    text = "a ```python\n  \t``` py  x\n````\n```a`b\n```"
-    assert [(fence.start, fence.end, fence.language) for fence in fences(text)] == [(12, 24, "py"), (37, 40, "")]
+    text = "a ```python\n  \t``` py  x\n````\n```a`b\n~~~ `\n```"
+    assert [(fence.start, fence.end, fence.indent, fence.mark, fence.language) for fence in fences(text)] == [
+        (12, 24, 4, "```", "py  x"),
+        (25, 29, 0, "````", ""),
+        (37, 42, 0, "~~~", "`"),
+        (43, 46, 0, "```", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *("python", "Python", "PYTHON3", "py", "py3", "python3.11", "python 3", "{python}", "{.python .lines}"),
+        *("python,linenos", "python:square.py", 'py title="square.py"', ""),
+    ],
+)
+@pytest.mark.parametrize("fence", ["```", "````", "~~~"])
+def test_marks_of_a_program(mark, fence):
+    assert extracted_code(f"Here:\n{fence}{mark}\n{SQUARE}\n{fence}\nDone.") == SQUARE
+
+
+@pytest.mark.parametrize("mark", ["text", "bash", "pycon", "python-repl", "json", "pyx"])
+def test_marks_of_what_is_no_program(mark):
+    response = f"{fenced('pip install x', mark)}\n{fenced(SQUARE, '')}"
+    assert extracted_code(response) == SQUARE
+    assert extracted_code(fenced(SQUARE, mark)) == fenced(SQUARE, mark)
+
+
+USE = "print(square(3))\nresult = square(4)"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        f"{fenced(SQUARE)}\nFor example:\n{fenced(USE)}",
+        f"{fenced(SQUARE)}\nFor example:\n{fenced(USE, '')}\nIt prints\n{fenced('9', '')}",
+        f"{fenced('def square(x): return 2 * x')}\nThat was wrong.\n{fenced(SQUARE)}\nUse it:\n{fenced(USE)}",
+        f"{fenced(SQUARE)}\nTest it:\n{fenced('def test_square():' + chr(10) + '    assert square(2) == 4')}",
+        f"{fenced(SQUARE, '')}\nFor example:\n{fenced(USE)}",
+        f"{fenced('square(x) -> x * x', '')}\n{fenced(SQUARE)}",
+    ],
+)
+def test_an_example_of_use_is_not_the_program(response):
+    assert extracted_code(response, ["square"]) == SQUARE
+
+
+def test_without_names_any_function_or_class_is_a_program():
+    assert extracted_code(f"{fenced(SQUARE)}\n{fenced(USE)}") == SQUARE
+    assert extracted_code(f"{fenced('class A: pass')}\n{fenced(USE)}") == "class A: pass"
+    assert extracted_code(f"{fenced('x = 1')}\n{fenced('x = 2')}") == "x = 2"
+
+
+@pytest.mark.parametrize("indent", ["  ", "   ", "    ", "\t"])
+def test_the_fence_of_a_list_entry_is_indented(indent):
+    inner = "\n".join(f"{indent}{line}" for line in fenced(SQUARE).split("\n"))
+    assert extracted_code(f"1. The program:\n\n{inner}\n\n2. Done.") == SQUARE
+
+
+DOCUMENTED = """def square(x):
+    '''Square.
+
+    ```python
+    square(3)
+    ```
+    ~~~
+    9
+    ~~~
+    '''
+    return x * x"""
+
+
+def test_fences_in_a_docstring_belong_to_the_program():
+    assert extracted_code(fenced(DOCUMENTED), ["square"]) == DOCUMENTED
+    assert extracted_code(fenced(DOCUMENTED, ""), ["square"]) == DOCUMENTED
+    assert extracted_code(DOCUMENTED, ["square"]) == DOCUMENTED
+    assert extracted_code(f"````python\n{SQUARE}\n```\n````") == f"{SQUARE}\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "expected"),
+    [
+        ("async def f(): pass", ["f"], True),
+        ("class f: pass", ["g", "f"], True),
+        ("f: Callable = abs", ["f"], True),
+        ("f == 3", ["f"], False),
+        ("f(3)", ["f"], False),
+        ("def ff(): pass", ["f"], False),
+        ("    def f(): pass", ["f"], False),
+        ("x = 1", [], False),
+        ("def f(): pass", [], True),
+    ],
+)
+def test_definitions(text, names, expected):
+    assert defines(text, names) is expected
 
 
 def test_of_a_long_response_the_end_is_read():
@@ -43,10 +136,18 @@ def test_of_a_long_response_the_end_is_read():
     assert extracted_code("y" * 300_000 + "\n" + fenced("x = 1")) == "x = 1"
 
 
-@pytest.mark.parametrize("unit", [" ", "\t", "`", "```", "```\n", "```python\n", "``` ", "\n", "\n ", "a"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(" ", "\t", "`", "```", "```\n", "```python\n", "``` ", "\n", "\n ", "a", "~~~\n", "    ```py\n", "py.3"),
+        *("def ", "async  ", "x:", "x\n", "x \t", "\nf: =", "from __future__ import (", "\nfrom __future__ import"),
+    ],
+)
 @pytest.mark.parametrize("begin", ["", "```", "```python"])
+@pytest.mark.usefixtures("untyped")  # what is measured is the functions' own time
 def test_no_response_takes_long(unit, begin):
     """The fence of the first version backtracked: 32,000 spaces before a backtick took 16 seconds."""
     started = time.process_time()
     extracted_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
+    program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
     assert time.process_time() - started < 1

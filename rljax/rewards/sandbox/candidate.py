@@ -1,15 +1,60 @@
 """The process of the sandbox that runs the program under test and answers questions about what it defines.
 
 Nothing here is trusted: the program shares its process with this server and may answer in its place. It can send only values,
-and it receives only the arguments of calls. No test and no expected value ever enters this process.
+and it receives only what the tests pass to it. No test and no expected value ever enters this process.
 """
 
+import io
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
-from rljax.rewards.sandbox import wire
+from rljax.rewards.sandbox.actions import allow_event_loops
+from rljax.rewards.sandbox.peer import Peer
+
+_LONGEST_OUTPUT = 2**20
+
+
+class _Printed(io.BytesIO):
+    """What the program prints, up to a limit; the rest is lost."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def write(self, text: Any, /) -> int:
+        """Keep as much as there is room for."""
+        super().write(text[: _LONGEST_OUTPUT - self.tell()])
+        return len(text)
+
+    def fileno(self) -> int:
+        """The number of the file that the program takes this for."""
+        return self._number
+
+    def taken(self) -> str:
+        """Take what has been printed."""
+        text = self.getvalue().decode("utf-8", "replace")
+        self.seek(0)
+        self.truncate()
+        return text
+
+
+class _Server(Peer):
+    """The program's end of the connection. It sends what the program has printed along with each message."""
+
+    def __init__(self, incoming: int, outgoing: int, objects: Iterable[object]) -> None:
+        super().__init__(incoming, outgoing, objects)
+        self._printed = (_Printed(1), _Printed(2))
+        streams = [
+            io.TextIOWrapper(printed, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+            for printed in self._printed
+        ]
+        sys.stdout, sys.stderr = self._streams = streams
+
+    def output(self) -> list[str]:
+        """Take what the program has printed."""
+        return [printed.taken() for printed in self._printed]
 
 
 def serve(code: str, questions: int, answers: int) -> None:
@@ -25,46 +70,24 @@ def serve(code: str, questions: int, answers: int) -> None:
     """
     module = types.ModuleType("candidate")
     sys.modules["candidate"] = module  # dataclasses and enumerations look up their module
-    objects: list[Any] = [module]
-    loaded = _attempt(lambda: exec(compile(code, "<candidate>", "exec"), vars(module)))
-    while True:
-        question = wire.receive(questions)
-        wire.send(answers, loaded if loaded[0] == "error" else _attempt(lambda request=question: _answer(request, objects)))
-
-
-def _attempt(action: Callable[[], object]) -> list:
-    """Run code of the program, and return its value, or the name of the exception that it raised, including `SystemExit`."""
+    server: Peer = _Server(questions, answers, [module])
+    if "asyncio" in code:
+        allow_event_loops()
     try:
-        return ["value", action()]
+        exec(compile(code, "<candidate>", "exec"), vars(module))
     except BaseException as error:
-        return ["error", type(error).__name__[:100]]
+        server = _Failed(questions, answers, error)
+    server.output()  # what is printed while the program loads is no answer to anything
+    server.serve()
 
 
-def _answer(question: list, objects: list[Any]) -> object:
-    """Answer one question with plain data, or with the numbers of objects that stay here."""
+class _Failed(_Server):
+    """The end of the connection of a program that could not be loaded: its answer to everything is the reason."""
 
-    def refer(value: object) -> int:
-        objects.append(value)
-        return len(objects) - 1
+    def __init__(self, questions: int, answers: int, error: BaseException) -> None:
+        super().__init__(questions, answers, [None])
+        self._reason = error
 
-    verb, target, *encoded = question
-    subject = objects[target]
-    operands: list[Any] = [wire.decode(operand, objects.__getitem__) for operand in encoded]
-    if verb == "call":
-        positional, named = operands
-        value = subject(*positional, **named)
-        # A function that returns None may have changed its arguments; the caller's copies are updated.
-        changed = positional if value is None else []
-        return [wire.encode(value, refer), [wire.encode(argument, refer) for argument in changed]]
-    value = _VERBS[verb](subject, *operands)
-    return [wire.encode(value, refer), []]
-
-
-_VERBS = {
-    "get": getattr,
-    "set": setattr,
-    "item": lambda subject, key: subject[key],
-    "len": len,
-    "iterate": iter,
-    "next": next,
-}
+    def permits(self, action: str, subject: object, operands: list) -> bool:
+        """Raise what the program raised."""
+        raise self._reason

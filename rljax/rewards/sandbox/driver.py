@@ -1,7 +1,23 @@
 """The process of the sandbox that holds the tests and decides whether they pass.
 
-Each name that the program under test defines is represented here by a proxy that asks the other process. Answers are plain data
-of this process's own types, or a `Remote`, which can be called and queried but neither compared nor used as a truth value.
+The tests run here, with this process's own builtins and modules, and the program runs in another process. What the tests read of
+the program is asked of that process. The design guarantees, whatever the program does:
+
+- A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program decides
+  only where all operands are the program's own (it could as well have returned equal values), or where the tests made the object
+  themselves by calling a name that they treat as a class. In all other cases the test fails. An object that is not plain data is
+  no answer to an assertion.
+- No name of the program replaces one of the tests: builtins, imports, standard modules, the prompt's definitions. Only if the
+  tests name nothing else can the function under test have the name of a builtin.
+- No exception of the program is lost. Each must reach a handler, a `with` statement or an `assertRaises` in the source of the
+  tests, or the test fails, whatever iterator, `hasattr` or context manager swallowed it. The same holds for a failed assertion
+  that passes through the program.
+- What counts is fixed by the source of the tests: each entry of a list, and each assertion of a `check`, counts once.
+- Whether the tests can be judged at all is decided before the program is asked anything.
+- The program gets plain data from the tests, and for anything else a proxy. Of functions, classes, modules and generators it can
+  see no attribute, and of other objects only those that are public: none leads to the tests' names.
+
+What a test does not ask it cannot find: an assertion in a loop over what the program returns is passed by an empty list.
 """
 
 import ast
@@ -11,118 +27,18 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from rljax.rewards.sandbox import wire
+from rljax.rewards.sandbox import source
+from rljax.rewards.sandbox.account import TESTS, Assertions, Guarded, Judge, Link
+from rljax.rewards.sandbox.actions import allow_event_loops
+from rljax.rewards.sandbox.proxies import Derived, reference_of
 
 
 class CannotJudge(BaseException):
-    """The tests themselves cannot run here. This is not an `Exception`, because a test may catch those."""
-
-
-class CandidateError(Exception):
-    """The program under test raised an exception that is not a builtin one, sent no valid answer, or ended."""
-
-
-class Link(NamedTuple):
-    """The file descriptors of the connection to the process of the program under test."""
-
-    questions: int
-    """The file descriptor to write questions to."""
-    answers: int
-    """The file descriptor to read answers from."""
-
-    def ask(self, verb: str, target: int, *operands: Any) -> Any:
-        """Ask, and wait for the answer.
-
-        A function that returns None may have changed its arguments, so they are updated here. After one that returns a value
-        they are not: otherwise the program could change what the test compares that value with.
-        """
-        encoded = [wire.encode(operand, _number) for operand in operands]
-        try:
-            wire.send(self.questions, [verb, target, *encoded])
-            answer = wire.receive(self.answers)
-        except OSError as error:
-            raise CandidateError("the program has ended") from error
-        match answer:
-            case ["value", [value, list(arguments)]]:
-                if value is None and verb == "call":
-                    for argument, changed in zip(operands[0], arguments, strict=False):
-                        _update(argument, wire.decode(changed, self._remote))
-                return wire.decode(value, self._remote)
-            case ["error", str(name)]:
-                kind = vars(builtins).get(name)
-                if isinstance(kind, type) and issubclass(kind, Exception):
-                    raise kind("in the program")
-                raise CandidateError(name)
-            case _:
-                raise CandidateError("the message is not an answer")
-
-    def _remote(self, number: int) -> "Remote":
-        return Remote(self, number)
-
-
-def _refuse(self: object, *others: object) -> NoReturn:
-    raise CandidateError("what the program returned is not plain data")
-
-
-class Remote:
-    """An object in the other process."""
-
-    def __init__(self, link: Link, number: int) -> None:
-        object.__setattr__(self, "_reference", (link, number))
-
-    def __call__(self, *positional: object, **named: object) -> object:
-        """Call the object in the other process."""
-        return self._ask("call", list(positional), named)
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._ask("get", name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self._ask("set", name, value)
-
-    def __getitem__(self, key: object) -> object:
-        return self._ask("item", key)
-
-    def __len__(self) -> int:
-        return self._ask("len")
-
-    def __iter__(self) -> Iterator:
-        iterator = self._ask("iterate")
-        if not isinstance(iterator, Remote):
-            _refuse(self)
-        while True:
-            try:
-                yield iterator._ask("next")
-            except StopIteration:
-                return
-
-    def _ask(self, verb: str, *operands: Any) -> Any:
-        link, number = object.__getattribute__(self, "_reference")
-        return link.ask(verb, number, *operands)
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __contains__ = _refuse
-
-
-def _number(value: object) -> int:
-    if isinstance(value, Remote):
-        return object.__getattribute__(value, "_reference")[1]
-    raise CannotJudge(f"a test passes a {type(value).__name__} to the program, and it cannot be sent to another process")
-
-
-def _update(argument: Any, changed: Any) -> None:
-    """Give a caller's mutable argument the content that the called function left in it."""
-    if type(argument) is not type(changed):
-        return
-    if isinstance(argument, list | bytearray):
-        argument[:] = changed
-    elif isinstance(argument, dict | set):
-        argument.clear()
-        argument.update(changed)
+    """The tests themselves cannot run here."""
 
 
 def judge(job: Mapping, link: Link, report: int) -> None:
@@ -135,48 +51,104 @@ def judge(job: Mapping, link: Link, report: int) -> None:
             give one line with a string.
     """
     try:
-        for passed, counted in _results(job, link):
+        for passed, counted in _results(job, Judge(link)):
             os.write(report, json.dumps([passed, counted]).encode() + b"\n")
     except CannotJudge as error:
         os.write(report, json.dumps(str(error)).encode() + b"\n")
 
 
-def _results(job: Mapping, link: Link) -> Iterator[tuple[int, int]]:
+def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     setup = _parsed(job["setup"], "the setup")
     tests = [_parsed(test, f"test {position}") for position, test in enumerate(job["tests"])]
-    check = _parsed(job["check"], "the test")
-    space = {"__name__": "tests"}
+    check = _parsed(job["check"], "the check")
+    trees = [setup, *tests, check]
+    if any("asyncio" in text for text in (job["setup"], *job["tests"], job["check"])):
+        allow_event_loops()
+    space: dict[str, Any] = {"__name__": TESTS, **_accounting(judge)}
     _import_of(space, [*setup.body, *check.body])
     _helpers(space, job["prompt"])
-    trees = [setup, *tests, check]
     _import_modules(space, trees)
-    _connect(space, trees, job["entry_point"], link)
-    ready = _attempt(setup, space)
+    candidate = _connect(space, trees, tests, job["entry_point"], judge)
+    for tree in trees:
+        source.prepared(tree)
+    ready = _attempt(setup, space, judge)
     for test in tests:
-        yield int(ready and _attempt(test, space)), 1
+        yield int(_attempt(test, space, judge) and ready), 1
     if job["check"]:
-        yield _checked(check, space, job["entry_point"]) if ready else (0, 1)
+        yield _checked(check, space, candidate, judge) if ready else (0, 1)
 
 
 def _parsed(text: str, name: str) -> ast.Module:
     try:
-        return ast.parse(text.replace("\r\n", "\n").strip())
+        tree = ast.parse(text.replace("\r\n", "\n").strip())
+        compile(tree, "<test>", "exec")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise CannotJudge(f"{name} is not Python: {error}") from error
+    return tree
 
 
-def _attempt(tree: ast.Module, space: dict) -> bool:
-    """Run statements, and return whether they ran without an exception."""
+def _accounting(judge: Judge) -> dict[str, Callable]:
+    """Make the functions that `rljax.rewards.sandbox.source.prepared` puts into the tests."""
+
+    def kind_of(value: object) -> object:
+        reference = reference_of(value)
+        return type(value) if reference is None or isinstance(value, BaseException) else judge.ask("type", reference.number)
+
+    def answer(value: object) -> object:
+        reference = reference_of(value)
+        if isinstance(value, types.CoroutineType):
+            raise judge.broken("a coroutine is no answer")
+        if reference is None or isinstance(value, Derived):
+            return value
+        if not (reference.constructed or reference.kind in judge.classes or "match" in reference.abilities):
+            judge.refuse(reference, "an assertion")
+        return value
+
+    def following(iterator: Any, *default: object) -> object:
+        try:
+            return next(iterator, *default)
+        except StopIteration as error:
+            if reference_of(iterator) is not None:
+                judge.owe(error)
+            raise
+
+    def examined(value: object) -> object:
+        judge.examined.append(value)
+        return value
+
+    def settled(before: list[BaseException], value: object) -> object:
+        judge.owed = before
+        return value
+
+    return {
+        "__handled__": lambda: judge.settle(sys.exception()),
+        "__guarded__": lambda manager, asserts: Guarded(judge, manager, asserts),
+        "__owed__": lambda: list(judge.owed),
+        "__settled__": settled,
+        "__answer__": answer,
+        "__examined__": examined,
+        "__type__": kind_of,
+        "next": following,  # a loop may end where the program's iterator ends, but not because a call of `next` has failed
+    }
+
+
+def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
+    """Run statements, and return whether they ran without an exception, and dealt with all that the program raised."""
+    judge.open_account()
     try:
         exec(compile(tree, "<test>", "exec"), space)
-    except Exception:
+    except BaseException:
         return False
-    return True
+    return judge.is_settled()
 
 
 def _import_of(space: dict, statements: list[ast.stmt]) -> None:
     """Run the imports of the tests first, so that the program cannot make an import fail."""
-    imports: list[ast.stmt] = [statement for statement in statements if isinstance(statement, ast.Import | ast.ImportFrom)]
+    imports: list[ast.stmt] = [
+        statement
+        for statement in statements
+        if isinstance(statement, ast.Import | ast.ImportFrom) and getattr(statement, "module", "") != "__future__"
+    ]
     try:
         exec(compile(ast.Module(imports, []), "<imports>", "exec"), space)
     except ImportError as error:
@@ -186,8 +158,9 @@ def _import_of(space: dict, statements: list[ast.stmt]) -> None:
 def _helpers(space: dict, prompt: str) -> None:
     """Define what the prompt defines, if it is a program: the tests may use it, and the program must not replace it."""
     try:
-        compiled = compile(prompt, "<prompt>", "exec")
-    except (SyntaxError, ValueError):
+        tree = ast.parse(prompt)
+        compiled = compile(source.prepared(tree), "<prompt>", "exec")
+    except (SyntaxError, ValueError, RecursionError):
         return  # a prompt in prose
     try:
         exec(compiled, space)
@@ -195,63 +168,45 @@ def _helpers(space: dict, prompt: str) -> None:
         raise CannotJudge(f"the prompt raises {type(error).__name__}") from error
 
 
-def _loaded(trees: list[ast.Module]) -> list[ast.Name]:
-    return [
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    ]
-
-
 def _import_modules(space: dict, trees: list[ast.Module]) -> None:
     """Import the standard modules that tests use without importing, so that the program cannot supply its own."""
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            name = node.value.id
-            if name in sys.stdlib_module_names and name not in space:
-                space[name] = importlib.import_module(name)
+    for name, attributes in source.modules(trees, space).items():
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            raise CannotJudge(f"the tests use a module that the sandbox does not have: {error}") from error
+        if all(hasattr(module, attribute) for attribute in attributes):
+            space[name] = module
 
 
-def _connect(space: dict, trees: list[ast.Module], entry_point: str, link: Link) -> None:
-    """Bind names to proxies of the program's objects: the function under test, and every name defined nowhere else."""
-    builtin = set(dir(builtins))
-    names = {node.id for node in _loaded(trees)} - builtin - set(space)
-    root = Remote(link, 0)
-    for name in sorted(names | _under_test(trees, entry_point, builtin | set(space))):
-        with contextlib.suppress(Exception):  # a test that needs the name then fails
-            space[name] = root._ask("get", name)
-
-
-def _under_test(trees: list[ast.Module], entry_point: str, defined: set[str]) -> set[str]:
-    """Find the function under test. It may have the name of a builtin, if the tests call no undefined function."""
+def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entry_point: str, judge: Judge) -> object:
+    """Bind names to what the program defines: the function under test, which is returned, and every name defined nowhere else."""
+    names = source.loaded_names(trees) - set(space)
     if entry_point:
-        return {entry_point}
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    called = [call.func.id for call in calls if isinstance(call.func, ast.Name)]
-    if set(called) - defined:
-        return set()
-    return set(called[:1])
+        names |= {entry_point} if tests or not hasattr(builtins, entry_point) else set()
+    elif not names - source.bound_names(trees):
+        names |= source.builtin_under_test(tests)
+    classes = source.class_names(trees, names)
+    found = {}
+    for name in sorted(names | {entry_point} - {""}):
+        with contextlib.suppress(BaseException):  # a test that needs the name then fails
+            found[name] = judge.ask("get", 0, name)
+        reference = reference_of(found.get(name))
+        if reference is not None and name in classes and "__subclasscheck__" in reference.abilities:
+            judge.classes.add(reference.number)
+    space.update({name: value for name, value in found.items() if name in names})
+    return found.get(entry_point)
 
 
-class _Counted(ast.NodeTransformer):
-    """Turns each assertion into one that is counted and does not end the test; constant ones such as `assert True` stay."""
-
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """Wrap one assertion."""
-        if isinstance(node.test, ast.Constant):
-            return node
-        passed, failed = ast.parse("__counts__.append(1)\n__counts__.append(0)").body
-        caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [failed])
-        return ast.Try([node], [caught], [passed], [])
-
-
-def _checked(check: ast.Module, space: dict, entry_point: str) -> tuple[int, int]:
+def _checked(check: ast.Module, space: dict, candidate: object, judge: Judge) -> tuple[int, int]:
     """Run HumanEval's `check`. If it raises outside its assertions, it has failed as a whole."""
-    counts = space["__counts__"] = []
-    tree = ast.fix_missing_locations(_Counted().visit(check))
-    candidate = space.get(entry_point)
-    if not (isinstance(candidate, Remote) and _attempt(tree, space) and "check" in space):
+    assertions = Assertions(judge, source.counted(check))
+    space["__assertion__"] = assertions.one
+    if not (callable(candidate) and _attempt(check, space, judge) and "check" in space):
         return 0, 1
+    judge.open_account()
     try:
         space["check"](candidate)
-    except Exception:
+    except BaseException:
         return 0, 1
-    return sum(counts), max(len(counts), 1)
+    return assertions.result() if judge.is_settled() else (0, 1)

@@ -1,16 +1,18 @@
 """The messages between the processes of the sandbox: plain data in frames, never an object of the program under test.
 
 Every value is encoded as JSON in which `None`, booleans, strings, floats, lists and small integers stand for themselves.
-Anything else is an object whose one key names its kind. Values are decoded to exact builtin and standard library types only,
-so no `__eq__` or `__hash__` of the program ever reaches the process that compares.
+Anything else is an object whose one key names its kind. Plain data is decoded to exact builtin and standard library types only,
+so no `__eq__` or `__hash__` of the program ever reaches the process that compares. What is not plain data is "remote": two
+functions, one on each side, decide what is sent in its place and what stands for it.
 """
 
+import builtins
 import datetime
 import json
 import os
 import struct
 from array import array
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -22,27 +24,24 @@ LONGEST_FRAME = 8 * 2**20
 
 _HEADER = struct.Struct(">Q")
 _NATIVE_INTEGERS = 2**63  # larger ones are sent in hexadecimal: decimal digits take quadratic time
-_TYPES = MappingProxyType(
+_TYPES = MappingProxyType({name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)})
+_CONSTANTS = MappingProxyType({"Ellipsis": ..., "NotImplemented": NotImplemented})
+_SEQUENCES: Mapping[str, type] = MappingProxyType({"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque})
+_DICTIONARIES: Mapping[str, type] = MappingProxyType({"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter})
+_VIEWS: Mapping[str, type] = MappingProxyType(
     {
-        kind.__name__: kind
-        for kind in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, object, type)
-    }
+        "keys": type({}.keys()),
+        "values": type({}.values()),
+        "items": type({}.items()),
+    }  # `dict_keys` and its kind have no name
 )
-_SEQUENCES = MappingProxyType({"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque})
-_NATIVE: Mapping[type, Callable[[Any], object]] = MappingProxyType(
-    {
-        str: str.__str__,
-        float: float.__float__,
-        int: lambda value: int(value) if abs(value) < _NATIVE_INTEGERS else {"int": [f"{value:x}"]},
-    }
-)
-_KINDS: Mapping[str, tuple[Any, Callable[[Any], tuple], Callable[..., object]]] = MappingProxyType(
+_KINDS: Mapping[str, tuple[type, Callable[[Any], Iterable], Callable[..., object]]] = MappingProxyType(
     {  # the type, how a value is taken apart, and how it is made from its parts
-        "int": ((), lambda value: (), lambda digits: int(digits, 16)),
         "complex": (complex, lambda value: (value.real, value.imag), complex),
         "bytes": (bytes, lambda value: (value.hex(),), bytes.fromhex),
         "bytearray": (bytearray, lambda value: (value.hex(),), bytearray.fromhex),
         "range": (range, lambda value: (value.start, value.stop, value.step), range),
+        "slice": (slice, lambda value: (value.start, value.stop, value.step), slice),
         "array": (array, lambda value: (value.typecode, value.tolist()), array),
         "decimal": (Decimal, lambda value: (str(value),), Decimal),
         "fraction": (Fraction, lambda value: (value.numerator, value.denominator), Fraction),
@@ -53,6 +52,11 @@ _KINDS: Mapping[str, tuple[Any, Callable[[Any], tuple], Callable[..., object]]] 
             datetime.timedelta,
             lambda value: (value.days, value.seconds, value.microseconds),
             datetime.timedelta,
+        ),
+        "defaultdict": (
+            defaultdict,
+            lambda value: (value.default_factory, list(map(list, value.items()))),
+            lambda factory, entries: defaultdict(factory, map(tuple, entries)),
         ),
     }
 )
@@ -131,51 +135,58 @@ def receive(file: int) -> Any:
         raise WireError("a message that is not JSON") from error
 
 
-def encode(value: object, refer: Callable[[object], int]) -> object:
+def encode(value: object, refer: Callable[[Any], Iterable]) -> object:
     """Encode a value as JSON.
 
     Args:
-        value: any value.
-        refer: returns a number for an object that is not plain data; the other process asks about it by that number.
+        value: any value. Only exact types are plain data: an instance of a subclass is not.
+        refer: takes what is not plain data, and returns values that stand for it.
 
     Returns:
         A message that `send` can send.
 
     Example:
-        >>> encode({1: (2.5, 2**70)}, id)
+        >>> encode({1: (2.5, 2**70)}, list)
         {'dict': [[1, {'tuple': [2.5, {'int': ['400000000000000000']}]}]]}
+        >>> encode([object()], lambda value: ["an object", 7])
+        [{'remote': ['an object', 7]}]
     """
-    if value is None or type(value) is bool:
+    kind = type(value)
+    if value is None or kind in (bool, float, str):
         return value
-    for kind, convert in _NATIVE.items():
-        if isinstance(value, kind):
-            return convert(value)
-    if isinstance(value, list):
-        return [encode(entry, refer) for entry in value]
+    if kind is int:
+        return value if abs(value) < _NATIVE_INTEGERS else {"int": [f"{value:x}"]}  # type: ignore[operator]
+    if kind is list:
+        return [encode(entry, refer) for entry in value]  # type: ignore[attr-defined]
     name, parts = _taken_apart(value, refer)
     return {name: [encode(part, refer) for part in parts]}
 
 
-def _taken_apart(value: object, refer: Callable[[object], int]) -> tuple[str, Iterable]:
-    if isinstance(value, dict):
-        return "dict", map(list, value.items())
-    for name, kind in _SEQUENCES.items():
-        if isinstance(value, kind):
+def _taken_apart(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iterable]:
+    kind = type(value)
+    for name, exact in _DICTIONARIES.items():
+        if kind is exact:
+            return name, map(list, value.items())
+    for name, exact in (*_SEQUENCES.items(), *_VIEWS.items()):
+        if kind is exact:
             return name, value
-    for name, (kind, take_apart, _) in _KINDS.items():
-        if isinstance(value, kind):
+    for name, (exact, take_apart, _) in _KINDS.items():
+        if kind is exact:
             return name, take_apart(value)
-    if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+    if kind is type and _TYPES.get(value.__name__) is value:
         return "type", [value.__name__]
-    return "remote", [refer(value)]
+    for name, constant in _CONSTANTS.items():
+        if value is constant:
+            return "constant", [name]
+    return "remote", refer(value)
 
 
-def decode(encoded: object, revive: Callable[[int], object]) -> object:
+def decode(encoded: object, revive: Callable[..., object]) -> object:
     """Decode what `encode` returned.
 
     Args:
         encoded: a message from `receive`.
-        revive: returns the object that represents the other process's object with this number.
+        revive: takes the values that `refer` returned, and returns what stands for the other process's object.
 
     Returns:
         A value built from exact builtin and standard library types, and from what `revive` returns.
@@ -193,23 +204,35 @@ def decode(encoded: object, revive: Callable[[int], object]) -> object:
     """
     try:
         return _decode(encoded, revive)
-    except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
         raise WireError(f"not a value: {type(error).__name__}") from error
 
 
-def _decode(encoded: object, revive: Callable[[int], object]) -> object:
+def _decode(encoded: object, revive: Callable[..., object]) -> object:
     if isinstance(encoded, list):
         return [_decode(entry, revive) for entry in encoded]
     if not isinstance(encoded, dict):
         return encoded
     ((name, content),) = encoded.items()
-    if name == "dict":
-        return {_decode(key, revive): _decode(entry, revive) for key, entry in content}
+    if name in _DICTIONARIES:
+        return _DICTIONARIES[name]({_decode(key, revive): _decode(entry, revive) for key, entry in content})
+    parts = [_decode(part, revive) for part in content]
     if name in _SEQUENCES:
-        return _SEQUENCES[name](_decode(entry, revive) for entry in content)
-    special: dict[str, Callable[..., object]] = {"remote": revive, "type": _TYPES.__getitem__}
-    make = special[name] if name in special else _KINDS[name][2]
-    return make(*(_decode(part, revive) for part in content))
+        return _SEQUENCES[name](parts)
+    return _made(name, parts, revive)
+
+
+def _made(name: str, parts: list[Any], revive: Callable[..., object]) -> object:
+    special: dict[str, Callable[..., object]] = {
+        "int": lambda digits: int(digits, 16),
+        "type": _TYPES.__getitem__,
+        "constant": _CONSTANTS.__getitem__,
+        "keys": lambda *keys: dict.fromkeys(keys).keys(),
+        "values": lambda *values: dict(enumerate(values)).values(),
+        "items": lambda *items: dict(items).items(),
+        "remote": revive,
+    }
+    return special[name](*parts) if name in special else _KINDS[name][2](*parts)
 
 
 def _read(file: int, count: int) -> bytes:

@@ -1,0 +1,201 @@
+"""The tests' end of the connection: what the program may decide and see, and the account of what the tests have not dealt with."""
+
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rljax.rewards.sandbox.actions import ACTIONS
+from rljax.rewards.sandbox.peer import Peer
+from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_of
+
+TESTS = "tests"
+"""The name of the module that the tests are."""
+# Objects from which a way leads to the tests and their names. The program can use them, and see no attribute of them.
+_CLOSED = (
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.GeneratorType),
+    *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
+)
+_USES = frozenset({"call", "__await__", "__iter__", "__next__", "__anext__", "__aiter__", "__bool__", "__hash__", "__eq__"})
+
+
+class Link(NamedTuple):
+    """The file descriptors of the connection to the process of the program under test."""
+
+    questions: int
+    """The file descriptor to write questions to."""
+    answers: int
+    """The file descriptor to read answers from."""
+
+
+class Judge(Peer):
+    """The tests' end of the connection. It keeps account of what the tests have not dealt with."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link.answers, link.questions)
+        self.classes: set[int] = set()
+        """The numbers of the program's classes that the tests treat as classes."""
+        self.owed: list[BaseException] = []
+        """The program's exceptions that no handler of the tests has dealt with."""
+        self.refusals = 0
+        """How often an object of the program was to decide what it must not, or an answer was not valid."""
+        self.examined: list[object] = []
+        """The arguments whose content the tests examine after a call."""
+
+    def ask(self, action: str, number: int, *operands: Any) -> Any:
+        """Ask the program's process."""
+        value = super().ask(action, number, *operands)
+        if action in ("__exit__", "__aexit__") and value and isinstance(operands[0], AssertionError):
+            self.refusals += 1  # the program's context manager suppresses a failed assertion
+        if action == "call" and number in self.classes:
+            return self._constructed(value)
+        return value
+
+    def _constructed(self, value: Any) -> Any:
+        """Mark an object as made by the tests."""
+        reference = reference_of(value)
+        if reference is None or isinstance(value, BaseException):
+            return value
+        marked = reference._replace(constructed=True)
+        if issubclass(type(value), Remote):
+            return self._remote(marked)
+        base = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
+        return derived(marked, base, base(value))
+
+    def may_change(self, argument: object) -> bool:
+        """Whether the tests examine the argument after the call: otherwise the program could change what they compare with."""
+        return any(argument is other for other in self.examined)
+
+    def kind_number(self, kind: type) -> int:
+        """Keep the class from the program, which could call it."""
+        return -1
+
+    def permits(self, action: str, subject: object, operands: list) -> bool:
+        """Whether the program may do this with an object of the tests."""
+        closed = isinstance(subject, _CLOSED)
+        if action in ("get", "set", "delete"):
+            hidden = closed or operands[0].startswith("_")
+            own = type(subject).__module__ == TESTS
+            return not hidden and (own or (action == "get" and not isinstance(subject, BaseException)))
+        if isinstance(subject, type):
+            return action == "call"
+        return action in (_USES if closed else ACTIONS)
+
+    def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
+        """Whether an object of the program may decide the result of this action by itself."""
+        if action == "__bool__":
+            return True
+        own = reference.constructed or reference.kind in self.classes
+        if action == "get":
+            return own
+        if action == "__hash__":
+            return own or "__subclasscheck__" in reference.abilities
+        return reference.constructed or all(reference_of(operand) is not None for operand in operands)
+
+    def refuse(self, reference: Reference, action: str) -> Any:
+        """Fail the test: it compares an object of the program with a value of its own."""
+        self.refusals += 1
+        return super().refuse(reference, action)
+
+    def broken(self, problem: str) -> BaseException:
+        """Fail the test: no program that works sends such an answer."""
+        self.refusals += 1
+        return super().broken(problem)
+
+    def received(self, error: BaseException, action: str) -> BaseException:
+        """Note an exception of the program, unless it is how Python says that an iterator has ended or an attribute is missing."""
+        ends: dict[str, type[BaseException]] = {
+            "__next__": StopIteration,
+            "__anext__": StopAsyncIteration,
+            "get": AttributeError,
+        }
+        if action not in ends or not isinstance(error, ends[action]):
+            self.owe(error)
+        return error
+
+    def left(self, error: BaseException) -> None:
+        """Note a failed assertion that goes through the program, which may swallow it."""
+        if isinstance(error, AssertionError):
+            self.owe(error)
+
+    def print(self, printed: Sequence[str]) -> None:
+        """Print what the program has printed, where the tests capture it."""
+        for text, stream, original in zip(printed, (sys.stdout, sys.stderr), (sys.__stdout__, sys.__stderr__), strict=True):
+            if text and stream is not original:
+                stream.write(text)
+
+    def owe(self, error: BaseException) -> None:
+        """Put an exception on the account: the tests have to deal with it."""
+        self.settle(error)
+        self.owed.append(error)
+
+    def settle(self, error: BaseException | None) -> None:
+        """Take an exception off the account: the tests deal with it."""
+        self.owed = [other for other in self.owed if other is not error]
+
+    def is_settled(self) -> bool:
+        """Whether the tests have dealt with everything that has happened since the account was opened."""
+        return not (self.lost or self.owed or self.refusals)
+
+    def open_account(self) -> None:
+        """Begin a new account, for a new test."""
+        self.owed, self.refusals, self.examined = [], 0, []
+
+
+class Guarded:
+    """The object of a `with` statement. What it suppresses is settled, except that the program must not cut an assertion short."""
+
+    def __init__(self, judge: Judge, manager: Any, asserts: bool) -> None:
+        self._judge, self._manager = judge, manager
+        self._asserts = asserts
+
+    def __enter__(self) -> object:
+        return type(self._manager).__enter__(self._manager)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        suppressed = bool(type(self._manager).__exit__(self._manager, kind, error, trace))
+        if error is None or not suppressed:
+            return suppressed
+        if reference_of(self._manager) is not None and self._asserts:
+            self._judge.owe(error)
+        else:
+            self._judge.settle(error)
+        return True
+
+
+class Assertions:
+    """The assertions of a `check`: each passes if it was reached and never failed."""
+
+    def __init__(self, judge: Judge, count: int) -> None:
+        self.judge = judge
+        self.reached: set[int] = set()
+        self.failed: set[int] = set()
+        self._count = count
+
+    def one(self, number: int) -> "_Assertion":
+        """Make the context in which an assertion runs."""
+        return _Assertion(self, number)
+
+    def result(self) -> tuple[int, int]:
+        """Count those that passed, and all. A check that ran to its end and failed nowhere has passed as a whole."""
+        return (len(self.reached - self.failed), self._count) if self.failed else (1, 1)
+
+
+class _Assertion:
+    """The context of one assertion. What happens there is its own failure, and not that of the whole check."""
+
+    def __init__(self, assertions: Assertions, number: int) -> None:
+        self._all, self._number = assertions, number
+
+    def __enter__(self) -> None:
+        judge = self._all.judge
+        self._all.reached.add(self._number)
+        self._owed, self._refusals = list(judge.owed), judge.refusals
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        judge = self._all.judge
+        dealt_with = len(judge.owed) <= len(self._owed) and judge.refusals == self._refusals and not judge.lost
+        if error is not None or not dealt_with:
+            self._all.failed.add(self._number)
+        judge.owed, judge.refusals = self._owed, self._refusals
+        return error is None or isinstance(error, Exception | SystemExit)

@@ -1,0 +1,283 @@
+"""One end of the connection between the two processes of the sandbox.
+
+An end asks the other to perform actions on its objects. While it waits for the answer, it performs what the other end asks in its
+turn: so a function that the tests pass to the program runs where the tests are.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from rljax.rewards.sandbox import wire
+from rljax.rewards.sandbox.actions import ACTIONS, MUTABLE, abilities, base_of, content
+from rljax.rewards.sandbox.proxies import Reference, RemoteErrors, derived, error_class, reference_of, remote, replace
+
+
+class CandidateError(Exception):
+    """The program sent no valid answer, ended, raised an exception that cannot be sent, or returned what cannot be compared."""
+
+
+class Peer:
+    """One end of the connection."""
+
+    def __init__(self, incoming: int, outgoing: int, objects: Iterable[object] = ()) -> None:
+        """Connect.
+
+        Args:
+            incoming: the file descriptor to read from.
+            outgoing: the file descriptor to write to.
+            objects: what the other end knows by number from the beginning.
+        """
+        self._files = (incoming, outgoing)
+        self._objects: list[Any] = list(objects)
+        self._numbers = {id(value): number for number, value in enumerate(self._objects)}
+        self._proxies: dict[tuple[int, bool], Any] = {}
+        self._turn = threading.RLock()
+        self.lost = False
+        """Whether the other end has ended, or has sent what is no message."""
+
+    def ask(self, action: str, number: int, *operands: Any) -> Any:
+        """Have the other end perform an action on its object of this number.
+
+        Args:
+            action: one of `rljax.rewards.sandbox.actions.ACTIONS`.
+            number: the number of the object.
+            *operands: the operands of the action.
+
+        Returns:
+            The result.
+
+        Raises:
+            CandidateError: the other end has ended, or its answer is not valid.
+            BaseException: what the action raised there.
+        """
+        arguments = _arguments(action, operands)
+        wanted = [self.may_change(argument) for argument in arguments]
+        question = ["ask", action, number, [self._encoded(operand) for operand in operands], wanted]
+        with self._turn:
+            try:
+                self._send(question)
+                answer = self._answer()
+            except (OSError, wire.WireError) as problem:
+                self.lost = True
+                raise self.broken("the program has ended, or sent what is no message") from problem
+        try:
+            values = wire.decode(list(answer[1:-1]), self._revive)
+        except wire.WireError as problem:
+            raise self.broken("the answer is not valid") from problem
+        match answer[0], values:
+            case "value", [value, list(changed)]:
+                for argument, new in zip(arguments, changed, strict=False):
+                    replace(argument, new)
+                return value
+            case "error", [BaseException() as error]:
+                raise self.received(error, action)
+            case _:
+                raise self.broken("the answer is not valid")
+
+    def serve(self) -> NoReturn:
+        """Answer questions for ever.
+
+        Raises:
+            WireError: the other end has closed the connection.
+        """
+        while True:
+            self._perform(wire.receive(self._files[0]))
+
+    def may_change(self, argument: object) -> bool:
+        """Whether a function that returns a value may also change this argument of the caller's."""
+        return False
+
+    def kind_number(self, kind: type) -> int:
+        """The number under which the other end knows the class of an object."""
+        return self._number(kind)
+
+    def permits(self, action: str, subject: object, operands: list) -> bool:
+        """Whether the other end may do this with an object of this end."""
+        return True
+
+    def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
+        """Whether an object of the other end may decide the result of this action by itself."""
+        return True
+
+    def refuse(self, reference: Reference, action: str) -> Any:
+        """Raise the error for an action that is not admitted."""
+        raise CandidateError(f"the program cannot decide {action}")
+
+    def broken(self, problem: str) -> BaseException:
+        """Take note that the other end has sent no valid answer, and return the exception to raise here."""
+        return CandidateError(problem)
+
+    def received(self, error: BaseException, action: str) -> BaseException:
+        """Take note of an exception that the other end's action raised, and return the one to raise here."""
+        return error
+
+    def left(self, error: BaseException) -> None:
+        """Take note of an exception that goes to the other end."""
+
+    def output(self) -> list[str]:
+        """Take what was printed here since the last message: to the standard output, and to the standard error."""
+        return ["", ""]
+
+    def print(self, printed: Sequence[str]) -> None:
+        """Print what the other end has printed."""
+
+    def _send(self, message: list) -> None:
+        wire.send(self._files[1], [*message, self.output()])
+
+    def _answer(self) -> Sequence[Any]:
+        """Wait for the answer, and perform what the other end asks meanwhile."""
+        while True:
+            message = wire.receive(self._files[0])
+            match message:
+                case ["ask", *_]:
+                    self._perform(message)
+                case ["value" | "error", *_, [str(), str()] as printed]:
+                    self.print(printed)
+                    return message
+                case _:
+                    raise wire.WireError("the message is not an answer")
+
+    def _perform(self, message: Any) -> None:
+        match message:
+            case ["ask", str(action), int(number), list(encoded), list(wanted), [str(), str()] as printed]:
+                self.print(printed)
+                self._send(self._performed(action, number, encoded, wanted))
+            case _:
+                raise wire.WireError("the message is not a question")
+
+    def _performed(self, action: str, number: int, encoded: list, wanted: list[bool]) -> list:
+        try:
+            subject = self._own(number)
+            operands: list[Any] = [wire.decode(operand, self._revive) for operand in encoded]
+            if not self.permits(action, subject, operands):
+                raise TypeError(f"{action} is not possible")
+            value = ACTIONS[action](subject, *operands)
+            arguments = _arguments(action, operands)
+            # A function that returns None may have changed its arguments.
+            changed = [
+                argument if value is None or want else None for argument, want in zip(arguments, wanted, strict=True)
+            ]
+            return ["value", self._encoded(value), [self._encoded(argument) for argument in changed]]
+        except BaseException as error:
+            self.left(error)
+            return ["error", self._encoded_error(error)]
+
+    def _own(self, number: int) -> Any:
+        if number < 0:
+            raise wire.WireError("a number below 0")
+        return self._objects[number]
+
+    def _encoded(self, value: object) -> object:
+        return wire.encode(value, self._refer)
+
+    def _encoded_error(self, error: BaseException) -> object:
+        try:
+            return self._encoded(error)
+        except BaseException:
+            return self._encoded(CandidateError(type(error).__name__[:100]))
+
+    def _number(self, value: object) -> int:
+        known = self._numbers.get(id(value))
+        if known is None:
+            known = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)  # which also keeps its `id` from being used again
+        return known
+
+    def _refer(self, value: Any) -> list[object]:
+        reference = reference_of(value)
+        if reference is not None and reference.peer is self:
+            return ["yours", reference.number]
+        kind = type(value)
+        if issubclass(kind, BaseException):
+            return ["error", self._number(value), kind, value.args, _text(value), value.__cause__]
+        if issubclass(kind, type) and issubclass(value, BaseException):
+            bases = [base for base in value.__bases__ if issubclass(base, BaseException)]
+            standard = value.__module__ if _is_standard(value.__module__) else ""
+            return ["errors", self._number(value), value.__name__, standard, bases]
+        base, class_number = base_of(kind), self.kind_number(kind)
+        if base is not None:
+            return ["derived", self._number(value), class_number, abilities(value), base, content(value)]
+        return ["object", self._number(value), class_number, abilities(value)]
+
+    def _revive(self, form: str, number: int, *parts: Any) -> object:
+        match form, parts:
+            case "yours", ():
+                return self._own(number)
+            case "errors", (str(name), str(module), list(bases)):
+                return self._error_class(number, name, module, bases)
+            case "error", (kind, arguments, text, cause):
+                return self._error(number, kind, arguments, text, cause)
+            case "derived", (int(kind), list(names), base, plain) if base_of(base) is base is type(plain):
+                return derived(Reference(self, number, frozenset(names), kind, False), base, plain)
+            case "object", (int(kind), list(names)):
+                return self._remote(Reference(self, number, frozenset(names), kind, False))
+            case _:
+                raise wire.WireError("a reference that is none")
+
+    def _remote(self, reference: Reference) -> object:
+        """Find or make the proxy: the same object has the same proxy, so that `is` holds."""
+        key = (reference.number, reference.constructed)
+        if key not in self._proxies:
+            self._proxies[key] = remote(reference)
+        proxy = self._proxies[key]
+        return _coroutine(proxy) if "coroutine" in reference.abilities else proxy
+
+    def _error_class(self, number: int, name: str, module: str, bases: list) -> object:
+        standard = getattr(sys.modules.get(module), name, None) if _is_standard(module) else None
+        if isinstance(standard, type) and issubclass(standard, BaseException):
+            return standard
+        key = (number, False)
+        if key not in self._proxies:
+            reference = Reference(self, number, frozenset(("__call__",)), number, False)
+            self._proxies[key] = error_class(reference, name, bases)
+        return self._proxies[key]
+
+    def _error(self, number: int, kind: Any, arguments: tuple, text: str, cause: object) -> object:
+        """Make an exception without calling the program's `__init__`, or find the one made before."""
+        key = (number, False)
+        if key not in self._proxies:
+            error = _made(kind, arguments)
+            vars(error).update(_reference=Reference(self, number, frozenset(), -1, False), _text=text)
+            error.__cause__ = cause if isinstance(cause, BaseException) else None
+            self._proxies[key] = error
+        return self._proxies[key]
+
+
+def _made(kind: Any, arguments: tuple) -> BaseException:
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise wire.WireError("a class that is no exception")
+    try:
+        error = kind.__new__(kind, *arguments)
+    except Exception:
+        return CandidateError(kind.__name__)
+    if not isinstance(kind, RemoteErrors):
+        with contextlib.suppress(Exception):  # where other arguments are needed, the class and `args` are right anyway
+            error.__init__(*arguments)  # type: ignore[misc]
+    error.args = arguments
+    return error
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str.__str__(str(error))
+    except Exception:
+        return ""
+
+
+def _arguments(action: str, operands: Any) -> list[Any]:
+    """List the arguments of a call."""
+    if action != "call":
+        return []
+    positional, named = operands
+    return [argument if isinstance(argument, MUTABLE) else None for argument in [*positional, *named.values()]]
+
+
+async def _coroutine(proxy: Any) -> object:
+    return await proxy

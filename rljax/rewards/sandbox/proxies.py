@@ -1,0 +1,359 @@
+"""What stands in one process of the sandbox for an object of the other.
+
+A `Remote` stands for an object that is no plain data: whatever is done with it is asked of the other process. It has exactly the
+special methods that the object has, so `callable`, `iter` and their kind tell the truth about it. A `Derived` is an instance of a
+class that is derived from a plain type, such as a named tuple: here it is its plain content, with the attributes of the object.
+An error is an exception of a class of its own, made here with the name and the builtin bases of the other process's class.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE, QUESTIONS
+
+_PUBLIC = frozenset(
+    (
+        *("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__dict__"),
+        *("__bases__", "__mro__", "__defaults__", "__wrapped__", "__members__"),
+    )
+)
+_TWO_OPERANDS = frozenset((*COMPARISONS, *ARITHMETIC, "__contains__"))
+
+
+class Asking(Protocol):
+    """The connection through which proxies ask."""
+
+    def ask(self, action: str, number: int, *operands: object) -> Any:
+        """Have the other process perform an action on its object of this number."""
+        ...
+
+    def admits(self, reference: "Reference", action: str, operands: tuple) -> bool:
+        """Whether the object may decide the result of this action by itself."""
+        ...
+
+    def refuse(self, reference: "Reference", action: str) -> Any:
+        """Raise the error for an action that is not admitted."""
+        ...
+
+
+class Reference(NamedTuple):
+    """What a proxy stands for."""
+
+    peer: Asking
+    """The connection to the other process."""
+    number: int
+    """The number of the object there."""
+    abilities: frozenset[str]
+    """The special methods that the object has, see `rljax.rewards.sandbox.actions.abilities`."""
+    kind: int
+    """The number of the object's class."""
+    constructed: bool
+    """Whether this side made the object by calling a class that it treats as a class."""
+
+
+def reference_of(value: object) -> Reference | None:
+    """Find out what a value stands for.
+
+    Args:
+        value: any value.
+
+    Returns:
+        The reference of a proxy, or of an error or a class of errors from the other process; None for any other value.
+
+    Example:
+        >>> reference_of(3) is None
+        True
+    """
+    kind = type(value)
+    if issubclass(kind, Remote | Derived):
+        return object.__getattribute__(value, "_reference")
+    if issubclass(kind, RemoteErrors | BaseException):
+        return vars(value).get("_reference")
+    return None
+
+
+def _ask(proxy: object, action: str, *operands: object) -> Any:
+    reference = object.__getattribute__(proxy, "_reference")
+    return reference.peer.ask(action, reference.number, *operands)
+
+
+class Remote:
+    """An object in the other process."""
+
+    __slots__ = ("__weakref__", "_reference")
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name not in _PUBLIC:
+            raise AttributeError(name)
+        reference = object.__getattribute__(self, "_reference")
+        if name in QUESTIONS and not reference.peer.admits(reference, "get", (name,)):
+            return reference.peer.refuse(reference, name)
+        return _ask(self, "get", name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        _ask(self, "set", name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _ask(self, "delete", name)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """`type` for a class, so that `isinstance` and `inspect` see one."""
+        is_class = "__subclasscheck__" in object.__getattribute__(self, "_reference").abilities
+        return type if is_class else type(self)
+
+
+class Derived:
+    """Plain content here, and an object of a class that is derived from the plain type in the other process."""
+
+    _reference: Reference
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name not in _PUBLIC:
+            raise AttributeError(name)
+        return _ask(self, "get", name)
+
+
+class _Changing(Derived):
+    """Content that can change: its methods run in the other process, and the content is fetched again after each."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name.startswith("_") or name in QUESTIONS:
+            return object.__getattribute__(self, name)
+        value = _ask(self, "get", name)
+        if not callable(value):
+            return value
+
+        def method(*positional: object, **named: object) -> object:
+            result = value(*positional, **named)
+            replace(self, _ask(self, "content"))
+            return result
+
+        return method
+
+    def __setattr__(self, name: str, value: object) -> None:
+        _ask(self, "set", name, value)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        _ask(self, "__setitem__", key, value)
+        replace(self, _ask(self, "content"))
+
+    def __delitem__(self, key: object) -> None:
+        _ask(self, "__delitem__", key)
+        replace(self, _ask(self, "content"))
+
+    def __missing__(self, key: object) -> object:
+        return _ask(self, "__getitem__", key)
+
+
+def replace(value: Any, content: Any) -> None:
+    """Give a mutable value new content, and keep what it contains where that has only changed itself.
+
+    Args:
+        value: a list, dictionary, set, bytearray or deque, or an instance of a class that is derived from one.
+        content: the new content; nothing happens if it is of another kind.
+
+    Example:
+        >>> row = [1]; rows = [row]
+        >>> replace(rows, [[2], [3]]); rows, row
+        ([[2], [3]], [2])
+    """
+    base: Any = next((kind for kind in MUTABLE if _is_a(value, kind) and _is_a(content, kind)), None)
+    if base is None:
+        return
+    if base is dict:
+        old = dict(dict.items(value))
+        dict.clear(value)
+        dict.update(value, {key: _kept(old.get(key), entry) for key, entry in content.items()})
+    elif base is set:
+        set.clear(value)
+        set.update(value, content)
+    else:
+        before = [*base.__iter__(value), *[None] * len(content)]
+        base.clear(value)
+        base.extend(value, [_kept(entry, new) for entry, new in zip(before, content, strict=False)])
+
+
+def _is_a(value: object, kind: type) -> bool:
+    return issubclass(type(value), kind)
+
+
+def _kept(old: object, new: object) -> object:
+    if type(old) is not type(new) or not isinstance(new, MUTABLE):
+        return new
+    replace(old, new)
+    return old
+
+
+class RemoteErrors(type):
+    """The class of the classes that stand for the exceptions of the other process."""
+
+    _reference: Reference
+
+    def __call__(cls, *positional: object, **named: object) -> Any:
+        """Make an exception in the other process, as the tests or the program do."""
+        reference = vars(cls).get("_reference")
+        if reference is None:  # a class of this side, derived from one of the other
+            return super().__call__(*positional, **named)
+        return reference.peer.ask("call", reference.number, list(positional), named)
+
+
+def error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrors:
+    """Make a class that stands for a class of exceptions of the other process.
+
+    Args:
+        reference: what it stands for.
+        name: its name.
+        bases: classes of exceptions here.
+
+    Returns:
+        The class.
+
+    Raises:
+        TypeError: no class can have these bases.
+    """
+
+    def text(error: BaseException) -> str:
+        return vars(error).get("_text", BaseException.__str__(error))
+
+    def attribute(error: Any, attribute: str) -> object:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return _ask(error, "get", attribute)
+
+    namespace = {"_reference": reference, "__str__": text, "__getattr__": attribute}
+    return RemoteErrors(name, tuple(bases), namespace)
+
+
+def remote(reference: Reference) -> Remote:
+    """Make a proxy that has the special methods of the object.
+
+    Args:
+        reference: what it stands for.
+
+    Returns:
+        The proxy.
+    """
+    proxy = object.__new__(_remote_class(reference.abilities))
+    object.__setattr__(proxy, "_reference", reference)
+    return proxy
+
+
+def derived(reference: Reference, base: Any, content: object) -> Any:
+    """Make a proxy that is plain content here.
+
+    Args:
+        reference: what it stands for.
+        base: the plain type.
+        content: its plain content.
+
+    Returns:
+        The proxy, an instance of `base`.
+    """
+    kind: Any = _derived_class(base)
+    if base in MUTABLE:
+        proxy = base.__new__(kind)
+        replace(proxy, content)
+    else:
+        proxy = base.__new__(kind, content)
+    object.__setattr__(proxy, "_reference", reference)
+    return proxy
+
+
+@functools.cache
+def _remote_class(abilities: frozenset[str]) -> type[Remote]:
+    # Every object can be compared, and be true or false: that must be refused or asked, never decided by Python's defaults.
+    always = (*COMPARISONS, "__bool__", "__copy__", "__deepcopy__")
+    methods: dict[str, Any] = {name: _METHODS[name] for name in (*abilities, *always) if name in _METHODS}
+    methods["__slots__"] = ()
+    if "__hash__" not in abilities:
+        methods["__hash__"] = None
+    if "__iter__" in abilities:
+        methods["__contains__"] = _METHODS["__contains__"]
+    return type("Remote", (Remote,), methods)
+
+
+@functools.cache
+def _derived_class(base: Any) -> type:
+    methods: dict[str, Any] = {name: _METHODS[name] for name in ("__repr__", "__str__", "__copy__", "__deepcopy__")}
+    for name in (*ARITHMETIC, "__contains__"):
+        methods[name] = _asked_or_native(name, getattr(base, name, None))
+    return type(f"Derived {base.__name__}", (_Changing if base in MUTABLE else Derived, base), methods)
+
+
+def _asked_or_native(action: str, native: Callable | None) -> Callable:
+    """Ask for the result of an operator where the object may decide it; otherwise the plain content decides."""
+
+    def method(proxy: object, other: object) -> object:
+        reference = object.__getattribute__(proxy, "_reference")
+        if reference.peer.admits(reference, action, (other,)):
+            return reference.peer.ask(action, reference.number, other)
+        if native is None and action == "__contains__":
+            raise TypeError("the value contains nothing")
+        return NotImplemented if native is None else native(proxy, other)
+
+    return method
+
+
+def _method(action: str) -> Callable:
+    def method(proxy: object, *operands: object) -> object:
+        reference = object.__getattribute__(proxy, "_reference")
+        if action in _TWO_OPERANDS or action in ("__bool__", "__hash__"):
+            if operands == (None,) and action in ("__eq__", "__ne__"):
+                return action == "__ne__"
+            if not reference.peer.admits(reference, action, operands):
+                return reference.peer.refuse(reference, action)
+        return reference.peer.ask(action, reference.number, *operands)
+
+    return method
+
+
+def _call(proxy: object, /, *positional: object, **named: object) -> object:
+    return _ask(proxy, "call", list(positional), named)
+
+
+def _deepcopy(proxy: object, memo: object) -> object:
+    return _ask(proxy, "__deepcopy__")
+
+
+def _exit(proxy: object, kind: object, error: object, trace: object) -> object:
+    return _ask(proxy, "__exit__", error)
+
+
+async def _asynchronous_exit(proxy: object, kind: object, error: object, trace: object) -> object:
+    return _ask(proxy, "__aexit__", error)
+
+
+def _contains(proxy: Any, value: object) -> bool:
+    """Ask where the object may decide; otherwise look through what it contains, which is compared here."""
+    reference = object.__getattribute__(proxy, "_reference")
+    if "__contains__" in reference.abilities and reference.peer.admits(reference, "__contains__", (value,)):
+        return reference.peer.ask("__contains__", reference.number, value)
+    if "__iter__" not in reference.abilities:
+        return reference.peer.refuse(reference, "__contains__")
+    return any(value is entry or value == entry for entry in proxy)
+
+
+def _later(action: str) -> Callable:
+    async def method(proxy: object) -> object:
+        return _ask(proxy, action)
+
+    return method
+
+
+def _await(proxy: object) -> Any:
+    return _later("__await__")(proxy).__await__()
+
+
+_METHODS: Mapping[str, Any] = {
+    **{action: _method(action) for action in ACTIONS if action.startswith("__")},
+    "__call__": _call,
+    "__deepcopy__": _deepcopy,
+    "__exit__": _exit,
+    "__contains__": _contains,
+    "__await__": _await,
+    "__anext__": _later("__anext__"),
+    "__aenter__": _later("__aenter__"),
+    "__aexit__": _asynchronous_exit,
+}

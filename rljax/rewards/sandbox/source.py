@@ -1,0 +1,308 @@
+"""What can be read from the source of the tests before the program runs, and what is changed in it.
+
+Everything here depends on the tests alone, never on the program.
+"""
+
+import ast
+import builtins
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+_BUILTIN = frozenset(dir(builtins))
+_PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, list, tuple, set, dict) for name in dir(kind))
+_CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*")
+_TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
+_EXPECTING = frozenset({"assertRaises", "assertRaisesRegex"})
+
+
+def walk(trees: Iterable[ast.AST]) -> list[ast.AST]:
+    """List all nodes of several trees."""
+    return [node for tree in trees for node in ast.walk(tree)]
+
+
+def loaded_names(trees: Sequence[ast.Module]) -> set[str]:
+    """Find the names that the tests read, except those of builtins.
+
+    Example:
+        >>> sorted(loaded_names([ast.parse("y = len(f(x))")]))
+        ['f', 'x']
+    """
+    return {node.id for node in walk(trees) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} - _BUILTIN
+
+
+def bound_names(trees: Sequence[ast.Module]) -> set[str]:
+    """Find the names that the tests bind themselves, wherever.
+
+    Example:
+        >>> sorted(bound_names([ast.parse("import math as m\\ndef f(x): y = 1")]))
+        ['f', 'm', 'x', 'y']
+    """
+    found = set()
+    for node in walk(trees):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.alias(name=name, asname=other):
+                found.add(other or name.partition(".")[0])
+            case ast.ExceptHandler(name=str(name)):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+def builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
+    """Find the one builtin function that each test calls, if there is exactly one.
+
+    Example:
+        >>> builtin_under_test([ast.parse("assert sum(10, 15) == 6"), ast.parse("assert sum(1, 2) == 3")])
+        {'sum'}
+        >>> builtin_under_test([ast.parse("assert max(abs(-2)) == -2")])
+        set()
+    """
+    called = [
+        {node.func.id for node in walk([test]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        for test in tests
+    ]
+    common = set.intersection(*called) & _BUILTIN if called else set()
+    return common if len(common) == 1 else set()
+
+
+def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, set[str]]:
+    """Find the names of standard modules that the tests use without importing them, and the attributes that they use.
+
+    A name that the tests also use in another way, such as a call, is not taken for a module.
+
+    Args:
+        trees: the tests.
+        defined: the names that are defined already.
+
+    Returns:
+        The attributes of each name.
+
+    Example:
+        >>> modules([ast.parse("assert math.isclose(f(3), math.pi)\\nassert queue(3).x")], ["f"])["math"] == {"isclose", "pi"}
+        True
+    """
+    attributes: dict[str, set[str]] = {}
+    for node in walk(trees):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in sys.stdlib_module_names:
+                attributes.setdefault(name, set()).add(attribute)
+            case _:
+                pass
+    roots = {id(node.value) for node in walk(trees) if isinstance(node, ast.Attribute)}
+    elsewhere = {node.id for node in walk(trees) if isinstance(node, ast.Name) and id(node) not in roots}
+    return {name: used for name, used in attributes.items() if name not in elsewhere | set(defined)}
+
+
+def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
+    """Find the names that the tests treat as classes.
+
+    These are names that a type check uses, and names in CapWords of which the tests use an attribute that plain data does not
+    have, on the class or on what a call of it returned, or in which they look for a member.
+
+    Args:
+        trees: the tests.
+        names: the names in question.
+
+    Returns:
+        Those that are classes to the tests.
+
+    Example:
+        >>> tree = ast.parse("s = Stack()\\ns.push(3)\\nassert Extract([1]) == 1\\nassert isinstance(p, point)")
+        >>> sorted(class_names([tree], ["Stack", "Extract", "point", "p"]))
+        ['Stack', 'point']
+    """
+    nodes = walk(trees)
+    made: dict[str, str] = {}
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Call(func=ast.Name(id=name))):
+                made[variable] = name
+            case ast.withitem(context_expr=ast.Call(func=ast.Name(id=name)), optional_vars=ast.Name(id=variable)):
+                made[variable] = name
+            case _:
+                pass
+    checked = {name for node in nodes for name in _checked_types(node)}
+    used = {name for node in nodes for name in _used_as_objects(node, made)}
+    return {name for name in names if name in checked or (name in used and _CLASS_NAME.fullmatch(name))}
+
+
+def _checked_types(node: ast.AST) -> list[str]:
+    """List the names that a node uses as types: in `isinstance(x, A)`, `type(x) is A`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[_, kinds]) if name in _TYPE_CHECKS:
+            return [part.id for part in ast.walk(kinds) if isinstance(part, ast.Name)]
+        case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=[ast.Name(id=name)]):
+            return [name]
+        case _:
+            return []
+
+
+def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
+    match node:
+        case ast.Attribute(value=subject, attr=attribute) if attribute not in _PLAIN_ATTRIBUTES:
+            subjects = [subject]
+        case ast.Compare(ops=operators, comparators=comparators):
+            pairs = zip(operators, comparators, strict=True)
+            subjects = [right for operator, right in pairs if isinstance(operator, ast.In | ast.NotIn)]
+        case _:
+            return []
+    found = []
+    for subject in subjects:
+        match subject:
+            case ast.Call(func=ast.Name(id=name)):
+                found.append(name)
+            case ast.Name(id=name):
+                found.append(made.get(name, name))
+            case _:
+                pass
+    return found
+
+
+def prepared(tree: ast.Module) -> ast.Module:
+    """Change the source of a test, so that it tells what it does with exceptions, types and arguments.
+
+    A handler of exceptions calls `__handled__()` first. The object of a `with` statement is `__guarded__(..., asserts)`, where
+    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function is `__settled__(__owed__(), ...)`.
+    What an assertion tests is `__answer__(...)`. `type(x)` and `x.__class__` are `__type__(x)`. A variable that is passed to a
+    function and then compared with a constant is passed as `__examined__(variable)`.
+
+    Args:
+        tree: the test; it is changed.
+
+    Returns:
+        The tree.
+
+    Example:
+        >>> print(ast.unparse(prepared(ast.parse("f(xs)\\nassert xs == [1]\\nassert type(y) == list"))))
+        f(__examined__(xs))
+        assert __answer__(xs == [1])
+        assert __answer__(__type__(y) == list)
+    """
+    return ast.fix_missing_locations(_Preparation(tree).visit(tree))
+
+
+def counted(tree: ast.Module) -> int:
+    """Make each assertion one that is counted and does not end the test; constant ones such as `assert True` stay.
+
+    Args:
+        tree: the source of a `check`; each of its assertions becomes the content of `with __assertion__(number):`.
+
+    Returns:
+        The number of assertions.
+
+    Example:
+        >>> tree = ast.parse("assert f(1)\\nassert False"); counted(tree); print(ast.unparse(tree))
+        1
+        with __assertion__(0):
+            assert f(1)
+        assert False
+    """
+    counter = _Counter()
+    ast.fix_missing_locations(counter.visit(tree))
+    return counter.count
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+
+
+class _Counter(ast.NodeTransformer):
+    count = 0
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        if isinstance(node.test, ast.Constant):
+            return node
+        self.count += 1
+        return ast.With([ast.withitem(_call("__assertion__", ast.Constant(self.count - 1)))], [node])
+
+
+class _Preparation(ast.NodeTransformer):
+    def __init__(self, tree: ast.Module) -> None:
+        self._examined = _examined_arguments(tree)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return _call("__examined__", node) if id(node) in self._examined else node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        self.generic_visit(node)
+        if not isinstance(node.test, ast.Constant):
+            node.test = _call("__answer__", node.test)
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        self.generic_visit(node)
+        node.body.insert(0, ast.Expr(_call("__handled__")))
+        return node
+
+    def visit_With(self, node: ast.With) -> ast.With:
+        asserts = ast.Constant(any(_is_assertion(part) for statement in node.body for part in ast.walk(statement)))
+        self.generic_visit(node)
+        for item in node.items:
+            item.context_expr = _call("__guarded__", item.context_expr, asserts)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        return _call("__type__", node.value) if node.attr == "__class__" and isinstance(node.ctx, ast.Load) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="type"), args=[value], keywords=[]):
+                return _call("__type__", value)
+            case ast.Call(func=ast.Attribute(attr=attribute), args=[_, _, *_]) if attribute in _EXPECTING:
+                return _call("__settled__", _call("__owed__"), node)
+            case _:
+                return node
+
+
+def _examined_arguments(tree: ast.Module) -> set[int]:
+    """Find the arguments that a test examines after the call: whatever else it does is to compare the variable with constants."""
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
+    arguments = {id(argument) for call in calls for argument in (*call.args, *(word.value for word in call.keywords))}
+    compared = {id(node) for comparison in nodes if isinstance(comparison, ast.Compare) for node in _compared(comparison)}
+    uses: dict[str, list[int]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            uses.setdefault(node.id, []).append(id(node))
+    examined: set[int] = set()
+    for places in uses.values():
+        others = {place for place in places if place not in arguments}
+        if others and others <= compared:
+            examined |= {place for place in places if place in arguments}
+    return examined
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    match node:
+        case ast.Assert():
+            return True
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name.startswith("assert")
+        case _:
+            return False
+
+
+def _is_builtin(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and function.id in _BUILTIN
+
+
+def _compared(node: ast.Compare) -> list[ast.AST]:
+    """List the parts of the one side of a comparison that is not constant; none if there are several such sides."""
+    sides = [side for side in (node.left, *node.comparators) if not _is_constant(side)]
+    return list(ast.walk(sides[0])) if len(sides) == 1 else []
+
+
+def _is_constant(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""A sample of the differential test of the code rewards, through the rewards themselves; the command judges all tasks."""
+
+import code_differential
+import pytest
+
+from rljax.rewards.code import code, program_of
+from rljax.rewards.sandbox import Limits, judge_all
+
+ROWS = [
+    code_differential.Task(
+        "square",
+        "Write a function that squares a number.",
+        "def square(x):\r\n    return x * x",
+        {
+            "tests": ["assert square(2) == 4", "assert square(-3) == 9", "assert abs(square(0.5) - 0.25) < 1e-9"],
+            "setup": "",
+        },
+        "square",
+    ),
+    code_differential.Task(
+        "words",
+        'from typing import List\n\n\ndef words(text: str) -> List[str]:\n    """Split a text.\n    >>> words("a b")\n    """\n',
+        "    return text.split()\n",
+        {
+            "test": "def check(candidate):\n    assert candidate('a b') == ['a', 'b']\n    assert not candidate(' x')[1:]\n"
+            "    assert all(len(word) == 1 for word in candidate('c d'))\n    assert candidate('e') == ['e']\n",
+            "entry_point": "words",
+        },
+        "words",
+    ),
+]
+
+
+@pytest.mark.parametrize("task", ROWS, ids=lambda task: task.key)
+def test_forms_pass_and_cheats_do_not(task):
+    variants = list(code_differential.variants(task))
+    columns = {name: [value] * len(variants) for name, value in task.columns.items()}
+    rewards = code([task.prompt] * len(variants), [response for _, _, response in variants], **columns)
+    assert {name: reward for (name, _, _), reward in zip(variants, rewards, strict=True)} == {
+        name: float(right) for name, right, _ in variants
+    }
+
+
+def test_a_sample_of_the_tasks(shared_data):
+    tasks = code_differential.tasks(shared_data / "mbpp.jsonl", None)[::33]
+    chosen = [
+        (task, *variant)
+        for position, task in enumerate(tasks)
+        for variant in list(code_differential.variants(task))[position % 11 :: 11]
+    ]
+    programs = [program_of(task.prompt, response, **task.columns) for task, _, _, response in chosen]
+    verdicts = judge_all(programs, Limits(seconds=20.0))
+    results = [
+        (task.key, name, right, all(verdict.shares))
+        for (task, name, right, _), verdict in zip(chosen, verdicts, strict=True)
+    ]
+    assert len(results) == 60
+    assert not [result for result in results if result[2] is not result[3]]
