@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
-    from rljax.training.config import TrainConfig
+    from rljax.training.config import TrainConfig, load_config
     from rljax.training.evaluation import evaluate
     from rljax.training.loop import Result, train
     from rljax.training.opening import export, load
@@ -34,7 +34,7 @@ _NAMES = {
     **dict.fromkeys(("Decoder", "Packed", "Policy", "Scores", "ValueFunction"), "rljax.models"),
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
-    "TrainConfig": "rljax.training.config",
+    **dict.fromkeys(("TrainConfig", "load_config"), "rljax.training.config"),
     "evaluate": "rljax.training.evaluation",
     **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
     **dict.fromkeys(("export", "load"), "rljax.training.opening"),
@@ -62,6 +62,7 @@ __all__ = [
     "evaluation",
     "export",
     "load",
+    "load_config",
     "models",
     "ops",
     "parallel",

@@ -1,8 +1,7 @@
-"""Text of the book: the index of equations, and the errata with the results of their counterexamples."""
+"""Text of the index of equations."""
 
 import difflib
 import io
-import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -11,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rljax.book.equations import Equation, equations, find
-from rljax.book.errata import Erratum, Evidence, run_all
 from rljax.errors import InputError
 
 WIDTH_IN_A_PIPE = 160
@@ -62,40 +60,3 @@ def show_equations(query: str, stream: TextIO | io.StringIO) -> None:
         hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
         raise InputError(f"No equation has {query!r} in its name, summary, formula or source{hint}")
     console.print(Text(equations_text(found)), soft_wrap=True)
-
-
-def errata_text(results: Sequence[tuple[Erratum, Evidence | None]], *, width: int = 100) -> str:
-    """The entries under the titles of their documents, as plain text."""
-    documents = dict.fromkeys(entry.document for entry, _ in results)
-    parts = []
-    for document in documents:
-        blocks = [_erratum_text(entry, evidence, width) for entry, evidence in results if entry.document == document]
-        parts.append("\n\n".join([f"{document}\n{'=' * len(document)}", *blocks]))
-    return "\n\n\n".join(parts)
-
-
-def _erratum_text(entry: Erratum, evidence: Evidence | None, width: int) -> str:
-    lines = {"claim": entry.claim, "correction": f"{entry.correction} ({entry.source})", "computed": _verdict(evidence)}
-    shown = [
-        textwrap.fill(text, width, initial_indent=f"    {label + ':':<12}", subsequent_indent=" " * 16)
-        for label, text in lines.items()
-    ]
-    return "\n".join([f"{entry.number}. {entry.where}", *shown])
-
-
-def _verdict(evidence: Evidence | None) -> str:
-    if evidence is None:
-        return "nothing to compute; compare with the source"
-    return f"{evidence.numbers}. {'Refuted.' if evidence.holds else 'NOT refuted.'}"
-
-
-def show_errata(stream: TextIO | io.StringIO) -> int:
-    """Run every counterexample and print all entries; return the number of counterexamples that do not refute their claim."""
-    results = run_all()
-    console = console_on(stream)
-    console.print(Text(errata_text(results)), soft_wrap=True)
-    computed = [evidence for _, evidence in results if evidence is not None]
-    failed = sum(not evidence.holds for evidence in computed)
-    refuted = f"{len(computed) - failed} of {len(computed)} counterexamples refute their claims"
-    console.print(Text(f"\n{len(results)} errata: {refuted}; {len(results) - len(computed)} entries have only a source."))
-    return failed

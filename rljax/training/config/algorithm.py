@@ -17,7 +17,8 @@ class AlgorithmConfig:
     """The algorithm."""
 
     name: Annotated[str, tyro.conf.arg(name="algorithm")] = "dapo"
-    """Name of the algorithm; `rljax algorithms` lists them."""
+    """Name of the algorithm (`rljax algorithms` lists them), or your own as 'package.module:function' or 'file.py:function': a
+    function that returns an `rljax.algorithms.Algorithm`."""
     options: Annotated[Options, tyro.conf.arg(name="algorithm-options")] = field(default_factory=dict)
     """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default those of the paper."""
     without: tuple[str, ...] = ()
