@@ -13,7 +13,6 @@ FLOORS = {
         "importing": 0,
         "records": 0,
         "text": 0,
-        "importing": 1,
         "ops": 1,
         "algorithms": 2,
         "models": 2,

@@ -151,13 +151,22 @@ def load(
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     overrides: dict[str, str | int | None] = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
     overrides["max_response_tokens"] = max_response_tokens
+    if reward is not None:
+        config = config.replace(reward_weights=None)  # the weights belong to the run's rewards
     config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
     config = replace(config, devices=fitted(config.devices))
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, reward if callable(reward) else None)
     check_parts(seams)
-    arguments = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
+    arguments = {
+        "policy": policy,
+        "engine": engine,
+        "environment": environment,
+        "reward": reward,
+        "problems": problems,
+        "dataset": problems,
+    }
     absent = [name for name in needed if name in arguments and arguments[name] is None]
     has_judge = environment is not None or reward is not None
     missing = () if has_judge else tuple(name for name in absent if name in JUDGING)

@@ -59,7 +59,13 @@ class RewardConfig:
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'."""
+    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'. Several, with commas
+    between them, are summed."""
+    weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
+    """Weights of several rewards, one for each; by default 1."""
+    messages: Annotated[bool, tyro.conf.arg(name="reward-messages")] = True
+    """Give your own reward the prompts that are conversations, and their completions, as lists of messages, as TRL does:
+    `completions[i][0]["content"]` is the text. Otherwise all rewards get text, as the built-in ones always do."""
     step_reward: str | None = None
     """Reward of each reasoning step, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     max_failure_share: float = 0.1
@@ -68,3 +74,13 @@ class RewardConfig:
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_share(self, ["max_failure_share"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rewards.
+
+        Example:
+            >>> RewardConfig("math, mine.py:short").names
+            ('math', 'mine.py:short')
+        """
+        return tuple(name.strip() for name in self.name.split(","))
