@@ -10,6 +10,7 @@ Everything is imported on first use: `import rljax` imports neither JAX nor the 
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from rljax.errors import InputError
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from rljax.training.evaluation import evaluate
     from rljax.training.loop import Result, train
     from rljax.training.opening import export, load
+
+if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
+    raise ImportError(
+        f"rljax needs Python 3.11 or newer, and this is {sys.version.split()[0]}; make an environment with a newer one: "
+        "`python3.12 -m venv .venv && .venv/bin/pip install -e .`"
+    )
 
 __version__ = "0.2.0.dev0"
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -17,6 +18,8 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.errata import errata
 from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
 from rljax.cli.train_help import SHOWN
+from rljax.cli.version import LEAST_JAX, check_jax
+from rljax.errors import InputError
 from rljax.training.config import SumsConfig, TrainConfig
 
 SMALL = (
@@ -62,6 +65,28 @@ def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_the
     config = TrainConfig.from_json(saved)
     assert (config.task, config.optimization.steps) == (SumsConfig((2, 2), train_problems=40, **UNFINISHED), 1)
     assert config.run.folder == str(run)
+
+
+def test_a_run_is_extended_by_a_flag(run, tmp_path, capsys):
+    longer = tmp_path / "longer"
+    shutil.copytree(run, longer)
+    assert main(["train", "--resume", str(longer), "--steps", "2", "--no-quiet"]) == 0
+    text = capsys.readouterr().out
+    assert "Resumed at RL step 1 of 2." in text
+    assert "Changed: steps: 1 -> 2, quiet: True -> False." in text
+    assert "held-out accuracy so far: " in text
+    fixed = ["--steps", "3", "--learning-rate", "1", "--run", "elsewhere"]
+    message = r"cannot change learning_rate: 0.0001 -> 1.0, run: \S*small -> elsewhere: what"
+    assert re.search(message, refused(capsys, "train", "--resume", str(longer), *fixed))
+
+
+def test_a_start_is_recorded_with_its_command_and_versions(run):
+    (row,) = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
+    assert {"at", "command", "devices", "versions", "changes"} <= set(row)
+    assert row["versions"]["jax"] == jax.__version__
+    lines = (run / "log.txt").read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+    assert any("warm start: 2 steps" in line for line in lines)
 
 
 def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
@@ -181,6 +206,13 @@ def test_help_all_lists_every_setting(capsys):
     assert "--iterations" not in text
     for name in CORRECTIONS:
         assert f"'{name}'" in text
+
+
+def test_an_old_jax_is_refused_with_the_command_to_type():
+    with pytest.raises(InputError, match=r"JAX 0.9.1 is installed, and rljax needs 0.10.0 or newer; run `pip install -U"):
+        check_jax("0.9.1")
+    project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())["project"]
+    assert f"jax>={'.'.join(map(str, LEAST_JAX))}" in project["dependencies"]
 
 
 def test_version_names_python_jax_and_devices(capsys):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import reduce
+from importlib.metadata import version
 from operator import or_
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -28,7 +29,7 @@ from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.starting import Settings, started, starting_config
 from rljax.cli.train import INTERRUPTED, Train, run_train
 from rljax.cli.train_help import short_help
-from rljax.cli.version import version_text
+from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.text import did_you_mean
@@ -154,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] == "--version":
             print(version_text())
             return 0
+        check_jax(version("jax"))
         code = run(words)
         sys.stdout.flush()
         return code
