@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import reduce
-from importlib.metadata import version
+from importlib import metadata
 from operator import or_
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] == "--version":
             print(version_text())
             return 0
-        check_jax(version("jax"))
+        check_jax(metadata.version("jax"))
         code = run(words)
         sys.stdout.flush()
         return code

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import math
 import numbers
+import os
 import reprlib
 import sysconfig
 import traceback
@@ -178,7 +179,7 @@ def place_of(error: BaseException) -> str:
 
     The line is the last one in the file in which the user's code begins, above the libraries that it calls.
     """
-    libraries = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"])
+    libraries = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], sysconfig.get_paths()["stdlib"]))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
     inside = [frame for frame in frames if frame.filename == frames[0].filename]
     return f" at {inside[-1].filename}:{inside[-1].lineno}" if inside else ""

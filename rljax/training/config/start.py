@@ -6,7 +6,7 @@ A file of settings means the same as flags of the same names.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rljax.errors import InputError
 from rljax.records import documented
@@ -133,7 +133,7 @@ def start(words: Words) -> Start:
     if settings.get("task") is not None and settings["task"].value == begun.config.to_flat().get("task"):
         settings.pop("task")  # the base has it, with settings of its own
     begun = begun.changed(settings) if settings else begun
-    return _smoke(begun) if words.smoke else _cut_warm_start(begun, base, words.steps)
+    return _smoke(begun, words.algorithm) if words.smoke else _cut_warm_start(begun, base, words.steps)
 
 
 def _base(words: Words, settings: Mapping[str, Setting], *, is_run: bool) -> Experiment:
@@ -175,11 +175,13 @@ def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
     return after._replace(notes=(*begun.notes, note))
 
 
-def _smoke(begun: Start) -> Start:
+def _smoke(begun: Start, algorithm: str | None) -> Start:
     """Make every part of a run small, so that the run passes through all its phases in about a minute."""
+    from rljax.training.algorithm import factory_of  # noqa: PLC0415  --help need not wait for JAX
+
     flat = begun.config.to_flat()
-    small = {name: min(flat[name], most) for name, most in SMOKE.items() if flat[name] is not None}
-    small["steps"] = SMOKE["steps"]
-    small["prompts"] = max(SMOKE["prompts"], flat["minibatches"])
-    small["name"] = "smoke"
+    small: dict[str, Any] = {name: most if flat[name] is None else min(flat[name], most) for name, most in SMOKE.items()}
+    if factory_of(begun.config.algorithm.name if algorithm is None else algorithm)().critic is None:
+        del small["value_pretraining_steps"]
+    small |= {"name": "smoke", "prompts": -(-SMOKE["prompts"] // flat["minibatches"]) * flat["minibatches"]}
     return begun.changed({name: Setting(value, "--smoke") for name, value in small.items()})
