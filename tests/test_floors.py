@@ -10,7 +10,7 @@ FLOORS = {
     **{
         "errors": 0,
         "files": 0,
-        "importing": 0,
+        "importing": 1,
         "records": 0,
         "text": 0,
         "ops": 1,

@@ -1,6 +1,6 @@
 """`log.txt` of a run folder: every line of the run with its time, whatever the screen shows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -8,21 +8,15 @@ from typing import Any, TextIO
 from rljax.tracking.display import Display, PlainDisplay
 
 
-class _Stamped:
-    """A text stream that writes the time before each line."""
+class _StampedDisplay(PlainDisplay):
+    """Lines with the time before each."""
 
-    encoding = "utf-8"
+    def __init__(self, stream: TextIO, clock: Callable[[], datetime]):
+        super().__init__(stream)
+        self._now = clock
 
-    def __init__(self, file: TextIO, clock: Callable[[], datetime]):
-        self._file, self._clock = file, clock
-
-    def write(self, text: str) -> int:
-        """Write one line with its time."""
-        return self._file.write(f"{self._clock():%Y-%m-%d %H:%M:%S} {text}")
-
-    def flush(self) -> None:
-        """Write out what is pending."""
-        self._file.flush()
+    def _write(self, lines: Iterable[str]) -> None:
+        super()._write(f"{self._now():%Y-%m-%d %H:%M:%S} {line}" for line in lines)
 
 
 class LoggedDisplay:
@@ -37,7 +31,7 @@ class LoggedDisplay:
     def __init__(self, shown: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
         self._shown = shown
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-        self._log = PlainDisplay(_Stamped(self._file, clock))
+        self._log = _StampedDisplay(self._file, clock)
 
     def __enter__(self) -> "LoggedDisplay":
         """Take the terminal."""

@@ -19,12 +19,16 @@ def versions() -> dict[str, str]:
     """Versions of rljax, Python, and every package that rljax requires and that is installed.
 
     Example:
-        >>> sorted(versions())[:3]
-        ['chex', 'flax', 'grain']
+        >>> versions()["python"] == platform.python_version(), "optax" in versions()
+        (True, True)
     """
     found = {"rljax": rljax.__version__, "python": platform.python_version()}
-    for requirement in ["jaxlib", *(requires("rljax") or [])]:
-        name = next(word for word in _words(requirement))
+    try:
+        required = requires("rljax") or []
+    except PackageNotFoundError:  # a clone on the path that is not installed
+        required = []
+    for requirement in ["jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint", "transformers", *required]:
+        name = _words(requirement)[0]
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # of an extra that is not installed

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -181,7 +181,7 @@ def make_screen(config: TrainConfig, folder: RunFolder, stack: ExitStack) -> Dis
 
 
 @contextmanager
-def discarded_on_error(folder: RunFolder) -> Iterator[None]:
+def discarded_on_error(folder: RunFolder) -> Generator[None]:
     """Remove the folder of a new run that ends with an `InputError` before its first checkpoint."""
     try:
         yield
