@@ -148,3 +148,6 @@ def test_smoke_makes_every_part_small_and_flags_come_on_top(capsys):
         "name": "smoke",
     }
     assert (shown["steps"]["from"], shown["prompts"]["from"]) == ("--smoke", "flag --prompts")
+    assert shown["without"]["value"] == ["dynamic_sampling"]
+    vapo = starting_config(["--smoke", "--algorithm", "vapo", "--minibatches", "2"])
+    assert (vapo.critic.pretraining_steps, vapo.algorithm.without) == (1, ())

@@ -176,12 +176,18 @@ def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
 
 
 def _smoke(begun: Start, algorithm: str | None) -> Start:
-    """Make every part of a run small, so that the run passes through all its phases in about a minute."""
-    from rljax.training.algorithm import factory_of  # noqa: PLC0415  --help need not wait for JAX
+    """Make every part of a run small, so that the run passes through all its phases in about a minute.
 
-    flat = begun.config.to_flat()
-    small: dict[str, Any] = {name: most if flat[name] is None else min(flat[name], most) for name, most in SMOKE.items()}
-    if factory_of(begun.config.algorithm.name if algorithm is None else algorithm)().critic is None:
+    Dynamic sampling is left out: after so short a warm start it would keep no group, and no update would be tested.
+    """
+    from rljax.algorithms import ABLATIONS  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.algorithm import factory_of  # noqa: PLC0415  as above
+
+    flat, name = begun.config.to_flat(), begun.config.algorithm.name if algorithm is None else algorithm
+    small: dict[str, Any] = {key: most if flat[key] is None else min(flat[key], most) for key, most in SMOKE.items()}
+    if factory_of(name)().critic is None:
         del small["value_pretraining_steps"]
+    if name in ABLATIONS and "dynamic_sampling" in ABLATIONS[name]:
+        small["without"] = tuple(dict.fromkeys([*flat["without"], "dynamic_sampling"]))
     small |= {"name": "smoke", "prompts": -(-SMOKE["prompts"] // flat["minibatches"]) * flat["minibatches"]}
-    return begun.changed({name: Setting(value, "--smoke") for name, value in small.items()})
+    return begun.changed({key: Setting(value, "--smoke") for key, value in small.items()})
