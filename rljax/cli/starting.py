@@ -71,7 +71,8 @@ def started(arguments: Sequence[str]) -> Start:
                 "leave it out, or start a new run."
             )
         return resumed(resume)
-    number = int(steps) if steps is not None and steps.isdecimal() else None
+    is_trial = steps is not None and steps.isdecimal() and "--warm-start-steps" not in flags
+    number = int(steps) if is_trial and steps is not None else None
     path = None if file is None else Path(file)
     return start(Words(file=path, steps=number, smoke="--smoke" in flags, **words))
 

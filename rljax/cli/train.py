@@ -41,7 +41,7 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     from rljax.training.loop import train  # noqa: PLC0415
 
     del arguments
-    for note in begun.notes:
+    for note in begun.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
     join_hosts(command)
     try:

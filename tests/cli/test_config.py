@@ -7,6 +7,7 @@ from small_cli import printed, refused
 
 from rljax import load_config
 from rljax.cli import starting_config
+from rljax.cli.starting import started
 from rljax.training.config import SumsConfig, TrainConfig
 
 
@@ -129,6 +130,8 @@ def test_a_trial_cuts_the_warm_start_and_says_so():
     assert starting_config(["--steps", "10"]).warm_start.steps == 340
     assert starting_config(["--steps", "3"]).warm_start.steps == 11
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
+    assert "11 of 340 steps" in started(["--steps", "3"]).notes[0]
+    assert not started(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
 def test_a_trial_keeps_the_warm_start_that_the_user_sets(tmp_path):
