@@ -26,12 +26,13 @@ import numpy as np
 import tyro
 
 import rljax
+from rljax import load_config
 from rljax.algorithms import BY_NAME
-from rljax.cli import load_experiment, main
-from rljax.cli.train import with_shared_options
+from rljax.cli import main
 from rljax.tracking.run_folder import read_metrics
+from rljax.training.config.start import with_shared_options
 
-CONFIG = load_experiment("arithmetic_dapo")
+CONFIG = load_config("arithmetic_dapo")
 
 
 @dataclass
@@ -79,7 +80,7 @@ def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig
 def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     """Train one algorithm with one seed."""
     algorithm, _, settings = name.partition(":")
-    config = load_experiment(arguments.experiment).replace(seed=seed)
+    config = load_config(arguments.experiment).replace(seed=seed)
     work = arguments.work / config.run.name
     model = warm_started(config, work / f"warm-{seed}")
     config = for_algorithm(config, algorithm).replace(

@@ -33,7 +33,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 import rljax
-from rljax.cli import load_experiment
+from rljax import load_config
 from rljax.models import Params
 from rljax.ops.value import explained_variance
 from rljax.rollout import Groups, RolloutWorker, sequences_of
@@ -46,7 +46,7 @@ from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
 from rljax.training.value_update import make_values
 
-CONFIG = load_experiment("arithmetic_dapo").replace(
+CONFIG = load_config("arithmetic_dapo").replace(
     name="value_ceiling",
     algorithm="vapo",
     algorithm_options={},

@@ -10,6 +10,7 @@ Everything is imported on first use: `import rljax` imports neither JAX nor the 
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from rljax.errors import InputError
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
-    from rljax.training.config import TrainConfig
+    from rljax.training.config import TrainConfig, load_config
     from rljax.training.evaluation import evaluate
     from rljax.training.loop import Result, train
     from rljax.training.opening import export, load
+
+if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
+    raise ImportError(
+        f"rljax needs Python 3.11 or newer, and this is {sys.version.split()[0]}; make an environment with a newer one: "
+        "`python3.12 -m venv .venv && .venv/bin/pip install -e .`"
+    )
 
 __version__ = "0.2.0.dev0"
 
@@ -34,7 +41,7 @@ _NAMES = {
     **dict.fromkeys(("Decoder", "Packed", "Policy", "Scores", "ValueFunction"), "rljax.models"),
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
-    "TrainConfig": "rljax.training.config",
+    **dict.fromkeys(("TrainConfig", "load_config"), "rljax.training.config"),
     "evaluate": "rljax.training.evaluation",
     **dict.fromkeys(("Result", "train"), "rljax.training.loop"),
     **dict.fromkeys(("export", "load"), "rljax.training.opening"),
@@ -62,6 +69,7 @@ __all__ = [
     "evaluation",
     "export",
     "load",
+    "load_config",
     "models",
     "ops",
     "parallel",

@@ -1,7 +1,8 @@
 r"""Floor 0: pure functions of strings that several floors need: `\boxed` answers, one-line errors, text for a terminal."""
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -114,3 +115,21 @@ def shortened(text: object, length: int) -> str:
     """
     shown = str(text).strip("\n")
     return shown if len(shown) <= length else f"{shown[: length // 2]} … {shown[-(length // 2) :]}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the known names that are nearest to an unknown one, as the end of a sentence.
+
+    Args:
+        name: the unknown name.
+        known: names that exist.
+
+    Returns:
+        `; did you mean 'a' or 'b'?` with at most three names, or a full stop if none is near.
+
+    Example:
+        >>> did_you_mean("learing_rate", ["learning_rate", "steps"]), did_you_mean("x", ["steps"])
+        ("; did you mean 'learning_rate'?", '.')
+    """
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."

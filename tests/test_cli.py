@@ -6,12 +6,20 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import jax
 import pytest
 
+from rljax import load_config
+from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
-from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, load_experiment, main, parse, starting_config
+from rljax.book.errata import errata
+from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
+from rljax.cli.train_help import SHOWN
+from rljax.cli.version import LEAST_JAX, check_jax
+from rljax.errors import InputError
 from rljax.training.config import SumsConfig, TrainConfig
 
 SMALL = (
@@ -57,6 +65,28 @@ def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_the
     config = TrainConfig.from_json(saved)
     assert (config.task, config.optimization.steps) == (SumsConfig((2, 2), train_problems=40, **UNFINISHED), 1)
     assert config.run.folder == str(run)
+
+
+def test_a_run_is_extended_by_a_flag(run, tmp_path, capsys):
+    longer = tmp_path / "longer"
+    shutil.copytree(run, longer)
+    assert main(["train", "--resume", str(longer), "--steps", "2", "--no-quiet"]) == 0
+    text = capsys.readouterr().out
+    assert "Resumed at RL step 1 of 2." in text
+    assert "Changed: steps: 1 -> 2, quiet: True -> False." in text
+    assert "held-out accuracy so far: " in text
+    fixed = ["--steps", "3", "--learning-rate", "1", "--run", "elsewhere"]
+    message = r"cannot change learning_rate: 0.0001 -> 1.0, run: \S*small -> elsewhere: what"
+    assert re.search(message, refused(capsys, "train", "--resume", str(longer), *fixed))
+
+
+def test_a_start_is_recorded_with_its_command_and_versions(run):
+    (row,) = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
+    assert {"at", "command", "devices", "versions", "changes"} <= set(row)
+    assert row["versions"]["jax"] == jax.__version__
+    lines = (run / "log.txt").read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+    assert any("warm start: 2 steps" in line for line in lines)
 
 
 def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
@@ -125,7 +155,7 @@ def test_a_reader_that_leaves_is_no_error(command, code):
     assert running.returncode == code
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"train"}))
 def test_help_explains_every_option(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -133,14 +163,65 @@ def test_help_explains_every_option(command, capsys):
     assert f"rljax {command}" in capsys.readouterr().out
 
 
-def test_help_names_the_corrections(capsys):
+def test_help_of_train_is_one_screen(capsys):
+    assert main(["train", "--help", "--algorithm", "grpo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 42
+    assert max(map(len, lines)) <= 84
+    assert sum(len(settings) for _, settings in SHOWN) == 20
+    assert any(line.split()[:2] == ["--learning-rate", "0.0001"] for line in lines)
+
+
+def test_help_all_lists_every_setting(capsys):
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    said = capsys.readouterr().out
-    for flag in ("--correction ", "--correction-low ", "--correction-high ", "--off-policy-delta "):
-        assert flag in said
+        main(["train", "--help-all"])
+    text = capsys.readouterr().out
+    for name in TrainConfig(task=SumsConfig()).to_flat():
+        assert f"--{name.replace('_', '-')}" in text, name
+    assert "--iterations" not in text
     for name in CORRECTIONS:
-        assert f"'{name}'" in said
+        assert f"'{name}'" in text
+
+
+def test_an_old_jax_is_refused_with_the_command_to_type():
+    with pytest.raises(InputError, match=r"JAX 0.9.1 is installed, and rljax needs 0.10.0 or newer; run `pip install -U"):
+        check_jax("0.9.1")
+    project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())["project"]
+    assert f"jax>={'.'.join(map(str, LEAST_JAX))}" in project["dependencies"]
+
+
+def test_version_names_python_jax_and_devices(capsys):
+    assert main(["--version"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["rljax", "Python", "JAX", "devices:"]
+    assert f"devices: {jax.device_count()} x cpu" in lines[3]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_and_flags(shell, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["completion", shell])
+    assert not stopped.value.code
+    script = capsys.readouterr().out
+    assert all(word in script for word in (*COMMANDS, "--learning-rate", "--right-above"))
+
+
+@pytest.mark.parametrize("command", [("algorithms",), ("errata",)])
+def test_listings_fit_80_columns_and_cut_no_name(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    main([*command, "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    main(list(command))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    words = set(text.split())
+    if command == ("algorithms",):
+        assert {row["name"] for row in rows["algorithms"]} == set(BY_NAME)
+        assert all(f"{name}={value}" in words for row in rows["algorithms"] for name, value in row["options"].items())
+    else:
+        assert len(rows) == len(errata())
+        assert all(word in words for row in rows for word in row["claim"].split())
+        assert all(row["refuted"] in (True, None) for row in rows)
 
 
 def test_help_explains_the_teacher(capsys):
@@ -158,14 +239,22 @@ def test_help_names_every_command(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "no command 'trian'; choose one of train, preprocess, reward-model, preference, eval"),
+        (("trian",), "no command 'trian'; did you mean 'train'. The commands are train, config, eval, sample"),
+        (("train", "--stepz", "3"), "no option --stepz; did you mean '--steps'"),
+        (("train", "--lr", "3"), "no option --lr; use --learning-rate"),
+        (("train", "--kl-coef", "0.1"), "no option --kl-coef; use --algorithm-options beta=0.04"),
+        (("train", "--num-generations", "8"), r"no option --num-generations; use --group-size .num_generations in TRL"),
+        (("train", "--actor_rollout_ref.rollout.n=8"), "use --group-size .actor_rollout_ref.rollout.n in verl"),
+        (("train", "--task", "iteration", "--operands", "2", "2"), "--operands is a setting of the task sums"),
+        (("train", "--dataset", "x", "--operands", "2", "2"), "--operands is a setting of the task sums"),
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
         (("train", "--correction", "clipped"), "correction 'clipped' is unknown; choose one of none, capped"),
         (("train", "--correction", "two_sided"), "two_sided needs correction_low"),
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
         (("train", "--resume", "./nowhere"), "nowhere"),
-        (("train", "--resume", "./nowhere", "--steps", "3"), "so steps cannot be set as well"),
+        (("train", "--resume", "./nowhere", "--steps", "3"), "nowhere"),
+        (("train", "--resume", "./nowhere", "--task", "sums"), "so --task cannot apply as well"),
         (("train", "--hosts", "2", "--host", "1"), "hosts=2 and host=1 need --coordinator"),
         (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "give the address as ADDRESS:PORT"),
         (("eval", "./nowhere"), "nowhere"),
@@ -182,22 +271,15 @@ def test_what_cannot_work_is_one_paragraph_and_exit_code_2(capsys, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [("--stepz", "3"), ("--steps", "many"), ("--algorithm-options", "clip")])
-def test_unknown_options_and_unreadable_values_exit_with_2(arguments, capsys):
+@pytest.mark.parametrize("arguments", [("--steps", "many"), ("--algorithm-options", "clip")])
+def test_unreadable_values_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["train", *arguments])
     assert stopped.value.code == 2
     assert arguments[0].removeprefix("--") in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize(
-    "elsewhere", [("--task", "iteration", "--operands", "2", "2"), ("--dataset", "x", "--operands", "2", "2")]
-)
-def test_settings_of_a_task_are_flags_only_where_it_is_generated(elsewhere, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", *elsewhere])
-    assert stopped.value.code == 2
-    assert "--operands" in "".join(capsys.readouterr())
+def test_settings_of_a_task_are_flags_where_it_is_generated():
     assert parse(["train", "--task", "iteration", "--iterations", "2", "4"]).config.task.iterations == (2, 4)
     assert parse(["train", "--operands", "2", "4"]).config.task.operands == (2, 4)
 
@@ -207,13 +289,13 @@ def test_data_is_another_name_of_replicas():
 
 
 def test_own_model_or_data_starts_from_the_general_settings():
-    assert starting_config([]) == load_experiment(DEFAULT_EXPERIMENT)
+    assert starting_config([]) == load_config(DEFAULT_EXPERIMENT)
     assert starting_config(["--model", "x"]) == TrainConfig(task=SumsConfig())
     assert starting_config(["--dataset=x"]) == TrainConfig()
 
 
 def test_another_algorithm_keeps_the_experiment_and_the_options_it_shares():
-    default = load_experiment(DEFAULT_EXPERIMENT)
+    default = load_config(DEFAULT_EXPERIMENT)
     shared = {"max_length": default.algorithm.options["max_length"]}
     assert starting_config(["--algorithm", "dr_grpo"]) == default.replace(algorithm_options=shared)
 
@@ -231,6 +313,6 @@ def test_real_weights_and_real_data(shared_data, tmp_path, capsys):
 def test_experiments_are_found_and_say_how_to_run_them():
     folder = Path(__file__).resolve().parents[1] / "experiments"
     for file in folder.glob("*.py"):
-        assert isinstance(load_experiment(file.stem), TrainConfig)
+        assert isinstance(load_config(file.stem), TrainConfig)
         assert "Command:" in file.read_text()
         assert "Deviations" in file.read_text()

@@ -7,78 +7,138 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import reduce
+from importlib import metadata
 from operator import or_
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import tyro
 
-import rljax
-from rljax.cli.book import Algorithms, Equations, Errata, run_algorithms, run_equations, run_errata
+from rljax.cli.algorithms import Algorithms, run_algorithms
+from rljax.cli.completion import Completion
+from rljax.cli.config import Config, run_config
+from rljax.cli.equations import Equations, run_equations
+from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
+from rljax.cli.flags import check_flags
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.plot import Plot, run_plot
 from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
-from rljax.cli.train import DEFAULT_EXPERIMENT, INTERRUPTED, Train, load_experiment, run_train, starting_config
+from rljax.cli.starting import Settings, started, starting_config
+from rljax.cli.train import INTERRUPTED, Train, run_train
+from rljax.cli.train_help import short_help
+from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
+from rljax.text import did_you_mean
+from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 
 PROGRAM = """Reinforcement learning for language models in JAX.
 
-rljax train                          teach a small model arithmetic, from random weights, in minutes on a CPU
-rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --algorithm grpo --reward exact
-rljax train --algorithm on_policy_distillation --teacher FOLDER_OR_HUB_ID
-rljax preprocess INPUT OUTPUT        check a dataset, drop bad and repeated rows, measure the rest
-rljax reward-model PAIRS             train a reward model on preference pairs
-rljax preference PAIRS --loss dpo     train a language model on preference pairs directly
-rljax eval RUN                       measure accuracy on held-out problems: greedy, avg@k, pass@k, maj@k
-rljax sample RUN --prompt "3+4+5="   continue a prompt
-rljax plot RUN [RUN ...]             draw the curves of a run, or several runs in one picture
-rljax export RUN FOLDER              write the run's model as a Hugging Face folder
-rljax algorithms [NAME ...]          list the algorithms and their options, or show one slot by slot
-rljax equations [WORDS ...]          list the equations, or search them: formula, paper, function, test, BibTeX
-rljax errata                         list errors in documents about these algorithms, and compute a counterexample to each
+rljax train                       teach a small model arithmetic, in minutes
+rljax train --smoke               test this machine, in about a minute
+rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
+rljax config [FLAGS]              print the settings in force, as a file for --config
+rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
+rljax sample RUN --prompt "3+4="  continue a prompt
+rljax plot RUN [RUN ...]          draw the curves of one or several runs
+rljax export RUN FOLDER           write the model as a Hugging Face folder
+
+rljax preprocess INPUT OUTPUT     check a dataset, and drop bad and repeated rows
+rljax reward-model PAIRS          train a reward model on preference pairs
+rljax preference PAIRS --loss dpo train on preference pairs directly
+
+rljax algorithms [NAME ...]       the algorithms: options, slots, equations
+rljax equations [WORDS ...]       search the equations: formula, paper, test, BibTeX
+rljax errata                      errors in documents, each with a counterexample
+
+rljax completion SHELL            complete commands and flags under the tab key
+rljax --version                   versions and devices, for a report of a fault
 
 `rljax COMMAND --help` explains a command."""
 
 UNREAD = 141
 """Exit code when the reader of the pipe has gone, as after SIGPIPE (128 + 13)."""
 
-COMMANDS: MappingProxyType[str, tuple[type, Callable[[Any], int]]] = MappingProxyType(
+
+def run_completion(command: Completion) -> int:
+    """Print the script."""
+    tyro.cli(_union({}), prog="rljax", args=["--tyro-print-completion", command.shell])
+    return 0
+
+
+COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyType(
     {
         "train": (Train, run_train),
-        "preprocess": (Preprocess, run_preprocess),
-        "reward-model": (RewardModel, run_reward_model),
-        "preference": (Preference, run_preference),
+        "config": (Config, run_config),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
         "plot": (Plot, run_plot),
         "export": (Export, run_export),
+        "preprocess": (Preprocess, run_preprocess),
+        "reward-model": (RewardModel, run_reward_model),
+        "preference": (Preference, run_preference),
         "algorithms": (Algorithms, run_algorithms),
         "equations": (Equations, run_equations),
         "errata": (Errata, run_errata),
+        "completion": (Completion, run_completion),
     }
 )
-"""Name of a command -> the record that Tyro parses, and the function that runs the command."""
+"""Name of a command -> the record that Tyro parses, and the function that runs the command.
 
-__all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "load_experiment", "main", "starting_config"]
+The functions of commands that change settings (`Settings`) also take the settings before the flags, and the flags.
+"""
+
+__all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
 
 
-def parse(arguments: Sequence[str]) -> Any:
-    """Parse a command line into the record of its command, as a subcommand of Tyro.
-
-    Raises:
-        InputError: `train` cannot start from these settings.
-        SystemExit: raised by Tyro for `--help` and for arguments that it cannot parse.
-    """
-    defaults = {"train": Train(starting_config(arguments[1:]))} if arguments[0] == "train" else {}
+def _union(defaults: dict[str, Any]) -> Any:
+    """All commands as one type for Tyro; a command without a default value takes none."""
     commands: list[Any] = [
         Annotated[record, tyro.conf.subcommand(name, prefix_name=False, default=defaults.get(name, tyro.MISSING_NONPROP))]
         for name, (record, _) in COMMANDS.items()
     ]
-    return tyro.cli(reduce(or_, commands), prog="rljax", args=list(arguments))
+    return reduce(or_, commands)
+
+
+def parse(arguments: Sequence[str], begun: Start | None = None) -> Any:
+    """Parse a command line into the record of its command, as a subcommand of Tyro.
+
+    Args:
+        arguments: name of the command, and its flags.
+        begun: settings before the flags; None finds them.
+
+    Raises:
+        InputError: `train` cannot start from these settings, or a flag of it does not exist.
+        SystemExit: raised by Tyro for `--help` and for arguments that it cannot parse.
+    """
+    record, _ = COMMANDS[arguments[0]]
+    defaults: dict[str, Any] = {}
+    if issubclass(record, Settings):
+        begun = started(arguments[1:]) if begun is None else begun
+        check_flags(arguments[1:], record, begun.config)
+        defaults[arguments[0]] = record(begun.config)
+    words = ["--help" if word == "--help-all" else word for word in arguments]
+    return tyro.cli(_union(defaults), prog="rljax", args=words)
+
+
+def run(arguments: list[str]) -> int:
+    """Parse and run one command, and return its exit code."""
+    name = arguments[0]
+    if name not in COMMANDS:
+        raise InputError(
+            f"There is no command {name!r}{did_you_mean(name, COMMANDS)} The commands are {', '.join(COMMANDS)}."
+        )
+    record, function = COMMANDS[name]
+    if not issubclass(record, Settings):
+        return function(parse(arguments))
+    begun = started(arguments[1:])
+    if name == "train" and {"-h", "--help"} & set(arguments):
+        print(short_help(begun.config))
+        return 0
+    return function(parse(arguments, begun), begun, arguments[1:])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,16 +148,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     141 if the reader of the pipe has gone.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if words[0] in ("-h", "--help"):
-        print(PROGRAM)
-        return 0
-    if words[0] == "--version":
-        print(rljax.__version__)
-        return 0
     try:
-        if words[0] not in COMMANDS:
-            raise InputError(f"There is no command {words[0]!r}; choose one of {', '.join(COMMANDS)}, or --help.")
-        code = COMMANDS[words[0]][1](parse(words))
+        if words[0] in ("-h", "--help"):
+            print(PROGRAM)
+            return 0
+        if words[0] == "--version":
+            print(version_text())
+            return 0
+        check_jax(metadata.version("jax"))
+        code = run(words)
         sys.stdout.flush()
         return code
     except InputError as error:

@@ -5,7 +5,7 @@ GSM8K, MATH, AIME, HumanEval, MBPP, StrategyQA, DAPO-Math-17k and the row format
 can be read decides once which columns are used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -79,7 +79,7 @@ def load_problems(
 
 
 def read_problems(
-    path_or_id: str | Path,
+    path_or_id: str | Path | Iterable[Mapping[str, object]],
     *,
     split: str = "train",
     prompt_column: str | None = None,
@@ -90,7 +90,7 @@ def read_problems(
     """Read problems as `load_problems` does, and also return their places and the bad rows.
 
     Args:
-        path_or_id: as in `load_problems`.
+        path_or_id: as in `load_problems`; or the rows themselves, such as a list of dicts or a `datasets.Dataset`.
         split: as in `load_problems`.
         prompt_column: as in `load_problems`.
         answer_column: as in `load_problems`.

@@ -4,7 +4,7 @@ A row that cannot be read is returned as an error value, so that the other rows 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rljax.data.fault import BadRowError, kind
@@ -18,11 +18,11 @@ Row = tuple[str, object]
 """The place of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
 
 
-def open_rows(path_or_id: str | Path, split: str) -> tuple[str, Iterator[Row]]:
+def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[str, Iterator[Row]]:
     """Open a file, folder or hub dataset, and return its name and its rows.
 
     Args:
-        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, or a hub id.
+        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, a hub id, or the rows.
         split: the split of a folder or hub dataset.
 
     Returns:
@@ -32,6 +32,8 @@ def open_rows(path_or_id: str | Path, split: str) -> tuple[str, Iterator[Row]]:
         InputError: the file does not exist or has another suffix, or a package is missing. While the rows are iterated: the file
             is not a list of rows, or the hub cannot be read.
     """
+    if not isinstance(path_or_id, str | Path):
+        return "the dataset", ((f"row {number}", row) for number, row in enumerate(path_or_id, start=1))
     name = str(path_or_id)
     path = locate(path_or_id, split)
     if path is None:

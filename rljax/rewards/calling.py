@@ -4,9 +4,13 @@ import asyncio
 import inspect
 import math
 import numbers
+import os
 import reprlib
+import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,8 +92,8 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
 
 def ask(
     reward: Callable,
-    prompts: Sequence[str],
-    completions: Sequence[str],
+    prompts: Sequence,
+    completions: Sequence,
     columns: Mapping[str, Sequence],
     progress: Progress | None,
 ) -> object:
@@ -97,8 +101,8 @@ def ask(
 
     Args:
         reward: the function.
-        prompts: N prompts.
-        completions: one per prompt.
+        prompts: N prompts: texts, or lists of messages.
+        completions: one per prompt, in the same form.
         columns: extra data by name, N entries each.
         progress: passed to a function that names it.
 
@@ -170,6 +174,17 @@ async def _awaited(awaitable: Awaitable) -> object:
     return await awaitable
 
 
+def place_of(error: BaseException) -> str:
+    """Where the user's code raised an exception: ` at FILE:LINE`, or nothing if no frame of the traceback is the user's.
+
+    The line is the last one in the file in which the user's code begins, above the libraries that it calls.
+    """
+    libraries = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], sysconfig.get_paths()["stdlib"]))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
+    inside = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" at {inside[-1].filename}:{inside[-1].lineno}" if inside else ""
+
+
 def read_answer(returned: object, function: str, count: int) -> Answer:
     """Validate what a reward function returned or raised.
 
@@ -189,7 +204,8 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         Failures(raised=0, timed_out=1, wrong_count=0)
     """
     if isinstance(returned, BaseException):
-        return _all_failed(count, Failures(raised=count), f"raised {one_line(returned)}; fix the function.", returned)
+        reason = f"raised {one_line(returned)}{place_of(returned)}; fix the function."
+        return _all_failed(count, Failures(raised=count), reason, returned)
     shown = reprlib.repr(returned)
     entries = _unwrapped(returned)
     if not isinstance(entries, (list, tuple)):

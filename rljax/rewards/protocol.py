@@ -1,8 +1,9 @@
 """The protocol of reward functions: how they are called, and what they may return.
 
 The convention is TRL's: `f(prompts=..., completions=..., **columns)`, where every argument is a list with one entry per
-completion. The function returns a list of the same length with a number for each completion, or None for "no opinion". It may
-be a coroutine function. If it names an argument `progress`, it receives a function `(done, all)` to call, or None.
+completion. Where a prompt is a conversation, so is its completion: `completions[i][0]["content"]` is the text. The function
+returns a list of the same length with a number for each completion, or None for "no opinion". It may be a coroutine function. If it
+names an argument `progress`, it receives a function `(done, all)` to call, or None.
 
 A completion that could not be judged is neither wrong nor without an opinion. It is a failure, counted by reward and kind: it
 gets no reward, and too many failures stop the run.
@@ -19,10 +20,13 @@ from jaxtyping import Bool, Float32, Int8
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
+from rljax.rewards.conversation import Messages, as_messages, reads_text
 from rljax.rewards.failure import Failures
 
 MAX_FAILURE_SHARE = 0.1
 """Default share of a batch that may fail before the run stops."""
+IN_MESSAGES = "Its completions are lists of messages, because the prompts are; --no-reward-messages makes them text."
+"""Hint for a reward that raised on conversations."""
 
 
 @documented
@@ -94,6 +98,38 @@ class Weighted:
         return Weighted(rewards, weights)
 
 
+def combine(rewards: Sequence[Callable], weights: Sequence[float] | None) -> Callable:
+    """Make one reward of several.
+
+    Args:
+        rewards: the functions. Their names are the names of the parts; a second function of a name is NAME_2.
+        weights: one for each; None for 1 each.
+
+    Returns:
+        The weighted sum; a single reward without a weight as it is.
+
+    Raises:
+        InputError: there are no rewards, or the number of weights differs.
+
+    Example:
+        >>> from rljax.rewards import BY_NAME
+        >>> both = combine([BY_NAME["exact"], BY_NAME["format"]], [1.0, 0.5])
+        >>> both.weights
+        {'exact': 1.0, 'has_final_answer': 0.5}
+    """
+    if weights is None and len(rewards) == 1:
+        return rewards[0]
+    if weights is not None and len(weights) != len(rewards):
+        raise InputError(f"reward_weights has {len(weights)} numbers for {len(rewards)} rewards; give one for each.")
+    names: list[str] = []
+    for reward in rewards:
+        name = called_name(reward).rpartition(".")[2]
+        same = sum(other == name or other.startswith(f"{name}_") for other in names)
+        names.append(f"{name}_{same + 1}" if name in names else name)
+    chosen = [1.0] * len(rewards) if weights is None else weights
+    return Weighted(dict(zip(names, rewards, strict=True)), dict(zip(names, chosen, strict=True)))
+
+
 def needs_all_hosts(reward: Callable | None) -> bool:
     """Decide whether every host of a run has to judge all completions.
 
@@ -121,6 +157,7 @@ def judge(
     *,
     max_failure_share: float | int = MAX_FAILURE_SHARE,
     progress: Progress | None = None,
+    chats: Sequence[Messages | None] | None = None,
 ) -> Scores:
     """Judge completions with a reward, and report its parts and its failures separately.
 
@@ -134,6 +171,8 @@ def judge(
         max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
         progress: rewards that support it call it with the number of completions judged and the number of all; or None.
+        chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not one of rljax then gets these
+            prompts and their completions as lists of messages, as from TRL. None: every reward gets text.
 
     Returns:
         The total and every part. A reward that is not a `Weighted` has one part, under the function's name.
@@ -155,13 +194,22 @@ def judge(
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
     name = called_name(reward).rpartition(".")[2]
     parts = reward.flat() if isinstance(reward, Weighted) else Weighted({name: reward}, {name: 1.0})
-    returned = wait_for([ask(part, prompts, completions, columns, progress) for part in parts.rewards.values()])
+    in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts.rewards.values()]
+    asked, answered = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
+    returned = wait_for(
+        [
+            ask(part, asked if chat else prompts, answered if chat else completions, columns, progress)
+            for part, chat in zip(parts.rewards.values(), in_chat, strict=True)
+        ]
+    )
     total = np.zeros(len(prompts), np.float32)
     valid = np.zeros(len(prompts), bool)
     failed = np.zeros(len(prompts), np.int8)
     values, failures = {}, {}
-    for (name, part), value in zip(parts.rewards.items(), returned, strict=True):
+    for (name, part), value, chat in zip(parts.rewards.items(), returned, in_chat, strict=True):
         answer = read_answer(value, called_name(part), len(prompts))
+        if chat and answer.cause is not None:
+            answer = answer._replace(reason=f"{answer.reason} {IN_MESSAGES}")
         check_failures(answer, called_name(part), max_failure_share)
         total += np.float32(parts.weights[name]) * answer.values
         valid |= answer.valid

@@ -44,6 +44,8 @@ class Judge(NamedTuple):
     """Called as `reward(prompts=..., completions=..., **columns)`."""
     step_reward: Callable | None = None
     """Called in the same way, for the steps of each completion; None: steps are not judged."""
+    messages: bool = True
+    """Whether a reward that is not one of rljax gets conversations as lists of messages."""
     max_failure_share: float = protocol.MAX_FAILURE_SHARE
     """Largest share of a call's completions that the reward may fail to judge; on several hosts, of each host's part."""
     progress: Progress | None = None
@@ -75,8 +77,9 @@ class Judge(NamedTuple):
     def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
         completions = [self.completion(response) for response in responses]
         prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
-        limits = {"max_failure_share": self.max_failure_share, "progress": self.progress}
-        scores = protocol.judge(self.reward, prompts, completions, columns, **limits)
+        options = {"max_failure_share": self.max_failure_share, "progress": self.progress}
+        chats = [problem.messages for problem in problems] if self.messages else None
+        scores = protocol.judge(self.reward, prompts, completions, columns, chats=chats, **options)
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, scores.parts if len(scores.parts) > 1 else None)
         if self.step_reward is None:
             return verdicts

@@ -123,12 +123,12 @@ class PlainDisplay:
         self._write([f"{self._progress.title}: {total_steps} steps"])
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the step's numbers on one line."""
+        """Write the step's numbers on one line; of the warm start, every tenth of it."""
         now = self._clock()
         before = _begun(self._progress)
         self._progress = before.advanced(step, now)
         is_tenth = step >= before.total or step * 10 // before.total > before.step * 10 // before.total
-        if self._quiet and not is_tenth:
+        if (self._quiet or before.name == "warm_start") and not is_tenth:
             return
         left = self._progress.remaining(now)
         times = self._progress.elapsed(now) if left is None else f"{self._progress.elapsed(now)}, {left} left"

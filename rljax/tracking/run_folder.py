@@ -4,6 +4,8 @@
 
     runs/NAME/
       config.json      the settings, and which arguments were passed to `train` besides them
+      starts.jsonl     one row per start: time, command line, versions, devices, settings changed on resume
+      log.txt          every line of the run with its time
       critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row per step: {"phase", "step", ...numbers}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
@@ -73,7 +75,7 @@ class RunFolder:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            atomic_write(run.config_file, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
+            run._write_config()
         except OSError as error:
             raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
         return run
@@ -111,6 +113,16 @@ class RunFolder:
         return self.path / "config.json"
 
     @property
+    def starts(self) -> Path:
+        """`starts.jsonl`."""
+        return self.path / "starts.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """`log.txt`."""
+        return self.path / "log.txt"
+
+    @property
     def metrics(self) -> Path:
         """`metrics.jsonl`."""
         return self.path / "metrics.jsonl"
@@ -134,6 +146,32 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
+
+    def changed(self, config: Mapping[str, Any]) -> "RunFolder":
+        """Replace `config.json`, and return the folder with the new configuration."""
+        run = RunFolder(self.path, {str(name): json_safe(value, str(name)) for name, value in config.items()})
+        run._write_config()
+        return run
+
+    def _write_config(self) -> None:
+        atomic_write(self.config_file, f"{json.dumps(self.config, indent=2, sort_keys=True)}\n".encode())
+
+    def discard(self) -> None:
+        """Remove the files of a run that ended before its first checkpoint; other files, and a folder that has some, stay."""
+        if self.checkpoints.exists():
+            return
+        for file in (
+            self.config_file,
+            self.starts,
+            self.log,
+            self.metrics,
+            self.samples,
+            *self.tensorboard.glob("events.*"),
+        ):
+            file.unlink(missing_ok=True)
+        for folder in (self.tensorboard, self.path):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def rewind(self, warm_step: int, rl_step: int, *, value_step: int = 0) -> None:
         """Drop the rows that were written after a checkpoint, so that a resumed run writes each step once.

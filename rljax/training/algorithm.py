@@ -1,6 +1,7 @@
 """Build the algorithm of a run from its settings, and check that it fits the sizes of the run."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -12,21 +13,44 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.errors import InputError
+from rljax.importing import import_function, is_own
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.training.config import AlgorithmConfig, TrainConfig
 from rljax.training.critic import check_critic, make_head
 
 
+def factory_of(algorithm: str) -> Callable[..., Algorithm]:
+    """Function that makes an algorithm: a key of `BY_NAME`, `module:function` or `path.py:function`.
+
+    A function of your own returns an `rljax.algorithms.Algorithm`; its keyword arguments are the options.
+
+    Raises:
+        InputError: the name is unknown, or the function cannot be imported.
+    """
+    if is_own(algorithm):
+        return import_function(algorithm, "algorithm")
+    if algorithm not in BY_NAME:
+        raise InputError(
+            f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}, or name your own as "
+            "`module:function` or `path.py:function`."
+        )
+    return BY_NAME[algorithm]
+
+
 def option_names(algorithm: str) -> dict[str, int | float]:
     """Options of an algorithm and their default values.
 
     Raises:
-        InputError: the name is unknown.
+        InputError: the name is unknown, the function cannot be imported, or one of its arguments has no default.
     """
-    if algorithm not in BY_NAME:
-        raise InputError(f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}.")
-    return {name: option.default for name, option in inspect.signature(BY_NAME[algorithm]).parameters.items()}
+    parameters = inspect.signature(factory_of(algorithm)).parameters
+    missing = [name for name, option in parameters.items() if option.default is option.empty]
+    if missing:
+        raise InputError(
+            f"The algorithm {algorithm!r} needs {', '.join(missing)}; its arguments are its options, so give each a default."
+        )
+    return {name: option.default for name, option in parameters.items()}
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:
@@ -41,9 +65,11 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if unknown:
         raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
     try:
-        algorithm = BY_NAME[name](**options)
+        algorithm = factory_of(name)(**options)
     except ValueError as error:
         raise InputError(f"The options {options} do not fit {name}: {error}.") from error
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(f"{name} must return an rljax.algorithms.Algorithm; got {algorithm!r:.80}.")
     for part in config.algorithm.without:
         try:
             algorithm = without(name, algorithm, part)

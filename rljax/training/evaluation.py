@@ -25,7 +25,7 @@ def evaluate(
     *,
     dataset: str | None = None,
     problems: Sequence[Problem] | None = None,
-    reward: str | Callable | None = None,
+    reward: str | Callable | Sequence[Callable | str] | None = None,
     right_above: float = 0.0,
     tokenizer: str | None = None,
     checkpoint: Literal["best", "last"] = "best",
@@ -101,7 +101,10 @@ def evaluate(
     worker = worker if limit is None else worker.first(limit)
     answered = worker.prompts.problems
     judge = reward if environment is None else environment
-    judged_by = opened.config.reward.name if judge is None or isinstance(judge, str) else called_name(judge)
+    judged_by = opened.config.reward.name
+    if judge is not None and not isinstance(judge, str):
+        parts = judge if isinstance(judge, Sequence) else [judge]
+        judged_by = ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
     columns = chosen_columns(answered, by)
     sampled = answer_all(
         worker,

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -23,9 +23,11 @@ from rljax.parallel import agree, is_first, of_first, on_first, row_shards, toge
 from rljax.records import documented, required
 from rljax.rollout import DecodingEngine, Engine, Environment
 from rljax.rollout.decoder_check import check_decoder
-from rljax.tracking.display import make_display
+from rljax.tracking.display import Display, make_display
+from rljax.tracking.log_file import LoggedDisplay
 from rljax.tracking.plots import plot_curves
 from rljax.tracking.run_folder import RunFolder, default_run_path
+from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
@@ -34,8 +36,9 @@ from rljax.training.critic import first_critic
 from rljax.training.interrupt import StopRequest
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
-from rljax.training.run import Run, describe, evaluate_and_keep_best
-from rljax.training.seams import Seams, check_seams, saved_settings
+from rljax.training.resuming import Change, changes_between, check_changes, check_steps, story
+from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn
+from rljax.training.seams import ROWS, Seams, check_seams, saved_settings
 from rljax.training.setup import Setup, first_params, make_setup
 from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
 from rljax.training.update import check_policy
@@ -59,8 +62,9 @@ class Result(NamedTuple):
 
 def train(
     config: TrainConfig | None = None,
-    reward: Callable | None = None,
+    reward: Callable | Sequence[Callable | str] | None = None,
     *,
+    dataset: str | Path | Iterable[Mapping[str, object]] | None = None,
     policy: Policy | None = None,
     engine: Engine | None = None,
     environment: Environment | None = None,
@@ -79,7 +83,8 @@ def train(
         config: all settings. Leave it out on resume, when the settings are read from the run's config.json.
         reward: `f(prompts, completions, **columns) -> list[float | None]`, in place of `config.reward`. The columns are
             those of the dataset, with one entry per completion; a function gets the columns that it names, or all of them if it
-            takes `**kwargs`.
+            takes `**kwargs`. Several rewards are summed with the weights `config.reward.weights`.
+        dataset: rows (dicts, or a `datasets.Dataset`), or the name of a file, folder or hub id; in place of `config.data.dataset`.
         policy: a model of your own, in place of `config.model`; see `rljax.models.Policy`.
         engine: draws the responses, in place of the built-in engine; see `rljax.rollout.Engine`.
         environment: answers the policy turn by turn, in place of a reward; see `rljax.rollout.Environment`.
@@ -87,7 +92,8 @@ def train(
         algorithm: an algorithm of your own, in place of `config.algorithm`.
         problems: training and held-out problems, in place of the dataset or the generated task.
         trackers: trackers to use beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
-        resume: folder of a run to continue. Every argument besides the configuration must be passed again.
+        resume: folder of a run to continue. Every argument besides the configuration must be passed again. With a configuration,
+            the settings in which it differs from the run's are changed; see `rljax.training.resuming`.
 
     Returns:
         The run folder, held-out accuracy before and after RL, and the parameters.
@@ -96,47 +102,125 @@ def train(
         InputError: something in the configuration, the data, the reward or another argument cannot work; nothing was overwritten.
         Interrupted: Ctrl-C or SIGTERM; the run is saved and can be resumed.
     """
-    seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems)
-    config, existing = settings_of(config, resume, seams)
+    config, rows = with_dataset(config, dataset)
+    seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
+    config, existing, changes = settings_of(config, resume, seams)
     agree("settings", repr((config, seams.names())))
     setup = together(lambda: make_setup(config, seams))
     texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
     agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
     state = first_state(setup)
-    if existing is None:
-        folder = new_folder(config, seams)
-        checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
-    else:
-        folder = existing
-        checkpoint = checkpoints.restore(folder.checkpoints / LAST, partial(state_of_phase, setup, state))
-        rewind(folder, checkpoint.state)
+    folder, checkpoint = opened(config, setup, state, seams, existing, changes)
     with ExitStack() as stack:
-        screen = sys.stdout if is_first() else stack.enter_context(Path(os.devnull).open("w"))
-        display = stack.enter_context(make_display(config.run.quiet, screen))
+        if existing is None:
+            stack.enter_context(discarded_on_error(folder))
+        display = stack.enter_context(make_screen(config, folder, stack))
         run_trackers = together(lambda: make_trackers(config, folder, trackers))
         stack.callback(run_trackers.close)
         stop = stack.enter_context(StopRequest())
         run = Run(setup.watched(display.judging), folder, display, run_trackers, stop)
-        display.header(describe(setup, checkpoint.state, folder))
+        introduce(run, checkpoint, None if existing is None else changes)
         return execute(run, checkpoint)
+
+
+def opened(
+    config: TrainConfig,
+    setup: Setup,
+    state: TrainState,
+    seams: Seams,
+    existing: RunFolder | None,
+    changes: Sequence[Change],
+) -> tuple[RunFolder, Checkpoint]:
+    """Folder and checkpoint at which a run begins, or is resumed; the folder gets a row about this start."""
+    if existing is None:
+        folder = new_folder(config, seams)
+        checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
+    else:
+        checkpoint = checkpoints.restore(existing.checkpoints / LAST, partial(state_of_phase, setup, state))
+        check_steps(changes, setup, checkpoint.state)
+        folder = continued(existing, config, changes)
+        rewind(folder, checkpoint.state)
+    step, when = int(checkpoint.state.step), datetime.now()
+    on_first(lambda: record_start(folder, when, step=step, changes=[change._asdict() for change in changes]))
+    return folder, checkpoint
+
+
+def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None) -> None:
+    """Describe the run on the screen: a new one (`changes` is None), or a resumed one with its past."""
+    run.display.header(describe(run.setup, checkpoint.state, run.folder))
+    if changes is not None:
+        for line in story(run.setup, checkpoint.state, run.folder, changes):
+            run.display.message(line)
+        return
+    missing = nothing_to_learn(run.config, run.folder.config["seams"])
+    if missing is not None:
+        run.display.warning(missing)
+
+
+def with_dataset(
+    config: TrainConfig | None, dataset: str | Path | Iterable[Mapping[str, object]] | None
+) -> tuple[TrainConfig | None, Iterable[Mapping[str, object]] | None]:
+    """The settings with the name of the dataset, and its rows if they were passed.
+
+    Raises:
+        InputError: a run that is resumed without a configuration gets the name of a dataset.
+    """
+    is_name = isinstance(dataset, str | Path)
+    if dataset is None or (config is None and not is_name):
+        return config, dataset
+    if config is None:
+        raise InputError(f"The run has the name of its dataset in config.json; leave dataset={str(dataset)!r} out.")
+    return config.replace(dataset=str(dataset) if is_name else ROWS, task=None), None if is_name else dataset
+
+
+def make_screen(config: TrainConfig, folder: RunFolder, stack: ExitStack) -> Display:
+    """Make the display of the first host, which also writes the log file; other hosts show nothing."""
+    if is_first():
+        return LoggedDisplay(make_display(config.run.quiet, sys.stdout), folder.log)
+    return make_display(config.run.quiet, stack.enter_context(Path(os.devnull).open("w")))
+
+
+@contextmanager
+def discarded_on_error(folder: RunFolder) -> Generator[None]:
+    """Remove the folder of a new run that ends with an `InputError` before its first checkpoint."""
+    try:
+        yield
+    except InputError:
+        if is_first():  # not together: the other hosts may not get here
+            folder.discard()
+        raise
 
 
 def settings_of(
     config: TrainConfig | None, resume: str | Path | None, seams: Seams
-) -> tuple[TrainConfig, RunFolder | None]:
-    """The settings of a run, and its folder if the run is resumed.
+) -> tuple[TrainConfig, RunFolder | None, tuple[Change, ...]]:
+    """The settings of a run; its folder, if the run is resumed; and the settings that the resume changes.
 
     Raises:
-        InputError: `config` and `resume` are both set or both None, or the other arguments differ from those of the first start.
+        InputError: `config` and `resume` are both None, a setting must not change, or the other arguments differ from those of the
+            first start.
     """
-    if config is not None and resume is None:
-        return config, None
-    if config is not None or resume is None:
-        raise InputError("train() takes either a configuration or resume=FOLDER; pass exactly one of them.")
+    if resume is None:
+        if config is None:
+            raise InputError(
+                "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of them."
+            )
+        return config, None, ()
     existing = together(lambda: RunFolder.open(resume))
     saved, needed = saved_settings(existing.config)
     check_seams(needed, seams)
-    return saved, existing
+    changes = () if config is None else changes_between(saved, config)
+    check_changes(changes)
+    return saved.replace(**{change.name: change.after for change in changes}), existing, changes
+
+
+def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
+    """Folder of a resumed run, whose config.json holds the settings that were changed."""
+    if not changes:
+        return folder
+    settings = config.to_json() | {"seams": list(saved_settings(folder.config)[1])}
+    on_first(lambda: folder.changed(settings))
+    return together(lambda: RunFolder.open(folder.path))
 
 
 def new_folder(config: TrainConfig, seams: Seams) -> RunFolder:

@@ -123,7 +123,7 @@ def load(
     dataset: str | None = None,
     problems: Sequence[Problem] | None = None,
     max_response_tokens: int | None = None,
-    reward: str | Callable | None = None,
+    reward: str | Callable | Sequence[Callable | str] | None = None,
     policy: Policy | None = None,
     engine: Engine | None = None,
     environment: Environment | None = None,
@@ -137,7 +137,7 @@ def load(
         dataset: file or hub id of the problems to work on; a run's held-out problems by default.
         problems: problems to work on, in place of `dataset`.
         max_response_tokens: token budget of a response, in place of the run's.
-        reward: judges the answers, in place of the run's reward.
+        reward: judges the answers, in place of the run's reward; several are summed with the run's weights.
         policy: the policy that was passed to `train`, if any.
         engine: draws the answers, in place of the built-in engine.
         environment: the environment that was passed to `train`, if any.
@@ -152,13 +152,22 @@ def load(
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     overrides: dict[str, str | int | None] = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
     overrides["max_response_tokens"] = max_response_tokens
+    if isinstance(reward, str) or callable(reward):
+        config = config.replace(reward_weights=None)  # the weights belong to the run's rewards
     config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
     config = replace(config, devices=fitted(config.devices))
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
-    seams = Seams(policy, engine, environment, reward if callable(reward) else None)
+    seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
     check_parts(seams)
-    arguments = {"policy": policy, "engine": engine, "environment": environment, "reward": reward, "problems": problems}
+    arguments = {
+        "policy": policy,
+        "engine": engine,
+        "environment": environment,
+        "reward": reward,
+        "problems": problems,
+        "dataset": problems,
+    }
     absent = [name for name in needed if name in arguments and arguments[name] is None]
     has_judge = environment is not None or reward is not None
     missing = () if has_judge else tuple(name for name in absent if name in JUDGING)

@@ -1,6 +1,6 @@
 """Generate the problems of a run, or read them from a dataset, and put them in an order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ class Problems(NamedTuple):
     """Problems to evaluate on."""
     faults: Sequence[Fault] = ()
     """Bad rows of the dataset."""
+    left_out: Sequence[str] = ()
+    """Good rows that are not used: how many, and why."""
 
 
 def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
@@ -49,8 +51,19 @@ def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
     return Problems(train, arithmetic("heldout", heldout, seed=seed, **difficulty))
 
 
-def make_problems(config: TrainConfig) -> Problems:
-    """Generate or load the problems to train and to evaluate on."""
+def make_problems(
+    config: TrainConfig, rows: Iterable[Mapping[str, object]] | None = None, *, needs_answers: bool = True
+) -> Problems:
+    """Generate or load the problems to train and to evaluate on.
+
+    Args:
+        config: the settings.
+        rows: the rows of the dataset, where they were passed to `train`.
+        needs_answers: whether the reward of the settings judges, which may compare with reference answers.
+
+    Raises:
+        InputError: the dataset cannot be used.
+    """
     data, task = config.data, config.generated_task
     if task is not None:
         return generate_problems(task, data.heldout_problems, seed=config.run.seed)
@@ -60,14 +73,17 @@ def make_problems(config: TrainConfig) -> Problems:
         "demonstration_column": data.demonstration_column,
         "on_error": data.on_error,
     }
-    loaded = read_problems(required(data.dataset, "config.data.dataset"), **options)
-    if config.reward.name in COMPARING and not any(problem.answer for problem in loaded.problems):
+    loaded = read_problems(required(data.dataset, "config.data.dataset") if rows is None else rows, **options)
+    comparing = [name for name in config.reward.names if name in COMPARING] if needs_answers else []
+    if comparing and not any(problem.answer for problem in loaded.problems):
         raise InputError(
-            f"The reward {config.reward.name!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
+            f"The reward {comparing[0]!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
             "choose a reward that needs none, such as code, or name the column with --answer-column."
         )
     if data.heldout_dataset is None:
-        return Problems(*split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed), loaded.faults)
+        train, heldout = split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed)
+        copies = len(loaded.problems) - len(train) - len(heldout)
+        return Problems(train, heldout, loaded.faults, told(copies, "they repeat held-out prompts"))
     separate = read_problems(data.heldout_dataset, split="test", **options)
     heldout = separate.problems[: data.heldout_problems]
     prompts = {problem.prompt for problem in heldout}
@@ -76,7 +92,20 @@ def make_problems(config: TrainConfig) -> Problems:
         raise InputError(
             f"Every prompt of {data.dataset!r} is in {data.heldout_dataset!r} too; nothing is left to train on."
         )
-    return Problems(problems, heldout, [*loaded.faults, *separate.faults])
+    left_out = told(len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}")
+    beyond = len(separate.problems) - len(heldout)
+    left_out += told(beyond, f"heldout_problems={data.heldout_problems} takes the first ones of {separate.source}")
+    return Problems(problems, heldout, [*loaded.faults, *separate.faults], left_out)
+
+
+def told(count: int, reason: str) -> list[str]:
+    """Say how many rows are left out, and why; nothing for none.
+
+    Example:
+        >>> told(7, "they repeat held-out prompts"), told(0, "")
+        (['7 rows are left out: they repeat held-out prompts'], [])
+    """
+    return [f"{count} row{'s are' if count > 1 else ' is'} left out: {reason}"] if count else []
 
 
 def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:

@@ -1,5 +1,6 @@
 """A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import jax
@@ -80,6 +81,17 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     return after
 
 
+def nothing_to_learn(config: TrainConfig, own_parts: Collection[str]) -> str | None:
+    """What a run lacks that can hardly learn: a model, or a warm start for the random weights; None if it lacks nothing."""
+    if config.model.path is not None or config.warm_start.steps or set(own_parts) & {"policy", "reward", "environment"}:
+        return None
+    return (
+        "The model starts from random weights without a warm start, so hardly any response earns a reward, and nothing is "
+        "learned. Set model=FOLDER_OR_HUB_ID, or warm_start_steps=340 on data with demonstrations; "
+        "rljax.load_config('arithmetic_dapo') has the settings with which `rljax train` learns."
+    )
+
+
 def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     """Describe the run in a few lines."""
     config, task = setup.config, setup.config.generated_task
@@ -107,6 +119,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     if dropped:
         limit = config.data.max_prompt_tokens
         lines.append(f"{dropped} prompts are longer than max_prompt_tokens={limit} and were left out")
+    lines.extend(f"data: {reason}" for reason in setup.left_out)
     if setup.faults:
         lines.append(f"data: {describe_faults(setup.faults)}")
     return lines

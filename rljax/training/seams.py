@@ -1,6 +1,6 @@
 """Parts that a user can pass in place of the built-in ones, and the checks of these parts before anything is built."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optax
@@ -26,19 +26,24 @@ class Seams(NamedTuple):
     """Draws responses."""
     environment: Environment | None = None
     """Answers the policy's turns, in place of a reward."""
-    reward: Callable | None = None
-    """Judges completions."""
+    reward: Callable | Sequence[Callable | str] | None = None
+    """Judges completions; several rewards are summed."""
     optimizer: optax.GradientTransformation | None = None
     """The policy's optimiser in RL."""
     algorithm: Algorithm | None = None
     """The algorithm, a record of functions."""
     problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None
     """Training and held-out problems."""
+    dataset: Iterable[Mapping[str, object]] | None = None
+    """Rows of a dataset."""
 
     def names(self) -> tuple[str, ...]:
         """Names of the parts that are not None."""
         return tuple(name for name, part in self._asdict().items() if part is not None)
 
+
+ROWS = "rows passed to train()"
+"""Name of the dataset in the settings of a run that got its rows."""
 
 BUILT_IN = Seams()
 """Built-in parts only."""
@@ -97,6 +102,8 @@ def check_parts(seams: Seams) -> None:
             )
     if seams.problems is not None:
         check_problems(seams.problems)
+        if seams.dataset is not None:
+            raise InputError("problems and dataset are two ways to pass problems; leave one of them out.")
 
 
 def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> None:

@@ -28,6 +28,7 @@ from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress
+from rljax.rewards.protocol import combine
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.training.algorithm import check_algorithm, corrected, laid_out, make_algorithm
@@ -71,6 +72,8 @@ class Setup(NamedTuple):
     """Order of the training prompts."""
     faults: Sequence[Fault]
     """Bad rows of the dataset, if they do not stop the run."""
+    left_out: Sequence[str] = ()
+    """Good rows that are not used: how many, and why."""
 
     def rows_at_once(self, responses: int) -> int:
         """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
@@ -158,17 +161,31 @@ def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int) -
 
 
 def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
-    """Find the reward by its name, or open the reward model of `model:FOLDER`.
+    """Find the rewards by their names, and sum them if there are several; `model:FOLDER` is a reward model.
 
     Raises:
-        InputError: there is no such reward, or no such model.
+        InputError: there is no such reward, or no such model, or the weights do not match the rewards.
     """
     everything = [*problems.train, *problems.heldout]
-    if config.reward.name.startswith(PREFIX):
-        chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
-        name = config.reward.name.removeprefix(PREFIX)
-        return reward_of_model(name, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
-    return resolve(config.reward.name)
+    chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
+
+    def part(name: str) -> Callable:
+        if name.startswith(PREFIX):
+            folder = name.removeprefix(PREFIX)
+            return reward_of_model(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
+        return resolve(name)
+
+    return combine([part(name) for name in config.reward.names], config.reward.weights)
+
+
+def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
+    """Reward that was passed to `train`: a function, or several that are summed with the weights of the settings.
+
+    Raises:
+        InputError: there is no such reward, or the weights do not match the rewards.
+    """
+    several = [reward] if callable(reward) or isinstance(reward, str) else list(reward)
+    return combine([resolve(part) for part in several], config.reward.weights)
 
 
 def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | None:
@@ -221,7 +238,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
-    problems = make_problems(config) if seams.problems is None else Problems(*seams.problems)
+    problems = own_problems(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
@@ -246,7 +263,16 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
         faults=problems.faults,
+        left_out=problems.left_out,
     )
+
+
+def own_problems(config: TrainConfig, seams: Seams) -> Problems:
+    """Problems of a run: those that were passed, those of rows that were passed, or those of the settings."""
+    if seams.problems is not None:
+        return Problems(*seams.problems)
+    needs_answers = seams.reward is None and seams.environment is None
+    return make_problems(config, seams.dataset, needs_answers=needs_answers)
 
 
 def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
@@ -290,7 +316,7 @@ def make_worker(
         InputError: a part cannot work with the others.
     """
     check_vocabulary(policy, tokenizer)
-    reward = make_reward(config, mesh, problems) if seams.reward is None else resolve(seams.reward)
+    reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
     engine = seams.engine
     if engine is None:
         engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots)
@@ -299,7 +325,7 @@ def make_worker(
         prompts=prompts,
         prompt_length=prompt_length,
         sampling=make_sampling(config, tokenizer),
-        judge=Judge(tokenizer, reward, max_failure_share=config.reward.max_failure_share),
+        judge=Judge(tokenizer, reward, messages=config.reward.messages, max_failure_share=config.reward.max_failure_share),
         environment=seams.environment,
     )
 

@@ -1,7 +1,6 @@
 """Errata: every check refutes its claim, by the right numbers, and passes the right form in the claim's place."""
 
 import dataclasses
-import io
 import math
 import re
 
@@ -15,7 +14,7 @@ from rljax.book import errata_design_dapo as dapo
 from rljax.book import errata_design_group as group
 from rljax.book import errata_others as others
 from rljax.book.errata import Erratum, Evidence, errata, run_all
-from rljax.cli.errata_text import errata_text, show_errata
+from rljax.cli.errata import Errata, errata_text, run_errata
 from rljax.ops.divergence import exact_kl, k3
 from rljax.ops.gae import gae, length_adaptive_lambda
 from rljax.ops.group import group_centered, group_normalized
@@ -203,10 +202,9 @@ def test_text_shows_claim_correction_and_verdict():
     assert text.endswith("2 and 2. NOT refuted.")
 
 
-def test_all_is_printed_plainly_into_a_pipe():
-    stream = io.StringIO()
-    assert show_errata(stream) == 0
-    text = stream.getvalue()
+def test_all_is_printed_plainly_into_a_pipe(capsys):
+    assert run_errata(Errata()) == 0
+    text = capsys.readouterr().out
     assert "\x1b" not in text
     assert "NOT refuted" not in text
     assert all(f"\n{number}. " in text for number in ENTRIES)

@@ -182,6 +182,15 @@ def test_quiet_writes_phases_tenths_warnings_and_last_lines(clock, total, first,
     assert [int(line.split()[1].split("/")[0]) for line in lines[1:-2]] == written
 
 
+def test_the_warm_start_in_a_pipe_is_a_line_every_tenth(clock):
+    stream = io.StringIO()
+    display = PlainDisplay(stream, clock=clock)
+    display.phase("warm_start", 340)
+    for step in range(1, 341):
+        display.update(step, {})
+    assert [int(line.split()[2].split("/")[0]) for line in stream.getvalue().splitlines()[1:]] == list(range(34, 341, 34))
+
+
 def test_quiet_survives_a_phase_without_steps():
     stream = io.StringIO()
     display = PlainDisplay(stream, quiet=True)

@@ -1,6 +1,7 @@
 """Whole runs, small: what they leave behind, exact resume, Ctrl-C, and refusals that overwrite nothing."""
 
 import json
+import re
 
 import chex
 import jax
@@ -304,10 +305,49 @@ def test_configuration_survives_json():
         TrainConfig.from_json({**TINY.to_json(), "optimization": {"learning_rte": 1.0}})
 
 
-@pytest.mark.parametrize("given", [{}, {"config": TINY, "resume": "somewhere"}])
-def test_either_a_configuration_or_a_run_to_resume(given):
-    with pytest.raises(InputError, match="either a configuration or resume"):
-        rljax.train(**given)
+def test_a_configuration_or_a_run_to_resume_is_needed():
+    with pytest.raises(InputError, match="needs a configuration, or resume=FOLDER"):
+        rljax.train()
+
+
+def test_a_finished_run_is_extended_as_if_it_had_been_longer_from_the_start(finished, tmp_path, capsys):
+    path = tmp_path / "short"
+    rljax.train(TINY.replace(run=str(path), steps=2), even_length)
+    rljax.train(TINY.replace(eval_every=2, microbatch_rows=4, shown_samples=1), even_length, resume=path)
+    ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
+    chex.assert_trees_all_equal(ours.state, theirs.state)
+    chex.assert_trees_all_equal(ours.carried, theirs.carried)
+    assert rows(path) == rows(finished.run)
+    text = (path / "log.txt").read_text()
+    assert "Resumed at RL step 2 of 4." in text
+    assert "Changed: steps: 2 -> 4, shown_samples: 3 -> 1." in text
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d held-out accuracy so far: .{2,} -> ", text, re.MULTILINE)
+    assert json.loads((path / "config.json").read_text())["optimization"]["steps"] == 4
+    first, second = (json.loads(line) for line in (path / "starts.jsonl").read_text().splitlines())
+    assert [row["step"] for row in (first, second)] == [0, 2]
+    assert second["changes"][0] == {"name": "steps", "before": 2, "after": 4}
+    assert {"jax", "jaxlib", "python", "rljax"} <= set(first["versions"])
+    unchanged = (path / "config.json").read_bytes()
+    for changes, message in (
+        ({"learning_rate": 1.0, "quiet": False}, "cannot change learning_rate: 0.01 -> 1.0: what"),
+        ({"steps": 3}, "steps is 3, but the run has made 4 RL steps"),
+        ({"run": "elsewhere"}, "cannot change run: .*short -> elsewhere"),
+        ({"task": "iteration", "iterations": (2, 3)}, "cannot change task: sums -> iteration"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rljax.train(TINY.replace(**changes), even_length, resume=path)
+    assert (path / "config.json").read_bytes() == unchanged
+
+
+def test_a_reward_that_raises_is_named_with_its_line_and_leaves_no_folder(tmp_path):
+    def broken(completions):
+        return [json.loads(completion) for completion in completions]
+
+    with pytest.raises(
+        InputError, match=rf"broken raised JSONDecodeError.* at {re.escape(__file__)}:\d+; fix the function"
+    ):
+        rljax.train(TINY.replace(run=str(tmp_path / "run")), broken)
+    assert not list(tmp_path.iterdir())
 
 
 def test_parts_and_failures_of_a_reward_are_logged_apart(tmp_path):

@@ -4,16 +4,20 @@ import json
 
 import jax
 import pytest
-from small_runs import SMALL
+from small_runs import SMALL, even_length
 
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
-from rljax.training.config import TrainConfig
+from rljax.training.algorithm import make_algorithm
+from rljax.training.config import TrainConfig, load_config
 from rljax.training.config.flat import flat_names
 from rljax.training.config.train import GROUPS
+from rljax.training.loop import with_dataset
+from rljax.training.run import nothing_to_learn
+from rljax.training.seams import Seams
 from rljax.training.setup import first_params, make_setup
 
 TINY = SMALL.replace(
@@ -63,6 +67,70 @@ def test_bad_rows_are_fatal_or_told_of(tmp_path):
     setup = make_setup(TINY.replace(dataset=file, on_error="drop"))
     assert [fault.place for fault in setup.faults] == ["line 4"]
     assert len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens) == 20
+
+
+def test_rows_are_a_dataset():
+    rows = ({"prompt": f"{n}+1=", "answer": str(n + 1), "level": n} for n in range(20))
+    config, passed = with_dataset(TINY, rows)
+    assert (config.task, config.data.dataset) == (None, "rows passed to train()")
+    setup = make_setup(config, Seams(dataset=passed))
+    problems = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
+    assert {problem.answer for problem in problems} == {str(n + 1) for n in range(20)}
+    assert {problem.columns["level"] for problem in problems} == set(range(20))
+    assert with_dataset(TINY, "sums.jsonl") == (TINY.replace(dataset="sums.jsonl"), None)
+    with pytest.raises(InputError, match=r"has the name of its dataset in config\.json"):
+        with_dataset(None, "sums.jsonl")
+    with pytest.raises(InputError, match="the dataset, row 2: a row must be an object"):
+        make_setup(config, Seams(dataset=[{"prompt": "1", "answer": "1"}, "2"]))
+
+
+def test_rows_that_are_left_out_are_told_with_their_reason(tmp_path):
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
+    data, heldout = written(tmp_path / "sums.jsonl", rows), written(tmp_path / "heldout.jsonl", rows[:7])
+    setup = make_setup(TINY.replace(dataset=data, heldout_dataset=heldout, heldout_problems=5))
+    assert list(setup.left_out) == [
+        f"5 rows are left out: their prompts are among the held-out ones of {heldout}",
+        f"2 rows are left out: heldout_problems=5 takes the first ones of {heldout}",
+    ]
+    assert len(setup.train.prompts.tokens) == 15
+    assert not make_setup(TINY.replace(dataset=data)).left_out
+    copies = written(tmp_path / "copies.jsonl", [row for row in rows for _ in range(3)])
+    setup = make_setup(TINY.replace(dataset=copies))
+    used = len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens)
+    assert list(setup.left_out) == [f"{60 - used} rows are left out: they repeat held-out prompts"]
+
+
+def test_several_rewards_are_named_with_commas(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("def short(completions):\n    return [1.0 for _ in completions]\n")
+    config = TINY.replace(reward=f"exact, {file}:short", reward_weights=(1.0, 0.2), reward_messages=False)
+    judge = make_setup(config).train.judge
+    assert judge.reward.weights == {"exact": 1.0, "short": 0.2}
+    assert not judge.messages
+    passed = make_setup(config, Seams(reward=[even_length, "format"])).train.judge.reward
+    assert passed.weights == {"even_length": 1.0, "has_final_answer": 0.2}
+    with pytest.raises(InputError, match="reward_weights has 2 numbers for 1 rewards"):
+        make_setup(config.replace(reward="exact"))
+
+
+def test_a_run_that_can_hardly_learn_says_what_is_missing():
+    assert "load_config('arithmetic_dapo')" in nothing_to_learn(TrainConfig(), [])
+    assert nothing_to_learn(TrainConfig(), ["reward"]) is None
+    assert nothing_to_learn(load_config("arithmetic_dapo"), []) is None
+    assert nothing_to_learn(TrainConfig.flat(model="x"), []) is None
+
+
+def test_an_own_algorithm_is_a_function_in_a_file(tmp_path):
+    file = tmp_path / "own.py"
+    source = "import rljax\n\ndef mine(*, clip=0.3):\n    return rljax.algorithms.dapo(clip_high=clip)._replace(keep_group=None)\n"
+    file.write_text(f"{source}\ndef none():\n    pass\n")
+    made = make_algorithm(TINY.replace(algorithm=f"{file}:mine", algorithm_options={"clip": 0.4}))
+    assert made.keep_group is None
+    assert made.surrogate.keywords["high"] == 0.4
+    with pytest.raises(InputError, match="has no option 'beta'; it has clip"):
+        make_algorithm(TINY.replace(algorithm=f"{file}:mine", algorithm_options={"beta": 0.4}))
+    with pytest.raises(InputError, match=r"must return an rljax\.algorithms\.Algorithm; got None"):
+        make_algorithm(TINY.replace(algorithm=f"{file}:none"))
 
 
 def test_a_reward_that_compares_needs_answers(tmp_path):

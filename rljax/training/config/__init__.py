@@ -7,6 +7,7 @@ from rljax.training.config.model import DevicesConfig, ModelConfig
 from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
 from rljax.training.config.run import RunConfig
 from rljax.training.config.sampling import SamplingConfig
+from rljax.training.config.start import load_config
 from rljax.training.config.task import TASKS, IterationConfig, SumsConfig, TaskConfig
 from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 
@@ -27,4 +28,5 @@ __all__ = [
     "TaskConfig",
     "TrainConfig",
     "WarmStartConfig",
+    "load_config",
 ]

@@ -17,7 +17,8 @@ class AlgorithmConfig:
     """The algorithm."""
 
     name: Annotated[str, tyro.conf.arg(name="algorithm")] = "dapo"
-    """Name of the algorithm; `rljax algorithms` lists them."""
+    """Name of the algorithm (`rljax algorithms` lists them), or your own as 'package.module:function' or 'file.py:function': a
+    function that returns an `rljax.algorithms.Algorithm`."""
     options: Annotated[Options, tyro.conf.arg(name="algorithm-options")] = field(default_factory=dict)
     """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default those of the paper."""
     teacher: str | None = None
@@ -61,7 +62,13 @@ class RewardConfig:
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'."""
+    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'. Several, with commas
+    between them, are summed."""
+    weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
+    """Weights of several rewards, one for each; by default 1."""
+    messages: Annotated[bool, tyro.conf.arg(name="reward-messages")] = True
+    """Give your own reward the prompts that are conversations, and their completions, as lists of messages, as TRL does:
+    `completions[i][0]["content"]` is the text. Otherwise all rewards get text, as the built-in ones always do."""
     step_reward: str | None = None
     """Reward of each reasoning step, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     max_failure_share: float = 0.1
@@ -70,3 +77,13 @@ class RewardConfig:
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_share(self, ["max_failure_share"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rewards.
+
+        Example:
+            >>> RewardConfig("math, mine.py:short").names
+            ('math', 'mine.py:short')
+        """
+        return tuple(name.strip() for name in self.name.split(","))

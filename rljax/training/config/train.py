@@ -7,6 +7,7 @@ from typing import Any
 
 from rljax.errors import InputError
 from rljax.records import documented
+from rljax.text import did_you_mean
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
 from rljax.training.config.critic import CriticConfig
 from rljax.training.config.data import DataConfig
@@ -116,14 +117,16 @@ class TrainConfig:
         changes: dict[str, Any] = {}
         if "task" in settings:
             changes["task"] = _task(settings.pop("task"))
-        for name, group in self._groups(changes).items():
+        for name, group in self.groups(changes).items():
             flat = flat_names(type(group))
             values = {entry: settings.pop(flag) for entry, flag in flat.items() if flag in settings}
             if values:
                 changes[name] = replace(group, **values)
         if settings:
+            known = {name for group in self.groups(changes).values() for name in flat_names(type(group)).values()}
             raise InputError(
-                f"There is no setting {', '.join(map(repr, settings))}; `rljax train --help` lists all of them."
+                f"There is no setting {', '.join(map(repr, settings))}{did_you_mean(next(iter(settings)), known)} "
+                "`rljax train --help-all` lists all of them."
             )
         if changes.get("data", self.data).dataset is not None and "task" not in changes:
             changes["task"] = None
@@ -139,12 +142,12 @@ class TrainConfig:
         task = {} if self.task is None else {"task": task_name(self.task)}
         return task | {
             flag: getattr(group, entry)
-            for group in self._groups({}).values()
+            for group in self.groups().values()
             for entry, flag in flat_names(type(group)).items()
             if not (group is self.generated_task and self.task is None)
         }
 
-    def _groups(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def groups(self, changes: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Groups by name, those of `changes` in place of the current ones; a task only if problems are generated."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
         task = changes.get("task", self.generated_task)

@@ -1,0 +1,50 @@
+"""`rljax algorithms`: the algorithms with their options and slots, their table, and their genealogy."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Algorithms:
+    """List the algorithms and the corrections, or show an algorithm slot by slot."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
+    """Names of the algorithms to show with their formulas, slots and equations; by default all are listed."""
+    table: bool = False
+    """Print the table of all algorithms and their slots, in Markdown."""
+    genealogy: Path | None = None
+    """Draw which algorithm changed which slot of which older one, into this `.png` or `.svg` file."""
+    json: bool = False
+    """Print JSON."""
+
+
+def run_algorithms(command: Algorithms) -> int:
+    """Print the list, the named algorithms or the table, or draw the genealogy.
+
+    Raises:
+        InputError: more than one of them is wanted, a name is unknown, or the picture's suffix is.
+    """
+    wanted = [command.table, command.genealogy is not None, command.json]
+    if sum(wanted) > 1 or (command.names and any(wanted[:2])):
+        raise InputError("--table, --genealogy and --json exclude each other; names go with --json alone.")
+    if command.table:
+        from rljax.book.slots import table  # noqa: PLC0415
+
+        print(table())
+    elif command.genealogy is not None:
+        from rljax.book.genealogy_picture import draw_genealogy  # noqa: PLC0415
+
+        draw_genealogy(command.genealogy)
+        print(command.genealogy)
+    else:
+        from rljax.cli.algorithms_text import show_algorithms, show_algorithms_json  # noqa: PLC0415
+
+        (show_algorithms_json if command.json else show_algorithms)(command.names, sys.stdout)
+    return 0

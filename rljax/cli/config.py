@@ -1,0 +1,87 @@
+"""`rljax config`: print the settings in force, and where each comes from."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import yaml
+
+from rljax.cli.starting import Settings, flags_in
+from rljax.records import documented
+from rljax.training.config import TrainConfig
+from rljax.training.config.flat import flat_names
+from rljax.training.config.start import DEFAULT, Start
+
+
+@documented
+@dataclass(frozen=True)
+class Config(Settings):
+    """Print the settings that `rljax train` would use with the same flags, and where each comes from.
+
+    The output is a file of settings: `rljax config --algorithm grpo > my.yaml`, then `rljax train --config my.yaml`.
+    """
+
+    changed: bool = False
+    """Leave out the settings that have their default."""
+    json: bool = False
+    """Print JSON: a value and an origin for each setting."""
+
+
+def origins_in_force(begun: Start, config: TrainConfig, arguments: list[str]) -> dict[str, str]:
+    """Origin of each setting: the flag that sets it, else its origin before the flags."""
+    flags = set(flags_in(arguments)) | {"--replicas" for flag in flags_in(arguments) if flag == "--data"}
+    origins = {}
+    for name in config.to_flat():
+        flag = f"--{name.replace('_', '-')}"
+        negated = f"--no-{name.replace('_', '-')}"
+        set_by = next((word for word in (flag, negated) if word in flags), None)
+        origins[name] = begun.origin(name) if set_by is None else f"flag {set_by}"
+    return origins
+
+
+def grouped(config: TrainConfig) -> dict[str, dict[str, Any]]:
+    """Settings by group and flat name; the task's name leads the settings of the task."""
+    flat = config.to_flat()
+    groups: dict[str, dict[str, Any]] = {}
+    for entry in fields(config):
+        group = getattr(config, entry.name)
+        if group is None:
+            continue
+        names = list(flat_names(type(group)).values())
+        groups[entry.name] = {name: flat[name] for name in (["task", *names] if entry.name == "task" else names)}
+    return groups
+
+
+def run_config(command: Config, begun: Start, arguments: list[str]) -> int:
+    """Print the settings as YAML with their origins as comments, or as JSON."""
+    config = replace(command.config, task=command.config.generated_task)
+    origins = {**dict.fromkeys(config.to_flat(), DEFAULT), **origins_in_force(begun, command.config, arguments)}
+    groups = {
+        group: {name: value for name, value in settings.items() if not command.changed or origins[name] != DEFAULT}
+        for group, settings in grouped(config).items()
+    }
+    if command.json:
+        rows = {name: {"value": value, "from": origins[name]} for part in groups.values() for name, value in part.items()}
+        print(json.dumps(rows, indent=2))
+    else:
+        print(as_yaml(groups, origins))
+    return 0
+
+
+def as_yaml(groups: Mapping[str, Mapping[str, Any]], origins: Mapping[str, str]) -> str:
+    """Write settings as YAML, one a line, with their origins as comments."""
+    blocks = []
+    for group, settings in groups.items():
+        lines = [f"{name}: {_written(value)}" for name, value in settings.items()]
+        width = max(map(len, lines), default=0)
+        shown = [f"{line:<{width}}  # {origins[name]}" for line, name in zip(lines, settings, strict=True)]
+        if shown:
+            blocks.append("\n".join([f"# {group.replace('_', ' ')}", *shown]))
+    return "\n\n".join(blocks)
+
+
+def _written(value: Any) -> str:
+    """One value in YAML, on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("...").strip()

@@ -1,0 +1,45 @@
+"""`rljax equations`: the index of equations, searched."""
+
+import sys
+from dataclasses import dataclass
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Equations:
+    """List every equation with its source, or search them: the best matches are printed with formula, source and links."""
+
+    query: tyro.conf.Positional[tuple[str, ...]] = ()
+    """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. They are
+    looked up in names, ideas, summaries, sources and formulas, in this order of weight. A full name prints only that equation."""
+    limit: int = 10
+    """Entries to show at most; the first three are printed whole."""
+    bibtex: bool = False
+    """Print BibTeX of the sources: all, or those of the entries that the query finds."""
+    json: bool = False
+    """Print JSON: all entries, or all that the query finds."""
+
+
+def run_equations(command: Equations) -> int:
+    """Print the index, what the query finds, or BibTeX.
+
+    Raises:
+        InputError: the query finds nothing, or BibTeX and JSON are both wanted.
+    """
+    from rljax.cli.equations_text import show_bibtex, show_equations, show_equations_json  # noqa: PLC0415
+
+    query = " ".join(command.query)
+    if command.bibtex and command.json:
+        raise InputError("--bibtex and --json exclude each other.")
+    if command.bibtex:
+        show_bibtex(query, sys.stdout)
+    elif command.json:
+        show_equations_json(query, sys.stdout)
+    else:
+        show_equations(query, sys.stdout, limit=command.limit)
+    return 0

@@ -1,0 +1,73 @@
+"""`rljax errata`: errors in documents, with the results of their counterexamples."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljax.book.erratum import Erratum, Evidence
+from rljax.cli.columns import columns_of, wrapped
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Errata:
+    """Recompute the counterexample to every known error in documents about these algorithms."""
+
+    json: bool = False
+    """Print JSON."""
+
+
+def errata_text(results: Sequence[tuple[Erratum, Evidence | None]], *, width: int = 100) -> str:
+    """The entries under the titles of their documents, as plain text."""
+    documents = dict.fromkeys(entry.document for entry, _ in results)
+    parts = []
+    for document in documents:
+        blocks = [_erratum_text(entry, evidence, width) for entry, evidence in results if entry.document == document]
+        title = wrapped(document, width)
+        parts.append("\n\n".join([f"{title}\n{'=' * max(map(len, title.splitlines()))}", *blocks]))
+    return "\n\n\n".join(parts)
+
+
+def _erratum_text(entry: Erratum, evidence: Evidence | None, width: int) -> str:
+    lines = {"claim": entry.claim, "correction": f"{entry.correction} ({entry.source})", "computed": _verdict(evidence)}
+    shown = [wrapped(f"{label + ':':<12}{text}", width, indent=" " * 4, hang=" " * 16) for label, text in lines.items()]
+    return "\n".join([wrapped(f"{entry.number}. {entry.where}", width, hang=" " * 4), *shown])
+
+
+def _verdict(evidence: Evidence | None) -> str:
+    if evidence is None:
+        return "nothing to compute; compare with the source"
+    return f"{evidence.numbers}. {'Refuted.' if evidence.holds else 'NOT refuted.'}"
+
+
+def errata_rows(results: Sequence[tuple[Erratum, Evidence | None]]) -> list[dict[str, Any]]:
+    """The entries for JSON; `refuted` is None if there is nothing to compute."""
+    names = ("number", "document", "where", "claim", "correction", "source", "kind")
+    return [
+        {name: getattr(entry, name) for name in names}
+        | {
+            "computed": None if evidence is None else evidence.numbers,
+            "refuted": None if evidence is None else evidence.holds,
+        }
+        for entry, evidence in results
+    ]
+
+
+def run_errata(command: Errata) -> int:
+    """Run every counterexample and print all entries; return 1 if a claim was not refuted, else 0."""
+    from rljax.book.errata import run_all  # noqa: PLC0415  --help need not wait for JAX
+
+    results = run_all()
+    computed = [evidence for _, evidence in results if evidence is not None]
+    failed = sum(not evidence.holds for evidence in computed)
+    if command.json:
+        print(json.dumps(errata_rows(results), indent=2, ensure_ascii=False))
+    else:
+        width = columns_of(sys.stdout)
+        refuted = f"{len(computed) - failed} of {len(computed)} counterexamples refute their claims"
+        total = f"{len(results)} errata: {refuted}; {len(results) - len(computed)} entries have only a source."
+        print(errata_text(results, width=width), wrapped(total, width), sep="\n\n")
+    return 1 if failed else 0

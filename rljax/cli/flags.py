@@ -1,0 +1,61 @@
+"""Flags of `rljax train` and `rljax config`: which exist, and an answer to each that does not."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from rljax.cli.elsewhere import ours_for
+from rljax.cli.starting import flags_in
+from rljax.errors import InputError
+from rljax.text import did_you_mean
+from rljax.training.config import TASKS, TrainConfig
+from rljax.training.config.flat import flat_names
+from rljax.training.config.typed import hints_of
+
+FURTHER = ("--help", "--help-all", "--data")
+"""Flags that are no field of a record; `--data` is another name of `--replicas`."""
+
+
+def known_flags(record: type, config: TrainConfig) -> set[str]:
+    """Flags of a command that changes these settings."""
+    own = get_type_hints(record)
+    names = dict(_bare_names(record, own))
+    for name, group in config.groups().items():
+        if name != "task" or config.task is not None:
+            names |= hints_of(type(group))
+    flags = {f"--{name.replace('_', '-')}" for name in names}
+    negated = {f"--no-{name.replace('_', '-')}" for name, hint in names.items() if hint is bool}
+    return flags | negated | set(FURTHER)
+
+
+def _bare_names(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Flag and type of each field of a command's record, without the settings of the run."""
+    flat = flat_names(record)
+    for entry in fields(record):
+        if entry.name != "config":
+            yield flat[entry.name], hints[entry.name]
+
+
+def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> None:
+    """Refuse flags that do not exist, with the flag to use instead.
+
+    Raises:
+        InputError: names the first such flag.
+    """
+    known = known_flags(record, config)
+    for flag in flags_in(arguments):
+        if flag not in known:
+            raise InputError(_answer(flag, known, config))
+
+
+def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
+    name = flag.removeprefix("--")
+    for task, settings in TASKS.items():
+        if name.replace("-", "_") in flat_names(settings).values():
+            return f"{flag} is a setting of the task {task}, which this run does not have; add --task {task}, without a dataset."
+    if name.replace("-", "_") in config.to_flat():
+        return f"{flag} takes no `no-`; see `rljax train --help-all`."
+    ours = ours_for(name)
+    if ours is not None:
+        return f"There is no option {flag}; use {ours}."
+    return f"There is no option {flag}{did_you_mean(flag, known)} `rljax train --help-all` lists all options."

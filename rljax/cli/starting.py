@@ -1,0 +1,92 @@
+"""The settings that the flags of `rljax train` and `rljax config` change, and where each setting in force comes from."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.training.config import TrainConfig
+from rljax.training.config.start import Start, Words, start
+
+
+@documented
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a run, as flags and as a file."""
+
+    config: tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[TrainConfig]]
+    """Settings of the run."""
+    file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """Read settings from a file: YAML or JSON with the names of the flags, the config.json of a run, or a Python file that defines
+    CONFIG. Flags take precedence over the file."""
+    task: str | None = None
+    """Task that is generated if there is no dataset: 'sums', or 'iteration' for long chains."""
+    experiment: str | None = None
+    """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
+    smoke: bool = False
+    """A test of about a minute: every part of the run is made small, and the run passes through all its phases."""
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """Find the value of an option, written as `--option value` or `--option=value`; None without the option."""
+    found = None
+    for index, argument in enumerate(arguments):
+        if argument == option and index + 1 < len(arguments):
+            found = arguments[index + 1]
+        if argument.startswith(f"{option}="):
+            found = argument.partition("=")[2]
+    return found
+
+
+def flags_in(arguments: Sequence[str]) -> Iterator[str]:
+    """Flags on a command line, written with hyphens, without their values.
+
+    Example:
+        >>> list(flags_in(["--steps=3", "--learning_rate", "1e-5", "--quiet"]))
+        ['--steps', '--learning-rate', '--quiet']
+    """
+    for argument in arguments:
+        if argument.startswith("--") and len(argument) > 2:
+            yield f"--{argument[2:].partition('=')[0].replace('_', '-')}"
+
+
+def started(arguments: Sequence[str]) -> Start:
+    """Find the settings that flags change: a file's, an experiment's, those of the run to resume, or the general defaults.
+
+    Raises:
+        InputError: a file, an experiment, an algorithm, a task or a run cannot be used, or flags exclude each other.
+    """
+    words = {name: value_of(f"--{name}", arguments) for name in ("experiment", "model", "dataset", "task", "algorithm")}
+    flags = set(flags_in(arguments))
+    resume, file, steps = (value_of(f"--{name}", arguments) for name in ("resume", "config", "steps"))
+    if resume is not None:
+        refused = sorted(flags & {"--config", "--experiment", "--task", "--smoke"})
+        if refused:
+            raise InputError(
+                f"--resume continues a run with the settings in its config.json, so {', '.join(refused)} cannot apply as well; "
+                "leave it out, or start a new run."
+            )
+        return resumed(resume)
+    is_trial = steps is not None and steps.isdecimal() and "--warm-start-steps" not in flags
+    number = int(steps) if is_trial and steps is not None else None
+    path = None if file is None else Path(file)
+    return start(Words(file=path, steps=number, smoke="--smoke" in flags, **words))
+
+
+def resumed(folder: str) -> Start:
+    """Settings of a run that is resumed."""
+    from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.seams import saved_settings  # noqa: PLC0415  as above
+
+    run = RunFolder.open(folder)
+    config, _ = saved_settings(run.config)
+    return Start(config, dict.fromkeys(config.to_flat(), str(run.config_file)))
+
+
+def starting_config(arguments: Sequence[str]) -> TrainConfig:
+    """Settings that the flags of `train` change; see `started`."""
+    return started(arguments).config

@@ -1,0 +1,47 @@
+"""`rljax --version`: everything that a report of a fault needs."""
+
+import platform
+import re
+from importlib.metadata import version
+
+from rljax.errors import InputError
+
+LEAST_JAX = (0, 10, 0)
+"""Oldest version of JAX that rljax works with, as in pyproject.toml."""
+
+
+def check_jax(installed: str) -> None:
+    """Refuse a version of JAX that is too old.
+
+    Raises:
+        InputError: the message has the command to type.
+
+    Example:
+        >>> check_jax("0.10.2"), check_jax("1.0.0rc1")
+        (None, None)
+    """
+    numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:3])
+    if numbers < LEAST_JAX:
+        least = ".".join(map(str, LEAST_JAX))
+        raise InputError(
+            f"JAX {installed} is installed, and rljax needs {least} or newer; run `pip install -U 'jax>={least}'`."
+        )
+
+
+def version_text() -> str:
+    """Versions of rljax, Python, JAX and the libraries under it, and the devices that JAX finds."""
+    import jax  # noqa: PLC0415  no other command waits for JAX to start
+
+    import rljax  # noqa: PLC0415  as above
+
+    devices = jax.devices()
+    kinds = ", ".join(sorted({device.device_kind for device in devices}))
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"))
+    return "\n".join(
+        [
+            f"rljax {rljax.__version__}",
+            f"Python {platform.python_version()} on {platform.platform()}",
+            f"JAX {jax.__version__} ({libraries})",
+            f"devices: {len(devices)} x {kinds} ({jax.default_backend()})",
+        ]
+    )

@@ -1,0 +1,79 @@
+"""Floor 1: functions of the user, named as `module:function` or `path.py:function`."""
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rljax.errors import InputError
+from rljax.text import one_line
+
+
+def is_own(name: str) -> bool:
+    """Whether a name leads to a function of the user: it has a source and a function's name, with a colon between them.
+
+    Example:
+        >>> is_own("mine.py:reward"), is_own("exact")
+        (True, False)
+    """
+    source, colon, function = name.rpartition(":")
+    return bool(source and colon and function)
+
+
+def import_function(name: str, role: str) -> Callable[..., Any]:
+    """Import a function.
+
+    Args:
+        name: `module:function`, or `path.py:function`.
+        role: what the function is for, for messages: "reward", "algorithm".
+
+    Raises:
+        InputError: the module or the file cannot be imported, or it has no such function.
+
+    Example:
+        >>> import_function("math:sqrt", "reward")(4.0)
+        2.0
+    """
+    source, _, function_name = name.rpartition(":")
+    own = f"the {role} {name!r}"
+    module = _import_file(Path(source).expanduser(), own) if source.endswith(".py") else _import_module(source, own)
+    function = vars(module).get(function_name)
+    if not callable(function):
+        state = "has no" if function is None else "holds no function"
+        functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        raise InputError(f"{own}: {source} {state} {function_name!r}; it has {functions if functions else 'none'}.")
+    return function
+
+
+def _import_module(name: str, own: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # importing runs user code
+        raise InputError(
+            f"{own}: the module {name!r} cannot be imported ({one_line(error)}); install it, or give its file as "
+            "`path.py:function`."
+        ) from error
+
+
+def _import_file(path: Path, own: str) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"{own}: the file {str(path)!r} does not exist; check the path.")
+    # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
+    name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise InputError(f"{own}: {str(path)!r} cannot be imported; give a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except Exception as error:  # importing runs user code
+        del sys.modules[name]
+        raise InputError(f"{own}: running {str(path)!r} failed ({one_line(error)}); fix the file.") from error
+    return module

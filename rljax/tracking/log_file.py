@@ -1,0 +1,85 @@
+"""`log.txt` of a run folder: every line of the run with its time, whatever the screen shows."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from rljax.tracking.display import Display, PlainDisplay
+
+
+class _StampedDisplay(PlainDisplay):
+    """Lines with the time before each."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], datetime]):
+        super().__init__(stream)
+        self._now = clock
+
+    def _write(self, lines: Iterable[str]) -> None:
+        super()._write(f"{self._now():%Y-%m-%d %H:%M:%S} {line}" for line in lines)
+
+
+class LoggedDisplay:
+    """A display that also writes every line to a file.
+
+    Args:
+        shown: the display of the screen.
+        path: the file; lines are appended.
+        clock: returns the time.
+    """
+
+    def __init__(self, shown: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
+        self._shown = shown
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        self._log = _StampedDisplay(self._file, clock)
+
+    def __enter__(self) -> "LoggedDisplay":
+        """Take the terminal."""
+        self._shown.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Restore the terminal, write down why the run ended if an exception ended it, and close the file."""
+        if exception and exception[0] is not None:
+            self._log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
+        self._file.close()
+        self._shown.__exit__(*exception)
+
+    def header(self, lines: Sequence[str]) -> None:
+        """Show and write the description of the run."""
+        self._log.header(lines)
+        self._shown.header(lines)
+
+    def phase(self, name: str, total_steps: int) -> None:
+        """Begin a phase."""
+        self._log.phase(name, total_steps)
+        self._shown.phase(name, total_steps)
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show and write the numbers of a step."""
+        self._log.update(step, metrics)
+        self._shown.update(step, metrics)
+
+    def judging(self, done: int, total: int) -> None:
+        """Show how many responses have been judged; nothing is written."""
+        self._shown.judging(done, total)
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Show and write samples."""
+        self._log.samples(step, rows)
+        self._shown.samples(step, rows)
+
+    def message(self, text: str) -> None:
+        """Show and write a line."""
+        self._log.message(text)
+        self._shown.message(text)
+
+    def warning(self, text: str) -> None:
+        """Show and write a warning."""
+        self._log.warning(text)
+        self._shown.warning(text)
+
+    def finish(self, lines: Sequence[str]) -> None:
+        """Show and write the outcome of the run."""
+        self._log.finish(lines)
+        self._shown.finish(lines)

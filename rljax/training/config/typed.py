@@ -1,0 +1,87 @@
+"""Check that a value read from a file has the type of its setting."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from rljax.training.config.flat import flat_names
+
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
+
+
+def hints_of(group: type) -> dict[str, Any]:
+    """Type of each setting of a group, by its flat name.
+
+    Example:
+        >>> from rljax.training.config.optimization import WarmStartConfig
+        >>> hints_of(WarmStartConfig)["warm_start_batch"]
+        <class 'int'>
+    """
+    hints, flat = get_type_hints(group, include_extras=True), flat_names(group)
+    return {flat[entry.name]: _bare(hints[entry.name]) for entry in fields(group)}
+
+
+def fitted(value: object, hint: Any) -> Any:
+    """Return the value as the type: lists become tuples, and whole numbers become floats where a float is expected.
+
+    Args:
+        value: what a YAML or JSON parser made of it.
+        hint: int, float, str, bool, None, Literal, tuple, a mapping of numbers, or a union of these.
+
+    Raises:
+        ValueError: the value has another type; the message says what is expected.
+
+    Example:
+        >>> fitted([1, 2], tuple[float, float] | None), fitted("bfloat16", Literal["float32", "bfloat16"])
+        ((1.0, 2.0), 'bfloat16')
+    """
+    hint = _bare(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        for choice in arguments:
+            try:
+                return fitted(value, choice)
+            except ValueError:
+                continue
+    elif origin is Literal:
+        if value in arguments:
+            return value
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
+        if len(kinds) == len(value):
+            return tuple(fitted(entry, kind) for entry, kind in zip(value, kinds, strict=True))
+    elif origin is dict and isinstance(value, Mapping):
+        return {fitted(name, arguments[0]): fitted(number, arguments[1]) for name, number in value.items()}
+    elif isinstance(hint, type):
+        if hint is float and type(value) is int:
+            return float(value)
+        if type(value) is hint:  # not isinstance: true is no number
+            return value
+    raise ValueError(f"{expected(hint)} is expected")
+
+
+def expected(hint: Any) -> str:
+    """Describe a type in words.
+
+    Example:
+        >>> expected(tuple[float, float] | None), expected(Literal["best", "last"])
+        ('a list of 2 entries (each a number) or null', "'best' or 'last'")
+    """
+    hint = _bare(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(map(expected, arguments))
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is tuple:
+        count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)} entries"
+        return f"a list{count} (each {expected(arguments[0])})"
+    if origin is dict:
+        return "a mapping of names to numbers"
+    return WORDS[hint] if hint in WORDS else str(hint)
+
+
+def _bare(hint: Any) -> Any:
+    """A type without the markers of the command line."""
+    return _bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint

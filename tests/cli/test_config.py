@@ -1,0 +1,156 @@
+"""Settings by file: what a file may hold, what is in force, and where each value comes from."""
+
+import json
+
+import pytest
+from small_cli import printed, refused
+
+from rljax import load_config
+from rljax.cli import starting_config
+from rljax.cli.starting import started
+from rljax.training.config import SumsConfig, TrainConfig
+
+
+def file(folder, text, name="settings.yaml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_means_the_same_as_flags(tmp_path, capsys):
+    path = file(tmp_path, "algorithm: grpo\nlearning-rate: 1e-5\noperands: [2, 3]\nalgorithm_options: {beta: 0.1}\n")
+    flags = ["--algorithm", "grpo", "--learning-rate", "1e-5", "--operands", "2", "3", "--algorithm-options", "beta=0.1"]
+    by_file = json.loads(printed(capsys, "config", "--config", str(path), "--json"))
+    by_flags = json.loads(printed(capsys, "config", *flags, "--json"))
+    assert {name: row["value"] for name, row in by_file.items()} == {name: row["value"] for name, row in by_flags.items()}
+    assert by_file["learning_rate"] == {"value": 1e-5, "from": f"{path}:2"}
+    assert by_flags["learning_rate"]["from"] == "flag --learning-rate"
+    assert by_file["algorithm_options"] == {"value": {"beta": 0.1}, "from": f"{path}:4"}
+
+
+def test_flags_take_precedence_and_every_value_has_its_origin(tmp_path, capsys):
+    path = file(tmp_path, "steps: 7\nprompts: 16\n")
+    shown = json.loads(printed(capsys, "config", "--config", str(path), "--steps", "9", "--quiet", "--data", "1", "--json"))
+    origins = {name: row["from"] for name, row in shown.items()}
+    assert (shown["steps"]["value"], origins["steps"]) == (9, "flag --steps")
+    assert (shown["quiet"]["value"], origins["quiet"]) == (True, "flag --quiet")
+    assert (shown["replicas"]["value"], origins["replicas"]) == (1, "flag --replicas")
+    assert origins["prompts"] == f"{path}:2"
+    assert origins["group_size"].startswith("arithmetic_dapo.py:")
+    assert origins["weight_decay"] == "default"
+
+
+@pytest.mark.parametrize("flags", [(), ("--dataset", "x.jsonl"), ("--model", "m"), ("--task", "iteration")])
+def test_what_config_prints_is_a_file_of_the_same_settings(tmp_path, capsys, flags):
+    path = file(tmp_path, printed(capsys, "config", "--algorithm", "vapo", "--difficulty-window", "0.1", "0.9", *flags))
+    first = printed(capsys, "config", "--config", str(path), "--json")
+    again = {name: row["value"] for name, row in json.loads(first).items()}
+    whole = printed(capsys, "config", "--algorithm", "vapo", "--difficulty-window", "0.1", "0.9", *flags, "--json")
+    assert again == {name: row["value"] for name, row in json.loads(whole).items()}
+
+
+def test_config_can_leave_out_the_defaults(capsys):
+    shown = printed(capsys, "config", "--dataset", "x.jsonl", "--changed")
+    assert shown.splitlines() == ["# data", "dataset: x.jsonl  # flag --dataset"]
+
+
+def test_the_settings_of_a_run_start_another_one_without_its_folder(tmp_path):
+    config = TrainConfig.flat(run="runs/first", operands=(2, 4), steps=7, name="first")
+    for task in (None, SumsConfig((2, 3))):
+        saved = config.to_json() | {"seams": []} | {"task": None if task is None else config.to_json()["task"]}
+        path = file(tmp_path, json.dumps(saved, indent="\t"), "config.json")
+        expected = TrainConfig.from_json({name: part for name, part in saved.items() if name != "seams"}).replace(run=None)
+        assert load_config(path) == expected
+    seams = file(tmp_path, json.dumps(config.to_json() | {"seams": ["reward"]}), "config.json")
+    with pytest.raises(ValueError, match=r"config.json:1: this run was started with reward passed to rljax.train\(\)"):
+        load_config(seams)
+
+
+def test_a_python_experiment_is_a_file_too(tmp_path, capsys):
+    path = file(tmp_path, "import rljax\n\nCONFIG = rljax.TrainConfig.flat(\n    steps=3,\n    prompts=8,\n)\n", "mine.py")
+    shown = json.loads(printed(capsys, "config", "--config", str(path), "--json"))
+    assert (shown["prompts"], shown["steps"]["from"]) == ({"value": 8, "from": f"{path}:5"}, f"{path}:4")
+    assert load_config(path) == TrainConfig.flat(steps=3, prompts=8)
+    assert load_config("arithmetic_dapo") == starting_config([])
+    mine = file(tmp_path, f"experiment: {path}\nprompts: 2\n")
+    assert load_config(mine) == TrainConfig.flat(steps=3, prompts=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "steps: 3\nlerning_rate: 1\n",
+            "settings.yaml:2: rljax has no setting 'lerning_rate'; did you mean 'learning_rate'?",
+        ),
+        (
+            "sampling:\n  prompt: 3\n",
+            "settings.yaml:2: the group sampling has no setting 'prompt'; did you mean 'prompts'?",
+        ),
+        ("steps: many\n", "settings.yaml:1: steps is 'many', but a whole number is expected"),
+        ("dtype: float16\n", "settings.yaml:1: dtype is 'float16', but 'float32' or 'bfloat16' is expected"),
+        ("steps: 3\n\nsteps: 4\n", "settings.yaml:3 sets steps again; line 1 sets it already"),
+        ("steps: 3\noptimization: {steps: 4}\n", "settings.yaml:2 sets steps again; .*settings.yaml:1 sets it already"),
+        ("quiet: true\nprompts: 5\nminibatches: 2\n", "settings.yaml:2: minibatches=2 does not divide prompts=5"),
+        ("steps: [1\n", "settings.yaml:2 is not YAML"),
+        ("- steps\n", "settings.yaml:1 must hold settings as `name: value`"),
+        ("data: 3\n", "settings.yaml:1: data is a group of settings"),
+        ("algorithm: dado\n", "algorithm 'dado' is unknown"),
+        ("dataset: x.jsonl\noperands: [2, 3]\n", r"settings.yaml:1: Both a dataset \('x.jsonl'\) and a generated task"),
+    ],
+)
+def test_what_a_file_must_not_hold_is_named_with_its_line(tmp_path, capsys, text, message):
+    refused(capsys, message, "config", "--config", str(file(tmp_path, text)))
+
+
+def test_what_is_no_file_of_settings(tmp_path, capsys):
+    refused(
+        capsys, "config.json:2 is not JSON", "config", "--config", str(file(tmp_path, '{"steps": 3,\n}', "config.json"))
+    )
+    refused(capsys, "cannot be read", "config", "--config", str(tmp_path / "nothing.yaml"))
+    refused(capsys, "must end in .yaml, .yml, .json, .py", "config", "--config", str(file(tmp_path, "", "settings.toml")))
+    refused(capsys, "cannot be run .ZeroDivisionError", "config", "--config", str(file(tmp_path, "1 / 0", "wrong.py")))
+    assert load_config(file(tmp_path, "")) == starting_config([])
+
+
+def test_an_own_algorithm_is_named_like_a_reward(tmp_path, capsys):
+    source = (
+        "import rljax\n\ndef mine(*, clip=0.3):\n    return rljax.algorithms.dapo(clip_high=clip)\n\ndef bare(clip): ...\n"
+    )
+    path = file(tmp_path, source, "own.py")
+    shown = json.loads(printed(capsys, "config", "--algorithm", f"{path}:mine", "--json"))
+    assert shown["algorithm_options"] == {"value": {}, "from": "default"}
+    refused(capsys, "needs clip; its arguments are its options", "config", "--algorithm", f"{path}:bare")
+    refused(capsys, "the algorithm .*has no 'other'; it has mine, bare", "config", "--algorithm", f"{path}:other")
+
+
+def test_a_trial_cuts_the_warm_start_and_says_so():
+    whole = starting_config([])
+    assert (whole.optimization.steps, whole.warm_start.steps) == (100, 340)
+    assert starting_config(["--steps", "10"]).warm_start.steps == 340
+    assert starting_config(["--steps", "3"]).warm_start.steps == 11
+    assert starting_config(["--steps", "0"]).warm_start.steps == 1
+    assert "11 of 340 steps" in started(["--steps", "3"]).notes[0]
+    assert not started(["--steps", "3", "--warm-start-steps", "9"]).notes
+
+
+def test_a_trial_keeps_the_warm_start_that_the_user_sets(tmp_path):
+    assert (
+        starting_config(["--config", str(file(tmp_path, "warm_start_steps: 50\n")), "--steps", "3"]).warm_start.steps == 50
+    )
+    assert load_config(file(tmp_path, "steps: 3\n")).warm_start.steps == 340, "a file is no trial"
+
+
+def test_smoke_makes_every_part_small_and_flags_come_on_top(capsys):
+    shown = json.loads(printed(capsys, "config", "--smoke", "--prompts", "6", "--json"))
+    assert {name: shown[name]["value"] for name in ("steps", "group_size", "warm_start_steps", "prompts", "name")} == {
+        "steps": 2,
+        "group_size": 4,
+        "warm_start_steps": 10,
+        "prompts": 6,
+        "name": "smoke",
+    }
+    assert (shown["steps"]["from"], shown["prompts"]["from"]) == ("--smoke", "flag --prompts")
+    assert shown["without"]["value"] == ["dynamic_sampling"]
+    vapo = starting_config(["--smoke", "--algorithm", "vapo", "--minibatches", "2"])
+    assert (vapo.critic.pretraining_steps, vapo.algorithm.without) == (1, ())

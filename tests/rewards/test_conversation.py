@@ -1,0 +1,61 @@
+"""Rewards as TRL's users write them: conversations as messages, and several rewards with weights."""
+
+import functools
+
+import pytest
+
+from rljax.errors import InputError
+from rljax.rewards import BY_NAME
+from rljax.rewards.protocol import combine, judge
+
+CHAT = ({"role": "user", "content": "1+1"},)
+PROMPTS, COMPLETIONS, CHATS = ["1+1", "2+2"], ["#2", "#4"], [CHAT, None]
+COLUMNS = {"answer": ["2", "4"]}
+
+
+def of_trl(prompts, completions):
+    """Every argument in TRL's form: the first prompt is a conversation, the second is text."""
+    assert prompts == [list(CHAT), "2+2"]
+    assert completions == [[{"role": "assistant", "content": "#2"}], "#4"]
+    prompts[0][0]["content"] = completions[0][0]["content"] = "changed"
+    return [1.0, 0.5]
+
+
+def of_text(prompts, completions):
+    assert (prompts, completions) == (PROMPTS, COMPLETIONS)
+    return [1.0, 0.5]
+
+
+@pytest.mark.parametrize(("reward", "chats"), [(of_trl, CHATS), (of_text, None), (of_text, [None, None])])
+def test_an_own_reward_gets_conversations_as_messages(reward, chats):
+    assert judge(reward, PROMPTS, COMPLETIONS, {}, chats=chats).total.tolist() == [1.0, 0.5]
+    assert CHAT[0]["content"] == "1+1", "a reward may change its arguments"
+
+
+@pytest.mark.parametrize("reward", [BY_NAME["exact"], functools.partial(BY_NAME["exact"])])
+def test_a_reward_of_rljax_reads_text(reward):
+    assert judge(reward, PROMPTS, COMPLETIONS, COLUMNS, chats=CHATS).total.tolist() == [1.0, 1.0]
+
+
+def test_each_of_several_rewards_gets_its_own_form():
+    both = combine([of_trl, BY_NAME["exact"]], [2.0, 1.0])
+    assert judge(both, PROMPTS, COMPLETIONS, COLUMNS, chats=CHATS).total.tolist() == [3.0, 2.0]
+
+
+def test_a_reward_that_reads_messages_as_text_is_told_so():
+    def reads_text(completions):
+        return [float(completion.startswith("#")) for completion in completions]
+
+    with pytest.raises(InputError, match=r"at .*test_conversation.py:\d+; .* --no-reward-messages makes them text"):
+        judge(reads_text, PROMPTS, COMPLETIONS, {}, chats=CHATS)
+    with pytest.raises(InputError, match=r"needs level"):
+        judge(lambda level: level, PROMPTS, COMPLETIONS, {}, chats=CHATS)
+
+
+def test_several_rewards_are_summed_with_their_weights():
+    assert combine([of_text], None) is of_text
+    both = combine([of_text, of_text, len], None)
+    assert both.weights == {"of_text": 1.0, "of_text_2": 1.0, "len": 1.0}
+    assert combine([of_text], [0.5])(PROMPTS, COMPLETIONS) == [0.5, 0.25]
+    with pytest.raises(InputError, match="reward_weights has 1 numbers for 2 rewards"):
+        combine([of_text, of_text], [1.0])

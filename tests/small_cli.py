@@ -1,0 +1,22 @@
+"""Commands as a person types them: what they print, and what they refuse."""
+
+import re
+
+from rljax.cli import main
+
+
+def printed(capsys, *arguments) -> str:
+    """Standard output of a command that succeeds."""
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, message, *arguments) -> str:
+    """What a command that exits with 2 says: one paragraph that matches, no traceback."""
+    assert main(list(arguments)) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("rljax: ")
+    assert "\n" not in error
+    assert "Traceback" not in error
+    assert re.search(message, error), error
+    return error
