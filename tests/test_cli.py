@@ -226,7 +226,7 @@ def test_listings_fit_80_columns_and_cut_no_name(command, capsys, monkeypatch):
 
 def test_help_explains_the_teacher(capsys):
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
+        main(["train", "--help-all"])
     assert "--teacher " in capsys.readouterr().out
 
 

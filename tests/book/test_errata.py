@@ -208,4 +208,6 @@ def test_all_is_printed_plainly_into_a_pipe(capsys):
     assert "\x1b" not in text
     assert "NOT refuted" not in text
     assert all(f"\n{number}. " in text for number in ENTRIES)
+    assert max(map(len, text.splitlines())) <= 80
+    text = " ".join(text.split())
     assert f"{len(ENTRIES)} errata: 43 of 43 counterexamples refute their claims; 7 entries have only a source." in text

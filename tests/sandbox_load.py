@@ -9,7 +9,7 @@ priority above everything else on the machine (Linux, as root), which makes a bu
 
 Command:
 
-    python experiments/sandbox_load.py --real-time --out experiments/sandbox_load
+    python tests/sandbox_load.py --real-time --out tests/sandbox_load
 
 The command writes sandbox_load.json.
 """
@@ -67,7 +67,7 @@ WRONG = {
 class Settings:
     """Measure the sandbox under load and without it."""
 
-    out: Path = field(default=Path("experiments/sandbox_load"))
+    out: Path = field(default=Path("tests/sandbox_load"))
     """Where to write the result, without its ending."""
     programs: int = 200
     """How many programs run at once."""
