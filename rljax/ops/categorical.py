@@ -37,7 +37,7 @@ def _check_covered(target: Array, support: Array) -> None:
     """Refuse a target beyond the ends of the support by more than rounding, where its value can be seen."""
     if is_concrete(target, support) and target.size:
         values, slack = np.asarray(target), _rounding(support)
-        low, high = float(support[0]), float(support[-1])
+        low, high = np.asarray(support)[[0, -1]]
         if not ((values >= low - slack) & (values <= high + slack)).all():
             raise ValueError(
                 f"target must lie within the support [{low:g}, {high:g}], got values from {values.min():g} to {values.max():g}"

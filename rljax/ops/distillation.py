@@ -6,6 +6,7 @@ The ends of `generalized_jsd` are equations of their own: forward KL, `exact_kl(
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
@@ -51,7 +52,7 @@ def generalized_jsd(
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_same_shape(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits)
-    if is_concrete(beta) and not 0 < beta < 1:
+    if is_concrete(beta) and not 0 < np.asarray(beta) < 1:
         raise ValueError(
             f"beta must lie strictly between 0 and 1, got {beta}: the ends are exact_kl(teacher_logits, logits), forward, and "
             "exact_kl(logits, teacher_logits), reverse"

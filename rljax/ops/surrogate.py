@@ -6,6 +6,7 @@ data and must be finite; `rljax.ops.weights` has the weight of each token.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from rljax.ops.arrays import Mask, Number, in_float32, is_concrete
@@ -17,13 +18,13 @@ def _check_clip(log_ratio: Array, advantage: Array, *, low: Number, high: Number
     check_floating(log_ratio=log_ratio, advantage=advantage)
     check_same_shape(log_ratio=log_ratio, advantage=advantage)
     check_nonnegative(low=low, high=high)
-    if is_concrete(low) and low > 1:
+    if is_concrete(low) and np.asarray(low) > 1:
         raise ValueError(f"low must lie in [0, 1], got {low}")
 
 
 def _check_above_one(**numbers: Number) -> None:
     for name, value in numbers.items():
-        if is_concrete(value) and not value > 1:
+        if is_concrete(value) and not np.asarray(value) > 1:
             raise ValueError(f"{name} must be above 1, got {value}")
 
 

@@ -469,6 +469,14 @@ def test_a_further_axis_is_mapped_and_a_second_call_is_not_traced(name):
         chex.assert_trees_all_close(jax.tree.map(lambda x: x[1], mapped(twice)), op(**traced), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_constants_of_a_trace_are_accepted(name):
+    """Arrays that are known while a function around the op is traced: what is computed from them is not."""
+    traced, op = traced_and_fixed(name)
+    shapes = jax.eval_shape(lambda: op(**traced))
+    assert all(jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool for leaf in jax.tree.leaves(shapes))
+
+
 OF_THE_REFERENCE = {
     "divergence.ema_update",
     "reference.reset_reference",
