@@ -83,7 +83,7 @@ def make_problems(
     if data.heldout_dataset is None:
         train, heldout = split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed)
         copies = len(loaded.problems) - len(train) - len(heldout)
-        return Problems(train, heldout, loaded.faults, told(copies, "they repeat held-out prompts"))
+        return Problems(train, heldout, loaded.faults, omission(copies, "they repeat held-out prompts"))
     separate = read_problems(data.heldout_dataset, split="test", **options)
     heldout = separate.problems[: data.heldout_problems]
     prompts = {problem.prompt for problem in heldout}
@@ -92,17 +92,19 @@ def make_problems(
         raise InputError(
             f"Every prompt of {data.dataset!r} is in {data.heldout_dataset!r} too; nothing is left to train on."
         )
-    left_out = told(len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}")
+    left_out = omission(
+        len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}"
+    )
     beyond = len(separate.problems) - len(heldout)
-    left_out += told(beyond, f"heldout_problems={data.heldout_problems} takes the first ones of {separate.source}")
+    left_out += omission(beyond, f"heldout_problems={data.heldout_problems} takes the first ones of {separate.source}")
     return Problems(problems, heldout, [*loaded.faults, *separate.faults], left_out)
 
 
-def told(count: int, reason: str) -> list[str]:
+def omission(count: int, reason: str) -> list[str]:
     """Say how many rows are left out, and why; nothing for none.
 
     Example:
-        >>> told(7, "they repeat held-out prompts"), told(0, "")
+        >>> omission(7, "they repeat held-out prompts"), omission(0, "")
         (['7 rows are left out: they repeat held-out prompts'], [])
     """
     return [f"{count} row{'s are' if count > 1 else ' is'} left out: {reason}"] if count else []

@@ -33,6 +33,7 @@ ROLLOUT = Rollout(
     values=RNG.random((P, G, T)).astype(np.float32),
     behaviour_entropy=RNG.random((P, G, T)).astype(np.float32),
     step_rewards=RNG.random((P, G, T)).astype(np.float32),
+    teacher_logp=-RNG.random((P, G, T)).astype(np.float32),
     step_end=ATTENTION.reshape(P, G, T),
 )
 

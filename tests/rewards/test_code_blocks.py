@@ -150,4 +150,4 @@ def test_no_response_takes_long(unit, begin):
     started = time.process_time()
     extracted_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
     program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 3

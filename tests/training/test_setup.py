@@ -80,8 +80,13 @@ def test_rows_are_a_dataset():
     assert with_dataset(TINY, "sums.jsonl") == (TINY.replace(dataset="sums.jsonl"), None)
     with pytest.raises(InputError, match=r"has the name of its dataset in config\.json"):
         with_dataset(None, "sums.jsonl")
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_row_that_is_no_object_is_refused():
+    config, passed = with_dataset(TINY, [{"prompt": "1", "answer": "1"}, "2"])
     with pytest.raises(InputError, match="the dataset, row 2: a row must be an object"):
-        make_setup(config, Seams(dataset=[{"prompt": "1", "answer": "1"}, "2"]))
+        make_setup(config, Seams(dataset=passed))
 
 
 def test_rows_that_are_left_out_are_told_with_their_reason(tmp_path):
