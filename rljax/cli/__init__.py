@@ -51,7 +51,7 @@ rljax reward-model PAIRS          train a reward model on preference pairs
 rljax preference PAIRS --loss dpo train on preference pairs directly
 
 rljax algorithms [NAME ...]       the algorithms: options, slots, equations
-rljax equations [WORDS ...]       search the equations: formula, paper, test, BibTeX
+rljax equations [WORDS ...]       search the equations: formula, paper, test
 rljax errata                      errors in documents, each with a counterexample
 
 rljax completion SHELL            complete commands and flags under the tab key

@@ -206,7 +206,7 @@ class Transformer(nnx.Module):
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
-        x = self.embedding[...][tokens]
+        x = constrained(self.embedding[...], ("vocab", "features"), self.mesh)[tokens]
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
         caches = []
         for index, layer in enumerate(self.layers):

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
 from rljax.rewards import choice, code, exact, format, math
+from rljax.rewards.sandbox import level
 
 BY_NAME = MappingProxyType(
     {
@@ -24,9 +25,14 @@ BY_NAME = MappingProxyType(
 )
 """The rewards that come with the library."""
 
+RUN_PROGRAMS = ("code", "code_fraction")
+"""Those that run programs in the sandbox."""
+
 
 def resolve(reward: str | Callable) -> Callable:
     """Find a reward function by its name.
+
+    For a reward that runs programs the sandbox is tried now, so that a run says at its start how programs are confined.
 
     Args:
         reward: a key of `BY_NAME`; `module:function`; `path.py:function`; or the function itself.
@@ -35,7 +41,8 @@ def resolve(reward: str | Callable) -> Callable:
         The function. It is called as `f(prompts=..., completions=..., **columns)`.
 
     Raises:
-        InputError: the name is unknown, the module or file cannot be imported, or it has no such function.
+        InputError: the name is unknown, the module or file cannot be imported, or it has no such function; or the reward runs
+            programs, and this machine cannot confine any.
 
     Example:
         >>> resolve("exact").__name__, resolve("math:sqrt")(4.0)
@@ -45,6 +52,8 @@ def resolve(reward: str | Callable) -> Callable:
         return reward
     if not isinstance(reward, str):
         raise InputError(f"the reward {reward!r} is neither a function nor the name of one; {_choices()}.")
+    if reward in RUN_PROGRAMS:
+        level()
     if reward in BY_NAME:
         return BY_NAME[reward]
     if not is_own(reward):

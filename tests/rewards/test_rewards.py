@@ -145,3 +145,16 @@ def test_the_package_is_light():
 def test_modules_keep_their_names():
     assert rljax.rewards.exact.exact is exact
     assert rljax.rewards.format.has_final_answer is has_final_answer
+
+
+@pytest.mark.parametrize("name", ["code", "code_fraction", "exact"])
+def test_the_sandbox_is_tried_where_programs_will_run(name, monkeypatch):
+    def refuse():
+        raise InputError("programs cannot run safely on this machine")
+
+    monkeypatch.setattr(rljax.rewards, "level", refuse)
+    if name == "exact":
+        assert resolve(name) is exact
+    else:
+        with pytest.raises(InputError, match="cannot run safely"):
+            resolve(name)
