@@ -20,6 +20,19 @@ from rljax.training.opening import load
 from rljax.training.seams import refuse_missing
 
 
+def judge_name(judge: Callable | str | Sequence[Callable | str] | None, in_settings: str) -> str:
+    """Name of what judges the answers; names of several rewards are joined by commas.
+
+    Example:
+        >>> judge_name([len, "exact"], "math"), judge_name("gsm8k", "gsm8k")
+        ('len,exact', 'gsm8k')
+    """
+    if judge is None or isinstance(judge, str):
+        return in_settings
+    parts = judge if isinstance(judge, Sequence) else [judge]
+    return ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
+
+
 def evaluate(
     target: str | Path,
     *,
@@ -100,11 +113,7 @@ def evaluate(
     worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     worker = worker if limit is None else worker.first(limit)
     answered = worker.prompts.problems
-    judge = reward if environment is None else environment
-    judged_by = opened.config.reward.name
-    if judge is not None and not isinstance(judge, str):
-        parts = judge if isinstance(judge, Sequence) else [judge]
-        judged_by = ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
+    judged_by = judge_name(reward if environment is None else environment, opened.config.reward.name)
     columns = chosen_columns(answered, by)
     sampled = answer_all(
         worker,
