@@ -25,7 +25,7 @@ def judge_name(judge: Callable | str | Sequence[Callable | str] | None, in_setti
 
     Example:
         >>> judge_name([len, "exact"], "math"), judge_name("gsm8k", "gsm8k")
-        ('len,exact', 'gsm8k')
+        ('builtins.len,exact', 'gsm8k')
     """
     if judge is None or isinstance(judge, str):
         return in_settings
