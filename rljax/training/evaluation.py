@@ -20,8 +20,8 @@ from rljax.training.opening import load
 from rljax.training.seams import refuse_missing
 
 
-def judge_name(judge: Callable | str | Sequence[Callable | str] | None, in_settings: str) -> str:
-    """Name of what judges the answers; names of several rewards are joined by commas.
+def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | None, in_settings: str) -> str:
+    """Name of what judges the answers, an environment or rewards; names of several rewards are joined by commas.
 
     Example:
         >>> judge_name([len, "exact"], "math"), judge_name("gsm8k", "gsm8k")
