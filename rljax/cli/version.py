@@ -1,9 +1,11 @@
 """`rljax --version`: everything that a report of a fault needs."""
 
+import os
 import platform
 import re
 from importlib.metadata import version
 
+from rljax.cli.compilation_cache import cache_text
 from rljax.errors import InputError
 
 LEAST_JAX = (0, 10, 0)
@@ -29,7 +31,7 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax, Python, JAX and the libraries under it, and the devices that JAX finds."""
+    """Versions of rljax and what is under it, the devices that JAX finds, and the folder of compiled programs."""
     import jax  # noqa: PLC0415  no other command waits for JAX to start
 
     import rljax  # noqa: PLC0415  as above
@@ -43,5 +45,6 @@ def version_text() -> str:
             f"Python {platform.python_version()} on {platform.platform()}",
             f"JAX {jax.__version__} ({libraries})",
             f"devices: {len(devices)} x {kinds} ({jax.default_backend()})",
+            cache_text(os.environ),
         ]
     )
