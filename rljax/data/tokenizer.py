@@ -26,6 +26,8 @@ _TOKENIZER_FILES = (
 )
 
 
+IDS = "ids"
+"""Value of `--tokenizer` for token ids as text."""
 OWN_NAME = "rljax_tokenizer"
 """Key of tokenizer_config.json under which a folder with one of rljax's own tokenizers holds the value of `--tokenizer`."""
 
@@ -280,6 +282,10 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise InputError("the name of the tokenizer is empty; give a folder, a model's id, `bytes` or `characters`.")
     if name == "bytes":
         return ByteTokenizer()
+    if name == IDS:
+        raise InputError(
+            "the tokenizer 'ids' belongs to a model folder and cannot be loaded here; choose 'bytes' or 'characters'."
+        )
     kind, colon, alphabet = name.partition(":")
     if kind == "characters":
         return CharacterTokenizer(alphabet if colon else ALPHABET)

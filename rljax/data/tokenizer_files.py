@@ -117,7 +117,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
         raise InputError(
             f"a {type(tokenizer).__name__} cannot be written as tokenizer.json; use 'characters', 'bytes' or a model's."
         )
-    specials = sorted(_specials(tokenizer).values(), key=backend.token_to_id)
+    specials = _specials(tokenizer).values()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return backend
 

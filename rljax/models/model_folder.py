@@ -178,6 +178,28 @@ def read_json(file: Path) -> dict[str, Any]:
     return raw
 
 
+def with_token_ids(raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int) -> dict[str, Any]:
+    """Give config.json or generation_config.json the special tokens of a training, where it does not end at them already.
+
+    Args:
+        raw: its contents.
+        bos: token that opens a sequence.
+        eos: token that ends a response.
+        pad: token that pads.
+
+    Example:
+        >>> with_token_ids({"eos_token_id": [7, 2], "pad_token_id": 9}, bos=None, eos=2, pad=0)
+        {'eos_token_id': [7, 2], 'pad_token_id': 9}
+        >>> with_token_ids({"eos_token_id": 7}, bos=1, eos=2, pad=0)
+        {'eos_token_id': 2, 'bos_token_id': 1, 'pad_token_id': 0}
+    """
+    ids = {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": pad}
+    ends = raw.get("eos_token_id")
+    if eos in (ends if isinstance(ends, list) else [ends]):
+        ids = {name: value for name, value in ids.items() if raw.get(name) is None and value is not None}
+    return dict(raw) | ids
+
+
 def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Iterator[np.ndarray]) -> None:
     """Write the shards, and an index if there are several."""
     count = len(shards)
@@ -218,5 +240,6 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[np.ndar
 
 
 def _bytes_of(tensor: Tensor, array: Shaped[np.ndarray, "..."]) -> memoryview:
+    """One tensor as it stands in the file."""
     stored = np.ascontiguousarray(tensor.layout(array.astype(tensor.dtype)))
-    return memoryview(stored.reshape(-1).view(np.uint8))
+    return stored.reshape(-1).view(np.uint8).data
