@@ -108,7 +108,8 @@ def run_sample(command: Sample) -> int:
 def run_export(command: Export) -> int:
     """Write a Hugging Face folder."""
     join_hosts(command.coordinator, command.hosts, command.host)
-    from rljax.parallel import is_first  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.data.tokenizer import holds_tokenizer  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.parallel import is_first  # noqa: PLC0415
     from rljax.training.opening import export  # noqa: PLC0415
 
     folder = export(
@@ -122,6 +123,10 @@ def run_export(command: Export) -> int:
     )
     if is_first():
         print(f"Model: {folder}")
+        if not holds_tokenizer(folder):
+            print(
+                f"note: no tokenizer was written, and AutoTokenizer would give an empty one; copy its files into {folder}."
+            )
         if command.push is not None:
             print(f"Pushed to https://huggingface.co/{command.push}")
     return 0

@@ -76,7 +76,11 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
     file = folder / "config.json"
     if not file.is_file():
         raise InputError(f"The model folder {str(folder)!r} has no config.json; give a folder that save_pretrained wrote.")
-    raw = json.loads(file.read_text(encoding="utf-8"))
+    if (folder / "checkpoints").is_dir():
+        raise InputError(
+            f"{str(folder)!r} is the folder of a run, not of a model; write one with `rljax export {folder} MODEL`."
+        )
+    raw = read_json(file)
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise InputError(f"{file} is of the family {family!r}, which is not supported; choose among {', '.join(FAMILIES)}.")

@@ -306,9 +306,6 @@ def export(
     Raises:
         InputError: the folder exists, the target is not a run with checkpoints, the policy is missing or cannot be saved, a value
             is unknown, or the hub cannot be reached.
-
-    Example:
-        rljax.export("runs/my-run", "my-model", dtype="bfloat16", push="me/my-model")
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
     run, which = find_run(target, which)

@@ -40,7 +40,8 @@ def test_transformers_computes_the_same_logits(saved):
     tokens = np.array([[3, 5, 7, 11, 13, 17, 19, 2]])
     with torch.no_grad():
         theirs = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor(tokens)).logits.numpy()
-    ours = logits(Model(config), params, jnp.array(tokens), jnp.ones(tokens.shape, bool))
+    slots = jnp.arange(tokens.size)[None]
+    ours = logits(Model(config), params, jnp.array(tokens), slots, jnp.ones_like(slots))
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
@@ -90,6 +91,14 @@ def llama(tmp_path):
 def test_unknown_features_are_refused(llama, changes, message):
     edited(llama, **changes)
     with pytest.raises(InputError, match=message):
+        read_config(llama)
+
+
+def test_a_run_is_no_model(llama):
+    (llama / "checkpoints").mkdir()
+    with pytest.raises(
+        InputError, match=r"is the folder of a run, not of a model; write one with `rljax export .*model MODEL`"
+    ):
         read_config(llama)
 
 
