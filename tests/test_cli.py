@@ -123,15 +123,14 @@ def test_plot_draws_again_and_overlays(run, tmp_path, capsys):
 def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["export", str(run), str(folder)]) == 0
-    assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
+    weights, beside = ("config.json", "model.safetensors"), ("tokenizer.json", "tokenizer_config.json")
+    assert {file.name for file in folder.iterdir()} == {*weights, *beside, "generation_config.json"}
     assert "already exists" in refused(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
     own = [
         "--model",
         str(folder),
-        "--tokenizer",
-        "characters",
         "--dataset",
         str(data),
         "--algorithm",

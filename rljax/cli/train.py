@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljax.cli.hosts import join_hosts
 from rljax.cli.starting import Settings
-from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config.start import Start
 
@@ -43,7 +43,7 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     del arguments
     for note in begun.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
-    join_hosts(command)
+    join_hosts(command.coordinator, command.hosts, command.host)
     try:
         train(command.config, resume=command.resume)
     except Interrupted:
@@ -51,14 +51,3 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     if command.smoke:
         print("The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing.")
     return 0
-
-
-def join_hosts(command: Train) -> None:
-    """Join the other hosts of the run, if there are any."""
-    if command.coordinator is None:
-        if (command.hosts, command.host) != (None, None):
-            raise InputError(f"hosts={command.hosts} and host={command.host} need --coordinator: the address of host 0.")
-        return
-    from rljax.parallel.joining import join  # noqa: PLC0415
-
-    join(command.coordinator, hosts=command.hosts, host=command.host)

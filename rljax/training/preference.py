@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
 from rljax.models.value_model import HEAD
-from rljax.parallel import fetch, make_mesh, policy_shardings, put, row_shards
+from rljax.parallel import make_mesh, policy_shardings, put, row_shards
 from rljax.preference.direct_losses import BY_NAME, DirectLoss, check_loss
 from rljax.preference.direct_update import (
     DirectBatch,
@@ -46,6 +46,7 @@ from rljax.training.pair_training import (
     steps_of,
     train_on_pairs,
 )
+from rljax.training.saving import Companions, save_model
 from rljax.training.setup import check_vocabulary, make_policy
 
 
@@ -263,5 +264,6 @@ def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> 
 
 
 def _save(setup: PreferenceSetup, params: Params, folder: Path) -> None:
-    setup.policy.save(fetch(params), folder)
+    source = None if setup.config.model is None else locate(setup.config.model)
+    save_model(folder, setup.policy, params, Companions(setup.tokenizer, source, sampling=None))
     save_tokenizer(folder, MODEL_NOTE, setup.tokenizer, chat=setup.config.chat)

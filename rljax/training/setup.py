@@ -18,12 +18,13 @@ from rljax.data.prompts import (
     encode_prompts,
     right_pad_demonstrations,
 )
-from rljax.data.tokenizer import Tokenizer, load_tokenizer
+from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
+from rljax.models.model_folder import read_json
 from rljax.parallel import check_rows, make_mesh, row_shards
-from rljax.preference.note import folder_tokenizer
+from rljax.preference.note import folder_tokenizer, read_note
 from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
 from rljax.rewards import resolve
@@ -92,12 +93,41 @@ class Setup(NamedTuple):
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer of the settings, else the model's own, else characters for a generated task or bytes for a dataset."""
+    """Load the tokenizer of the settings, else the model's own, else characters for a generated task or bytes for a dataset.
+
+    Raises:
+        InputError: it cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
+    """
+    if config.model.tokenizer == IDS:
+        return _id_tokenizer(config.model)
     if config.model.tokenizer is not None:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
         return folder_tokenizer(locate(config.model.path))
     return load_tokenizer("bytes" if config.generated_task is None else "characters")
+
+
+def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
+    """Token ids as text, for a model folder."""
+    if config.path is None:
+        raise InputError(
+            "the tokenizer 'ids' is for a model without tokenizer; give the model, or choose 'bytes' or 'characters'."
+        )
+    folder = locate(config.path)
+    file = folder / "config.json"
+    eos = read_json(file).get("eos_token_id")
+    eos = eos[0] if isinstance(eos, list) and eos else eos
+    if not isinstance(eos, int):
+        raise InputError(
+            f"{file} has eos_token_id={eos!r}, so a response could never end; set it to the model's end token."
+        )
+    return IdTokenizer(read_config(folder).vocab_size, eos=eos)
+
+
+def has_tokenizer(model: str) -> bool:
+    """Whether a model folder or hub id comes with a tokenizer."""
+    folder = locate(model)
+    return read_note(folder) is not None or holds_tokenizer(folder)
 
 
 def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
