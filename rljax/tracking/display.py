@@ -30,8 +30,8 @@ class Display(Protocol):
     def header(self, lines: Sequence[str]) -> None:
         """Show a description of the run, once."""
 
-    def activity(self, name: str) -> None:
-        """Show what is done at present, such as "sampling"."""
+    def activity(self, name: str, *, compiles: bool = False) -> None:
+        """Show what is done at present, such as "sampling"; `compiles` if JAX traces and compiles it the first time."""
 
     def compiling(self, function: str | None) -> None:
         """Show that a function is being compiled; None when that has ended."""

@@ -53,9 +53,9 @@ class LoggedDisplay:
         self._log.header(lines)
         self._shown.header(lines)
 
-    def activity(self, name: str) -> None:
+    def activity(self, name: str, *, compiles: bool = False) -> None:
         """Show what is done at present; nothing is written."""
-        self._shown.activity(name)
+        self._shown.activity(name, compiles=compiles)
 
     def compiling(self, function: str | None) -> None:
         """Show that a function is being compiled; the time is written with the step."""

@@ -63,7 +63,7 @@ class PlainDisplay:
         if not self._quiet:
             self._write(lines)
 
-    def activity(self, name: str) -> None:
+    def activity(self, name: str, *, compiles: bool = False) -> None:
         """Write nothing."""
 
     def compiling(self, function: str | None) -> None:

@@ -53,6 +53,8 @@ class RichDisplay:
         self._history: dict[str, list[float]] = {}
         self._heldout: list[tuple[int, float]] = []
         self._activity: str | None = None
+        self._compiled: set[str] = set()
+        self._is_first = False
         self._compiling: tuple[str, float] | None = None
         self._judged: tuple[int, int] | None = None
         self._is_stopping = self._is_finished = False
@@ -72,9 +74,10 @@ class RichDisplay:
         body = Text("\n").join(Text(printable(line)) for line in lines)
         self._console.print(Panel(body, box=box.ROUNDED, border_style="cyan", title="rljax", title_align="left"))
 
-    def activity(self, name: str) -> None:
+    def activity(self, name: str, *, compiles: bool = False) -> None:
         """Show it beside the spinner, or below the bar of the phase."""
-        self._activity = name
+        self._activity, self._is_first = name, compiles and name not in self._compiled
+        self._compiled.add(name)
         self._open()
 
     def compiling(self, function: str | None) -> None:
@@ -99,6 +102,7 @@ class RichDisplay:
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Put the step's numbers into the table."""
         self._progress, self._judged = begun(self._progress).advanced(step, self._clock()), None
+        self._is_first = False
         for metric in METRICS:
             if metric.key in metrics:
                 self._history[metric.key].append(float(metrics[metric.key]))
@@ -219,8 +223,11 @@ class RichDisplay:
         if self._is_stopping:
             return Text("stopping after this step; Ctrl-C again stops at once and loses it", style="yellow")
         if compiling is not None and self._clock() - compiling[1] >= LONG_COMPILATION:
-            return Text(f"compiling{'' if activity is None else f' ({printable(activity)})'}", style="magenta")
-        return None if activity is None else Text(printable(activity), style="dim")
+            return Text(f"compiling{'' if activity is None else f': {printable(activity)}'}", style="magenta")
+        if activity is None:
+            return None
+        first = ", for the first time: JAX traces it, then compiles" if self._is_first else ""
+        return Text(f"{printable(activity)}{first}", style="dim")
 
     def _render_bar(self, progress: Progress) -> Table:
         now = self._clock()

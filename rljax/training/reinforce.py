@@ -20,7 +20,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     run.display.phase("rl", steps)
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
-        run.display.activity("sampling")
+        run.display.activity("sampling", compiles=True)
         state, history, collected = next_rollout(
             checkpoint.state,
             checkpoint.carried,
@@ -30,7 +30,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
-        run.display.activity("learning")
+        run.display.activity("learning", compiles=True)
         state, learned = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
         step = int(state.step)

@@ -89,7 +89,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     Returns:
         The checkpoint with the result in its notes.
     """
-    run.display.activity("answering held-out problems")
+    run.display.activity("answering held-out problems", compiles=True)
     evaluation = evaluate(run.setup.heldout, checkpoint.state.params)
     metrics = evaluation.metrics()
     run.trackers.log("eval", step, metrics)
@@ -120,6 +120,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     """Describe the run in a few lines."""
     config, task = setup.config, setup.config.generated_task
     mesh = " x ".join(f"{name}={size}" for name, size in setup.mesh.shape.items())
+    over = f", mesh {mesh}" if jax.device_count() > 1 else ""
     kind = setup.mesh.devices.flat[0].device_kind
     train, heldout = setup.train.prompts, setup.heldout.prompts
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
@@ -130,15 +131,17 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     model = "of your own" if "policy" in own_parts else model
     algorithm = "of your own" if "algorithm" in own_parts else config.algorithm.name
     lines = [
-        f"algorithm {algorithm} on {source}: {len(train.tokens)} training prompts, {len(heldout.tokens)} held out",
+        f"algorithm {algorithm} on {source}",
+        f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
         f"model {model}: {count_parameters(state.params):,} parameters, {config.model.dtype}",
-        f"mesh {mesh} of {jax.device_count()} {kind} device(s){hosts}",
+        f"devices {jax.device_count()} x {kind}{hosts}{over}",
         f"run folder {folder.path}",
+        "what a number means: rljax explain NUMBER",
     ]
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
-        lines.insert(2, f"critic from {start}: {trained:,} parameters that learn")
+        lines.insert(3, f"critic from {start}: {trained:,} parameters that learn")
     dropped = train.dropped + heldout.dropped
     if dropped:
         limit = config.data.max_prompt_tokens

@@ -78,7 +78,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     run.display.phase("value", steps)
     while int(checkpoint.state.value_step) < steps:
         start = time.monotonic()
-        run.display.activity("sampling")
+        run.display.activity("sampling", compiles=True)
         state, history, collected = next_rollout(
             checkpoint.state,
             None,
@@ -88,7 +88,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
-        run.display.activity("learning")
+        run.display.activity("learning", compiles=True)
         state, metrics = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)

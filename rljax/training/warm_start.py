@@ -28,7 +28,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
     run.display.phase("warm_start", settings.steps)
     while int(state.warm_step) < settings.steps:
-        run.display.activity("learning from demonstrations")
+        run.display.activity("learning from demonstrations", compiles=True)
         start = time.monotonic()
         rows = order.indices(int(state.warm_step) * settings.batch, settings.batch)
         part = jax.tree.map(lambda array, rows=rows: array[rows], sequences)
@@ -40,7 +40,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)
         if settings.accuracy is not None and done % settings.eval_every == 0:
-            run.display.activity("answering held-out problems")
+            run.display.activity("answering held-out problems", compiles=True)
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]
             run.trackers.log("eval", 0, {"accuracy": accuracy})
             run.display.evaluated(done, {"accuracy": accuracy})
