@@ -53,8 +53,14 @@ class Display(Protocol):
     def judging(self, done: int, total: int) -> None:
         """Show how many of the sampled responses have been judged."""
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show the numbers of a held-out evaluation after `step`, among them `accuracy`."""
+    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
+        """Show the numbers of a held-out evaluation after `step`.
+
+        Args:
+            step: step of the phase, 0 before it.
+            metrics: the numbers, among them `accuracy`.
+            detail: what a line says besides.
+        """
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show decoded responses: mappings with `prompt`, `completion`, `answer` and `reward`."""

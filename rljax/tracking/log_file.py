@@ -80,10 +80,10 @@ class LoggedDisplay:
         """Show how many responses have been judged; nothing is written."""
         self._shown.judging(done, total)
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
         """Show and write the numbers of a held-out evaluation."""
-        self._log.evaluated(step, metrics)
-        self._shown.evaluated(step, metrics)
+        self._log.evaluated(step, metrics, detail=detail)
+        self._shown.evaluated(step, metrics, detail=detail)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show and write samples."""

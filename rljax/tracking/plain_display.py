@@ -112,9 +112,9 @@ class PlainDisplay:
     def judging(self, done: int, total: int) -> None:
         """Write nothing."""
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
         """Write the held-out accuracy, unless quiet."""
-        self.message(f"step {step}: held-out {self._accuracy} {metrics['accuracy']:.1%}")
+        self.message(f"step {step}: held-out {self._accuracy} {metrics['accuracy']:.1%}{detail}")
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one line per response to a log."""

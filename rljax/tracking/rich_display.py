@@ -51,6 +51,7 @@ class RichDisplay:
         self._progress: Progress | None = None
         # Every key has a list from the start, and lists only grow: the display thread may read them while a step is added.
         self._history: dict[str, list[float]] = {}
+        self._measured: dict[str, int] = {}
         self._heldout: list[tuple[int, float]] = []
         self._activity: str | None = None
         self._compiled: set[str] = set()
@@ -106,12 +107,13 @@ class RichDisplay:
         for metric in METRICS:
             if metric.key in metrics:
                 self._history[metric.key].append(float(metrics[metric.key]))
+                self._measured[metric.key] = step
 
     def judging(self, done: int, total: int) -> None:
         """Show a second bar while responses are being judged."""
         self._judged = None if done >= total else (done, total)
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
         """Put the held-out accuracy into the table; it stays there in later phases."""
         self._heldout.append((step, float(metrics["accuracy"])))
 
@@ -197,7 +199,7 @@ class RichDisplay:
 
     def _close(self) -> None:
         """Draw the live region once more, without what only matters while the run goes on."""
-        self._activity = self._compiling = self._judged = None
+        self._activity = self._compiling = None
         self._is_stopping = False
         self._live.stop()
 
@@ -275,6 +277,8 @@ class RichDisplay:
             if not values or (metric.is_count and not any(values)):
                 continue
             style = "bold" if math.isfinite(values[-1]) else "bold red"
+            if self._measured[metric.key] != progress.step:
+                style = "dim"  # of an earlier step: this one has no such number
             recent = f"sum {sum(values):.0f}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
             latest = Text(metric.written(values[-1]), style=style)
             table.add_row(label_of(metric, self._accuracy), latest, metric.unit, recent, _History(values))

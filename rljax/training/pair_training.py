@@ -304,9 +304,6 @@ def _evaluate(training: PairTraining, params: Params, step: int, folder: Path, d
     numbers, count = training.judge(params), training.heldout_pairs
     low, high = wilson_interval(round(numbers["accuracy"] * count), count)
     write_row(folder, "eval", step, numbers)
-    display.evaluated(step, numbers)
-    display.message(
-        f"Step {step}: {numbers['accuracy']:.1%} of {count} held-out pairs in the right order (95 % interval {low:.1%} to "
-        f"{high:.1%}), loss {numbers['loss']:.4f}."
-    )
+    detail = f" of {count} (95 % interval {low:.1%} to {high:.1%}), loss {numbers['loss']:.4f}"
+    display.evaluated(step, numbers, detail=detail)
     return numbers

@@ -376,8 +376,8 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=3, eval_every=1)
     rljax.train(config.replace(algorithm="rloo", algorithm_options={}), negative)
     shown = capsys.readouterr().out
-    assert "Held-out greedy accuracy: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after." in shown
-    assert "(0.0% (mean reward -0.250) at step 2)" in shown
+    assert "Held-out rewards above 0: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after" in shown
+    assert "step 2, rewards above 0 0.0% (mean reward -0.250) (" in shown
 
 
 def test_the_display_is_told_how_far_the_judging_is(tmp_path, monkeypatch):
