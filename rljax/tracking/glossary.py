@@ -304,7 +304,7 @@ _PAIRS = (
     ),
     Entry(
         "reference_point", PAIRS, "nats", "KTO's reference point: estimated KL of the policy from the reference, at least 0.",
-        "max(0, mean of log π - log π_ref over mismatched pairs)", "rljax.ops.preference.kto_reference_point",
+        "max(0, mean of log π - log π_ref over mismatched pairs)", "rljax.ops.direct_preference.kto_reference_point",
         "Small.", "Grows: a larger beta or a lower --learning-rate.",
     ),
     Entry(
