@@ -39,12 +39,13 @@ class Display(Protocol):
     def stopping(self) -> None:
         """Show that the run will stop after the current step. This is called inside a signal handler, so it must not write."""
 
-    def phase(self, name: str, total_steps: int) -> None:
+    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
         """Begin a phase.
 
         Args:
             name: "warm_start", "value", "rl", or any other name.
-            total_steps: the step at which it ends; a resumed run starts nearer to it.
+            total_steps: the step at which it ends.
+            done: steps that were made before, in a resumed run.
         """
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:

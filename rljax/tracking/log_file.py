@@ -66,10 +66,10 @@ class LoggedDisplay:
         """Show that the run will stop; nothing is written."""
         self._shown.stopping()
 
-    def phase(self, name: str, total_steps: int) -> None:
+    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
         """Begin a phase."""
-        self._log.phase(name, total_steps)
-        self._shown.phase(name, total_steps)
+        self._log.phase(name, total_steps, done=done)
+        self._shown.phase(name, total_steps, done=done)
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show and write the numbers of a step."""

@@ -76,9 +76,9 @@ class PlainDisplay:
     def stopping(self) -> None:
         """Write nothing: this is called inside a signal handler."""
 
-    def phase(self, name: str, total_steps: int) -> None:
+    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
         """Write the phase and its length."""
-        self._progress = Progress(name, total_steps, self._clock())
+        self._progress = Progress(name, total_steps, self._clock(), step=done)
         steps = f"{total_steps} step{'s' * (total_steps != 1)}"
         self._write([f"{self._progress.title}: {steps}{', of which the first one compiles' if total_steps > 1 else ''}"])
 

@@ -92,11 +92,11 @@ class RichDisplay:
         """Show it instead of the activity, when the live region is drawn next."""
         self._is_stopping = True
 
-    def phase(self, name: str, total_steps: int) -> None:
+    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
         """End the previous phase with a line, and begin an empty table."""
         self._conclude()
         self._history = {metric.key: [] for metric in METRICS}
-        self._progress = Progress(name, total_steps, self._clock())
+        self._progress = Progress(name, total_steps, self._clock(), step=done)
         self._activity = None
         self._open()
 

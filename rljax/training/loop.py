@@ -37,7 +37,7 @@ from rljax.training.critic import first_critic
 from rljax.training.interrupt import StopRequest
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
-from rljax.training.resuming import Change, changes_between, check_changes, check_steps, story
+from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, story
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn
 from rljax.training.seams import ROWS, Seams, check_seams, saved_settings
 from rljax.training.setup import Setup, first_params, make_setup
@@ -156,6 +156,9 @@ def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None
     if changes is not None:
         for line in story(run.setup, checkpoint.state, run.folder, changes):
             run.display.message(line)
+        last = last_evaluation(run.folder)
+        if last is not None:
+            run.display.evaluated(last["step"], last)
         return
     missing = nothing_to_learn(run.config, run.folder.config["seams"])
     if missing is not None:

@@ -17,7 +17,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     steps, settings = config.optimization.steps, config.run
     choose_prompts = make_choice(config, setup.order)
     learn = make_learner(setup, checkpoint.state)
-    run.display.phase("rl", steps)
+    run.display.phase("rl", steps, done=int(checkpoint.state.step))
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
         run.display.activity("sampling", compiles=True)

@@ -26,7 +26,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     score = make_score(setup.policy, config.sampling.temperature)
     state = checkpoint.state
     step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
-    run.display.phase("warm_start", settings.steps)
+    run.display.phase("warm_start", settings.steps, done=int(state.warm_step))
     while int(state.warm_step) < settings.steps:
         run.display.activity("learning from demonstrations", compiles=True)
         start = time.monotonic()

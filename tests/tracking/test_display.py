@@ -301,6 +301,18 @@ def test_rich_shows_what_is_done_and_that_it_compiles(terminal, clock):
     assert "✓ RL: step 1 of 3, 0:00:20, 0:00:20 of it compiling" in seen(terminal)
 
 
+def test_a_resumed_phase_begins_where_it_was(terminal, clock):
+    stream = io.StringIO()
+    plain = PlainDisplay(stream, quiet=True, clock=clock)
+    with rich_display(terminal, clock) as rich:
+        for display in (plain, rich):
+            display.phase("rl", 100, done=45)
+        assert "45/100" in last_screen(terminal)
+        plain.update(46, {})
+        plain.update(50, {})
+    assert steps_of(stream) == [50]
+
+
 def test_a_short_compilation_is_not_shown(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.phase("rl", 3)
