@@ -13,7 +13,7 @@ from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.plots import plot_curves
-from rljax.tracking.run_folder import read_metrics
+from rljax.tracking.run_folder import RunFolder, read_metrics
 from rljax.training.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.run import Run, resume_command
@@ -59,7 +59,7 @@ def finish(run: Run, checkpoint: Checkpoint) -> None:
     )
     if comparison is not None and comparison.shown:
         run.display.comparison(comparison.shown)
-    commands = next_commands(run, problems)
+    commands = next_commands(folder, problems)
     if commands:
         run.display.commands("What to type next:", commands)
     more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
@@ -126,19 +126,18 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
     return lines
 
 
-def next_commands(run: Run, problems: Sequence[Problem]) -> list[str]:
+def next_commands(folder: RunFolder, problems: Sequence[Problem]) -> list[str]:
     """Commands that work on this run as they stand: evaluate it, ask it something, take the model out.
 
     A run with own parts needs them again, which a command cannot pass; then only those that do without are listed.
     """
-    own_parts = set(run.folder.config.get("seams", ()))
-    folder = shlex.quote(str(run.folder.path))
+    own_parts, path = set(folder.config.get("seams", ())), shlex.quote(str(folder.path))
     short = (
         problem.prompt for problem in problems if len(problem.prompt) <= LONGEST_PROMPT and problem.prompt.isprintable()
     )
     prompt = next(short, "...")
-    export = [] if "policy" in own_parts else [f"rljax export {folder} my-model"]
+    export = [] if "policy" in own_parts else [f"rljax export {path} my-model"]
     if own_parts & {"policy", "engine", "environment", "problems", "dataset"}:
-        return [f"rljax plot {folder}", *export]
-    judged = [f"rljax plot {folder}"] if "reward" in own_parts else [f"rljax eval {folder}"]
-    return [*judged, f"rljax sample {folder} --prompt {shlex.quote(prompt)}", *export]
+        return [f"rljax plot {path}", *export]
+    judged = [f"rljax plot {path}"] if "reward" in own_parts else [f"rljax eval {path}"]
+    return [*judged, f"rljax sample {path} --prompt {shlex.quote(prompt)}", *export]

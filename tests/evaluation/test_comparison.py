@@ -1,6 +1,5 @@
 """Answers before and after RL: counted by hand, and the ones that are shown."""
 
-import numpy as np
 import pytest
 
 from rljax.evaluation.comparison import answer_rows, compare
@@ -60,4 +59,4 @@ def test_without_both_sides_there_is_nothing_to_compare(given):
 def test_what_could_not_be_judged_has_no_reward():
     shown = [{"prompt": "p", "completion": "c", "answer": "a", "reward": reward} for reward in (1.0, 0.0, float("nan"))]
     assert [row["reward"] for row in answer_rows(shown, [True, False, True], 7)] == [1.0, None, None]
-    assert [row["problem"] for row in answer_rows(shown, list(np.ones(3, bool)), 7)] == [0, 1, 2]
+    assert [row["problem"] for row in answer_rows(shown, [True] * 3, 7)] == [0, 1, 2]

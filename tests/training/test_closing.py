@@ -1,7 +1,5 @@
 """The end of a run in words, and the commands that are offered: each works on the run as it stands."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from rljax.cli import COMMANDS
@@ -17,7 +15,7 @@ PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what'
 
 
 def run_with(tmp_path, *own_parts):
-    return SimpleNamespace(folder=RunFolder.create(tmp_path / "my run", {"seams": list(own_parts)}))
+    return RunFolder.create(tmp_path / "my run", {"seams": list(own_parts)})
 
 
 def test_commands_name_the_run_and_a_prompt_of_its_own(tmp_path):
@@ -28,7 +26,7 @@ def test_commands_name_the_run_and_a_prompt_of_its_own(tmp_path):
         f"""rljax sample {path} --prompt 'what'"'"'s 3+4?'""",
         f"rljax export {path} my-model",
     ]
-    assert resume_command(run.folder) == f"rljax train --resume {path}"
+    assert resume_command(run) == f"rljax train --resume {path}"
     assert all(command.split()[1] in COMMANDS for command in next_commands(run, PROBLEMS[:2]))
 
 
@@ -46,7 +44,7 @@ def test_own_parts_leave_the_commands_that_do_without(tmp_path, own_parts, names
     run = run_with(tmp_path, *own_parts)
     assert [command.split()[1] for command in next_commands(run, PROBLEMS)] == names
     passed = "".join(f", {name}={name}" for name in own_parts)
-    assert resume_command(run.folder) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
+    assert resume_command(run) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
 
 
 @pytest.mark.parametrize(
