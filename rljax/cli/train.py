@@ -4,7 +4,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.hosts import join_hosts
+from rljax.cli.loading import loading
 from rljax.cli.starting import Settings
 from rljax.records import documented
 from rljax.training.config.start import Start
@@ -37,8 +39,9 @@ class Train(Settings):
 
 def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     """Train, or resume a run."""
-    from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.loop import train  # noqa: PLC0415
+    with loading(quiet=command.config.run.quiet):
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.loop import train  # noqa: PLC0415
 
     del arguments
     for note in begun.notes if command.host in (None, 0) else ():
@@ -49,5 +52,6 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     except Interrupted:
         return INTERRUPTED
     if command.smoke:
-        print("The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing.")
+        text = "The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing."
+        print(wrapped(text, columns_of(sys.stdout)))
     return 0

@@ -42,6 +42,7 @@ from rljax.training.pair_training import (
     make_updates,
     microbatch_of,
     model_config,
+    open_display,
     sizes_line,
     steps_of,
     train_on_pairs,
@@ -225,19 +226,21 @@ def train_preference(config: PreferenceConfig, *, preferences: Split | None = No
         InputError: something in the settings or the data cannot work; nothing was overwritten.
         Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
-    setup, first = make_preference_setup(config, preferences)
-    training = PairTraining(
-        phase="preference",
-        header=header(setup, first.params),
-        warnings=setup.data.warnings,
-        steps=setup.steps,
-        heldout_pairs=len(setup.data.heldout.margin),
-        updates=lambda state: updates(setup, state),
-        judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
-        save=lambda params, folder: _save(setup, params, folder),
-        closing=closing,
-    )
-    return PreferenceResult(*train_on_pairs(config, training, first))
+    with open_display(config) as display:
+        setup, first = make_preference_setup(config, preferences)
+        training = PairTraining(
+            phase="preference",
+            header=header(setup, first.params),
+            warnings=setup.data.warnings,
+            steps=setup.steps,
+            heldout_pairs=len(setup.data.heldout.margin),
+            updates=lambda state: updates(setup, state),
+            judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
+            save=lambda params, folder: _save(setup, params, folder),
+            closing=closing,
+            commands=commands,
+        )
+        return PreferenceResult(*train_on_pairs(config, training, first, display))
 
 
 def header(setup: PreferenceSetup, params: Params) -> list[str]:
@@ -259,7 +262,16 @@ def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> 
         f"margin {before['margin']:.3f} before, {after['margin']:.3f} after.",
         f"Held-out log-probabilities: preferred {before['chosen_logp']:.2f} before, {after['chosen_logp']:.2f} after; others "
         f"{before['rejected_logp']:.2f} before, {after['rejected_logp']:.2f} after.",
-        f"Model: {folder} (try it: rljax sample {folder} --prompt ...)",
+        f"Model: {folder}",
+    ]
+
+
+def commands(folder: str) -> list[str]:
+    """Commands that use the model."""
+    return [
+        f"rljax sample {folder} --prompt ...",
+        f"rljax eval {folder} --dataset ...",
+        f"rljax train --model {folder} --dataset ...",
     ]
 
 

@@ -76,9 +76,10 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     setup = run.setup._replace(config=pretraining_config(run.config), algorithm=monte_carlo(run.setup.algorithm))
     choose_prompts = make_choice(setup.config, setup.order)
     learn = make_value_learner(setup, checkpoint.state, steps)
-    run.display.phase("value", steps)
+    run.display.phase("value", steps, done=int(checkpoint.state.value_step))
     while int(checkpoint.state.value_step) < steps:
         start = time.monotonic()
+        run.display.activity("sampling", compiles=True)
         state, history, collected = next_rollout(
             checkpoint.state,
             None,
@@ -88,6 +89,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
+        run.display.activity("learning", compiles=True)
         state, metrics = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)

@@ -107,7 +107,7 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
 def test_the_version_becomes_the_staleness(answered):
     groups, *_ = answered
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
-    assert rollout_metrics(collected, version=30, seconds=1.0).staleness == 30 - 22.5
+    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).staleness == 30 - 22.5
 
 
 def test_a_checkpoint_of_groups_copies_nothing_by_name(answered):

@@ -77,6 +77,13 @@ def test_a_run_leaves_everything_behind(finished):
     assert {sample["step"] for sample in samples} == {1, 2, 4}
     assert {"prompt", "completion", "answer", "reward"} <= set(samples[0])
     assert (path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    answers = [json.loads(line) for line in (path / "heldout.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["problem"]) for row in answers] == [
+        (step, problem) for step in (0, 4) for problem in range(TINY.data.heldout_problems)
+    ]
+    for step, accuracy in ((0, finished.accuracy_before), (4, finished.accuracy_after)):
+        rewards = [row["reward"] for row in answers if row["step"] == step]
+        assert np.mean([reward > 0 for reward in rewards]) == pytest.approx(accuracy)
     assert list((path / "tensorboard").iterdir())
     assert {folder.name for folder in (path / "checkpoints").iterdir()} == {"last", "best"}
 
@@ -106,7 +113,8 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
-    assert f"rljax train --resume {path}" in capsys.readouterr().out.replace("\n", "")
+    hint = f"\nTo go on:\n  rljax.train(resume={str(path)!r}, reward=reward)\n"
+    assert capsys.readouterr().out.endswith(hint), "a command cannot pass the reward"
     stopped = last_checkpoint(path)
     assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start.steps + TINY.optimization.steps
     rljax.train(None, even_length, resume=path)
@@ -376,8 +384,8 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=3, eval_every=1)
     rljax.train(config.replace(algorithm="rloo", algorithm_options={}), negative)
     shown = capsys.readouterr().out
-    assert "Held-out greedy accuracy: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after." in shown
-    assert "(0.0% (mean reward -0.250) at step 2)" in shown
+    assert "Held-out rewards above 0: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after" in shown
+    assert "step 2, rewards above 0 0.0% (mean reward -0.250) (" in shown
 
 
 def test_the_display_is_told_how_far_the_judging_is(tmp_path, monkeypatch):
