@@ -5,11 +5,13 @@ from collections.abc import Callable
 from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
 from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Critic, Past, Rollout, Term, TermInputs
 from rljax.algorithms.cispo import cispo
+from rljax.algorithms.clip_cov import clip_cov, kl_cov
 from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dppo import dppo
 from rljax.algorithms.dr_grpo import dr_grpo
 from rljax.algorithms.forking_tokens import forking_tokens
 from rljax.algorithms.gepo import gepo
+from rljax.algorithms.gkd import gkd
 from rljax.algorithms.gmpo import gmpo
 from rljax.algorithms.gpg import gpg
 from rljax.algorithms.grpo import grpo, grpo_process
@@ -37,18 +39,21 @@ from rljax.algorithms.vespo import vespo
 
 BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "cispo": cispo,
+    "clip_cov": clip_cov,
     "dapo": dapo,
     "dapo_grpo": dapo_grpo,
     "dppo": dppo,
     "dr_grpo": dr_grpo,
     "forking_tokens": forking_tokens,
     "gepo": gepo,
+    "gkd": gkd,
     "gmpo": gmpo,
     "gpg": gpg,
     "grpo": grpo,
     "grpo_process": grpo_process,
     "gspo": gspo,
     "gspo_token": gspo_token,
+    "kl_cov": kl_cov,
     "lite_ppo": lite_ppo,
     "luspo": luspo,
     "max_rl": max_rl,

@@ -81,6 +81,8 @@ class TermInputs(NamedTuple):
     """Log of the importance ratio's denominator, nats; `policy_logp` itself unless the algorithm has a `denominator`."""
     behaviour_logp: Float[Array, "B T"]
     """Log-probability under the distribution that was sampled from, nats."""
+    teacher_divergence: Float[Array, "B T"] | None = None
+    """Divergence from the teacher over the whole vocabulary, carries the gradient; None where the loss was called without it."""
 
 
 @documented
@@ -145,7 +147,7 @@ class Algorithm(NamedTuple):
     """One slot for each idea; a variant is `algorithm._replace(slot=...)`.
 
     Credit comes from exactly one of `advantage`, `token_advantage`, `step_advantage`, `teacher_advantage` and `critic`, or from
-    `critic` and `advantage` together under `mix`.
+    `critic` and `advantage` together under `mix`, or from none where `teacher_divergence` is all that is learned from.
     """
 
     advantage: Callable[..., Float[Array, "P G"]] | None
@@ -178,8 +180,13 @@ class Algorithm(NamedTuple):
     """(step rewards, step ends) -> advantage of each token."""
     teacher_advantage: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(policy_logp, teacher_logp, mask) -> advantage of each token, from a teacher in place of rewards."""
+    teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
+    """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the whole vocabulary; a
+    term puts it into the loss. It sees some tokens at a time, so that all logits never exist at once."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
+    keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
+    """(advantage, policy_logp, mask) -> tokens whose advantage counts; it is 0 on the others, which have no gradient then."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
@@ -197,7 +204,7 @@ class Algorithm(NamedTuple):
     def needs(self, name: str) -> bool:
         """Whether the algorithm reads `name`, which not every algorithm does.
 
-        "entropy" is an argument of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
+        "entropy" and "teacher_divergence" are arguments of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
 
         Raises:
             ValueError: `name` is none of these.
@@ -210,6 +217,7 @@ class Algorithm(NamedTuple):
             "ref_logp": self.reward_kl is not None,
             "step_end": self.step_advantage is not None,
             "step_rewards": self.step_advantage is not None,
+            "teacher_divergence": False,
             "teacher_logp": self.teacher_advantage is not None,
             "truncated": self.filter_tokens is not None,
             "values": self.critic is not None,

@@ -51,7 +51,8 @@ def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Pa
     """Refuse a record without a source of credit, with two of them and no mix, and arguments that do not fit it."""
     names = ("advantage", "token_advantage", "step_advantage", "teacher_advantage", "critic")
     sources = [name for name in names if algorithm._asdict()[name] is not None]
-    if algorithm.mix is None and len(sources) != 1:
+    alone = algorithm.teacher_divergence is not None and not sources
+    if algorithm.mix is None and len(sources) != 1 and not alone:
         raise ValueError(f"algorithm must have exactly one of {', '.join(names)}, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and sources != ["advantage", "critic"]:
         raise ValueError(f"algorithm must have advantage and critic for its mix, got {', '.join(sources) or 'none'}")
@@ -175,6 +176,8 @@ def _credit(
         teacher_logp = required(rollout.teacher_logp, "rollout.teacher_logp")
         return algorithm.teacher_advantage(_policy_logp(rollout), teacher_logp, rollout.mask)
     if algorithm.critic is None:
+        if algorithm.advantage is None:
+            return jnp.zeros_like(token_rewards)  # a divergence from the teacher is all that is learned from
         return _group_credit(algorithm, rollout, rewards, past)
     critic = _critic_credit(algorithm.critic, rollout, token_rewards)
     if algorithm.mix is None:
@@ -196,6 +199,8 @@ def _advantage(
 ) -> Float[Array, "P G T"]:
     """Credit on the trained tokens, with its bonus, normalised."""
     advantage = zero_outside(credit, trained.mask)
+    if algorithm.keep_tokens is not None:
+        advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
             advantage, required(rollout.behaviour_entropy, "rollout.behaviour_entropy"), trained.mask

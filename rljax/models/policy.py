@@ -22,7 +22,7 @@ from jax.tree_util import KeyPath, keystr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
-from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.records import documented
 
 Params = PyTree[Array]
@@ -172,6 +172,9 @@ class Policy(NamedTuple):
     value_function: Callable[[int, bool], ValueFunction] | None = None
     """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
     critic cannot be used."""
+    features: Callable[[Params, Packed], Features] | None = None
+    """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
+    differentiable in the parameters. None: algorithms that read whole distributions (gkd, optimal_token_baseline) cannot be used."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

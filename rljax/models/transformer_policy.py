@@ -22,6 +22,7 @@ from rljax.models.language_model import (
     init_params,
     insert_prompts,
     score_tokens,
+    token_features,
 )
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
 from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
@@ -77,6 +78,7 @@ def transformer_policy(
         value_function=lambda size, surprisal: value_function(
             value_model(model, size, surprisal=surprisal), bos=bos, eos=eos
         ),
+        features=partial(token_features, model),
     )
 
 

@@ -179,4 +179,5 @@ def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout[Array]
     prompts, remembered = config.sampling.prompts, config.sampling.remembered_rewards
     past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
     batch = prepare(algorithm, rollout, minibatches=config.optimization.minibatches, progress=0.0, past=past)
-    return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)
+    blank = batch.policy_logp
+    return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)

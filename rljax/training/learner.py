@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from rljax.training.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
+from rljax.training.teacher import make_comparison
 from rljax.training.update import make_policy_step, make_score, make_scores, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
@@ -111,7 +113,7 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
     algorithm, temperature = setup.algorithm, setup.config.sampling.temperature
     scores = make_scores(make_score(setup.policy, temperature), setup.mesh, scored_rows(setup))
     judge = None
-    if setup.teacher is not None:
+    if setup.teacher is not None and algorithm.needs("teacher_logp"):
         teacher = make_scores(make_score(setup.teacher.policy, temperature), setup.mesh, scored_rows(setup))
         judge = partial(teacher, setup.teacher.params)
 
@@ -154,7 +156,7 @@ def make_improve(
     """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter."""
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
-    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh)
+    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **comparison_of(setup))
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
 
@@ -172,6 +174,23 @@ def make_improve(
         return state._replace(step=state.step + 1), mean_of(history)
 
     return improve
+
+
+def comparison_of(setup: Setup) -> dict[str, Any]:
+    """Arguments of `make_policy_step` for an algorithm with a divergence from the teacher; none for the others."""
+    divergence = setup.algorithm.teacher_divergence
+    if divergence is None:
+        return {}
+    teacher, config = required(setup.teacher, "setup.teacher"), setup.config
+    compare = make_comparison(
+        setup.policy,
+        teacher.policy,
+        divergence,
+        temperature=config.sampling.temperature,
+        chunk=config.model.score_chunk,
+        mesh=setup.mesh,
+    )
+    return {"comparison": compare, "teacher": teacher.params}
 
 
 def make_teach(
