@@ -10,6 +10,7 @@ from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dppo import dppo
 from rljax.algorithms.dr_grpo import dr_grpo
 from rljax.algorithms.forking_tokens import forking_tokens
+from rljax.algorithms.gdpo import gdpo
 from rljax.algorithms.gepo import gepo
 from rljax.algorithms.gkd import gkd
 from rljax.algorithms.gmpo import gmpo
@@ -24,11 +25,13 @@ from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_varian
 from rljax.algorithms.on_policy_distillation import on_policy_distillation
 from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
 from rljax.algorithms.opo import opo
+from rljax.algorithms.otb import otb
 from rljax.algorithms.pass_at_k import pass_at_k
 from rljax.algorithms.pkpo import pkpo
 from rljax.algorithms.ppo import ppo
 from rljax.algorithms.preparation import prepare, response_rewards
 from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
+from rljax.algorithms.remax import remax
 from rljax.algorithms.rloo import rloo
 from rljax.algorithms.sapo import sapo
 from rljax.algorithms.scale_rl import scale_rl
@@ -45,6 +48,7 @@ BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "dppo": dppo,
     "dr_grpo": dr_grpo,
     "forking_tokens": forking_tokens,
+    "gdpo": gdpo,
     "gepo": gepo,
     "gkd": gkd,
     "gmpo": gmpo,
@@ -60,11 +64,13 @@ BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "on_policy_distillation": on_policy_distillation,
     "open_reasoner_zero": open_reasoner_zero,
     "opo": opo,
+    "otb": otb,
     "pass_at_k": pass_at_k,
     "pkpo": pkpo,
     "ppo": ppo,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
+    "remax": remax,
     "rloo": rloo,
     "sapo": sapo,
     "scale_rl": scale_rl,

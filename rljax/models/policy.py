@@ -174,7 +174,7 @@ class Policy(NamedTuple):
     critic cannot be used."""
     features: Callable[[Params, Packed], Features] | None = None
     """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
-    differentiable in the parameters. None: algorithms that read whole distributions (gkd, optimal_token_baseline) cannot be used."""
+    differentiable in the parameters. None: algorithms that read whole distributions (gkd, otb) cannot be used."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

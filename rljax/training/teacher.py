@@ -59,7 +59,10 @@ def make_comparison(
         chunk: tokens whose logits a device holds at once, for each model; None takes as many as make 160 MB.
         mesh: the devices.
     """
-    own_features, other_features = required(policy.features, "policy.features"), required(teacher.features, "teacher.features")
+    own_features, other_features = (
+        required(policy.features, "policy.features"),
+        required(teacher.features, "teacher.features"),
+    )
     chunk = default_chunk(policy.vocab_size) if chunk is None else chunk
 
     def compare(params: Params, judge: Params | None, packed: Packed) -> tuple[Scores, Float[Array, "B T"]]:
@@ -97,11 +100,6 @@ def make_teacher(
                 "on_policy_distillation or gkd."
             )
         return None
-    if algorithm.teacher_divergence is not None and policy.features is None:
-        raise InputError(
-            f"policy.features: {name} compares whole distributions, so it needs the hidden states and the matrix that make the "
-            "logits; got None. Give the policy this function, or choose on_policy_distillation."
-        )
     if source is None:
         raise InputError(f"{name} learns from a teacher; give its model folder or hub id with --teacher.")
     folder = locate(source)

@@ -36,6 +36,9 @@ def rollout(x64):
         ref_logp=drawn["old"] + 0.1,
         behaviour_entropy=jnp.abs(drawn["entropy"]),
         teacher_logp=drawn["old"] - 0.2 * drawn["entropy"],
+        square_sum=jnp.full((P, G, T), 0.5),
+        greedy_rewards=jnp.array([0.5, 0.25, 0.75]),
+        reward_parts={"answer": jnp.asarray(REWARDS)},
     )
 
 
