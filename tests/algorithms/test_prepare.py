@@ -220,12 +220,12 @@ def test_needs_follows_the_slots():
         PLAIN.needs("reward")
 
 
-@pytest.mark.parametrize("name", ["dapo", "gepo", "grpo", "grpo_process", "reinforce_pp", "rloo", "vapo"])
+@pytest.mark.parametrize("name", ["dapo", "gdpo", "gepo", "grpo", "grpo_process", "otb", "reinforce_pp", "rloo", "vapo"])
 def test_a_response_without_a_verdict_takes_no_part(name):
     algorithm = BY_NAME[name](**({"beta": 0.1} if name in {"rloo", "reinforce_pp"} else {}))
     rollout = EVERYTHING._replace(valid=jnp.arange(G) < G - 1, rewards=ROLLOUT.rewards.at[:, -1].set(jnp.nan))
     rollout = rollout._replace(valid=jnp.broadcast_to(rollout.valid, (P, G)))
-    without = jax.tree.map(lambda x: x[:, :-1], EVERYTHING)
+    without = jax.tree.map(lambda x: x if x.ndim == 1 else x[:, :-1], EVERYTHING)
     ours, theirs = prepare(algorithm, rollout), prepare(algorithm, without)
     for field, mine, other in zip(ours._fields, ours, theirs, strict=True):
         for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
