@@ -43,8 +43,9 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
     fields = rollout._asdict()
     shapes = dict.fromkeys(_PER_TOKEN, rollout.mask.shape) | dict.fromkeys(_PER_RESPONSE, rollout.mask.shape[:2])
     shapes["greedy_rewards"] = rollout.mask.shape[:1]
-    for name, part in (rollout.reward_parts or {}).items():
-        fields[name := f"reward_parts[{name!r}]"], shapes[name] = part, rollout.mask.shape[:2]
+    parts = {} if rollout.reward_parts is None else rollout.reward_parts
+    for name, part in parts.items():
+        fields[f"reward_parts[{name!r}]"], shapes[f"reward_parts[{name!r}]"] = part, rollout.mask.shape[:2]
     for name, shape in shapes.items():
         if fields[name] is not None and fields[name].shape != shape:
             raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(fields[name].shape)}")

@@ -114,7 +114,9 @@ def of_verl(folder, tensor, torch):
         rewards, mask, groups, tensor["old"], tensor["square_sum"], epsilon=1e-300
     )[0]
     for name in losses:
-        changes = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), DIVERGENCE) if "dppo" in name else {}
+        changes = {"gspo": {"clip_ratio_low": 0.02, "clip_ratio_high": 0.03}}.get(name, {})
+        if "dppo" in name:
+            changes = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), DIVERGENCE)
         loss = getattr(verl, f"compute_policy_loss_{name}")(
             tensor["old"], tensor["logp"], tensor["advantage"], mask, config=Settings(**SETTINGS | changes)
         )[0]

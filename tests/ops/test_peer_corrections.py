@@ -112,7 +112,7 @@ def sequence_mean_loss(objective):
 def gspo(logp, inputs):
     """Theirs is the token form."""
     gap = ratio.sequence_token_log_ratio(logp, inputs.old, inputs.mask)
-    return surrogate.clipped(gap, inputs.advantage, low=0.1, high=0.15)
+    return surrogate.clipped(gap, inputs.advantage, low=0.02, high=0.03)
 
 
 @sequence_mean_loss

@@ -205,9 +205,13 @@ def test_a_note_names_the_teachers_alphabet(teacher, tmp_path):
 VOCABULARY, LENGTH, STEPS = 5, 6, 150
 
 
-def test_a_student_reaches_its_teacher():
+@pytest.mark.parametrize(
+    ("name", "options", "rate"),
+    [("on_policy_distillation", {}, 4.0 / LENGTH), ("gkd", {}, 16.0), ("gkd", {"beta": 0}, 4.0), ("gkd", {"beta": 1}, 4.0)],
+)
+def test_a_student_reaches_its_teacher(name, options, rate):
     """Bigram models: the student samples, the teacher judges, and their distributions meet at every context."""
-    algorithm = BY_NAME["on_policy_distillation"]()
+    algorithm = BY_NAME[name](**options)
     teacher = jax.random.normal(jax.random.key(1), (VOCABULARY, VOCABULARY))
 
     def scored(table, tokens):
@@ -236,8 +240,14 @@ def test_a_student_reaches_its_teacher():
             teacher_logp=scored(teacher, tokens),
         )
         batch = prepare(algorithm, rollout)
-        gradient = jax.grad(lambda table: loss(algorithm, scored(table, tokens).reshape(-1, LENGTH), batch)[0])(table)
-        return table - 4.0 * gradient
+
+        def objective(table):
+            apart = None
+            if algorithm.teacher_divergence is not None:
+                apart = algorithm.teacher_divergence(table[tokens[..., :-1]], teacher[tokens[..., :-1]]).reshape(-1, LENGTH)
+            return loss(algorithm, scored(table, tokens).reshape(-1, LENGTH), batch, teacher_divergence=apart)[0]
+
+        return table - rate * jax.grad(objective)(table)
 
     student = jnp.zeros((VOCABULARY, VOCABULARY))
     before = exact_kl(student, teacher).mean()
