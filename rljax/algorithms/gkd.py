@@ -32,10 +32,10 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
     flows through the sampling, as in the paper.
     """
     check_between(0, 1, beta=beta)
-    between = partial(generalized_jsd, beta=beta)
+    ends = {0.0: _forward_kl, 1.0: exact_kl}
     return Algorithm(
         advantage=None,
-        teacher_divergence={0: _forward_kl, 1: exact_kl}.get(beta, between),
+        teacher_divergence=ends[beta] if beta in ends else partial(generalized_jsd, beta=beta),
         terms=distance_from_teacher(1.0),
         log_ratio=token_log_ratio,
         surrogate=reinforce,

@@ -161,11 +161,6 @@ def _stacked(
     arrays = padded_responses(responses, length)
     versions = [version if response.version is None else response.version for response in responses]
     rows = {name: grouped(array, member) for name, array in arrays.items()}
-    steps = {
-        name: grouped(array, member)
-        for name, array in (("step_rewards", verdicts.step_rewards), ("step_end", verdicts.step_end))
-        if array is not None
-    }
     return Groups(
         rollout=Rollout(
             mask=rows["mask"],
@@ -174,7 +169,8 @@ def _stacked(
             rewards=grouped(verdicts.rewards, member),
             truncated=grouped(np.array([response.truncated for response in responses], bool), member),
             valid=grouped(verdicts.valid, member),
-            **steps,
+            step_rewards=None if verdicts.step_rewards is None else grouped(verdicts.step_rewards, member),
+            step_end=None if verdicts.step_end is None else grouped(verdicts.step_end, member),
         ),
         prompt_ids=prompt_ids,
         prompt_tokens=prompts[0],

@@ -129,7 +129,7 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
         if judge is not None:
             rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
         if certainty is not None:
-            rollout = rollout._replace(square_sum=certainty(state.params, sequences).reshape(shape))
+            rollout = rollout._replace(square_sum=np.asarray(certainty(state.params, sequences)).reshape(shape))
         if algorithm.needs("behaviour_entropy"):
             rollout = rollout._replace(behaviour_entropy=scores(state.params, sequences).entropy.reshape(shape))
         return rollout
@@ -137,8 +137,8 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
     return observe
 
 
-def make_square_sums(setup: Setup) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
-    """Build the function that computes the sum of the squared probabilities at each token, a chunk of tokens at a time."""
+def make_square_sums(setup: Setup) -> Callable[[Params, Sequences], Array]:
+    """Build the function that computes the sum of the squared probabilities at each token, `[B, T]`, some tokens at a time."""
     features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
     chunk = default_chunk(setup.policy.vocab_size) if chunk is None else chunk
     numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
