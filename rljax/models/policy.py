@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
 from rljax.models.model_folder import ModelContents
-from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.records import documented
 
 Params = PyTree[Array]
@@ -180,6 +180,9 @@ class Policy(NamedTuple):
     one, with the tokenizer beside them, so that the model is never whole on a host; None: it calls `save`."""
     shapes: Callable[[], PyTree[jax.ShapeDtypeStruct]] | None = None
     """Shapes and types of the parameters, without drawing or reading them; None: they are those that `init` gives."""
+    features: Callable[[Params, Packed], Features] | None = None
+    """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
+    differentiable in the parameters. None: algorithms that read whole distributions (gkd, otb) cannot be used."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from rljax.models.language_model import (
     init_params,
     insert_prompts,
     score_tokens,
+    token_features,
 )
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
@@ -80,6 +81,7 @@ def transformer_policy(
         ),
         contents=contents,
         shapes=partial(abstract_params, config),
+        features=partial(token_features, model),
     )
 
 

@@ -32,7 +32,7 @@ from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import combine
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
-from rljax.training.algorithm import check_algorithm, corrected, laid_out, make_algorithm
+from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
@@ -268,6 +268,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
+    check_features(algorithm, config, policy)
     problems = own_problems(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
@@ -288,7 +289,11 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
-        train=replace(worker, judge=worker.judge._replace(step_reward=step_reward)),
+        train=replace(
+            worker,
+            judge=worker.judge._replace(step_reward=step_reward),
+            compares_with_greedy=algorithm.greedy_advantage is not None,
+        ),
         heldout=greedy(replace(worker, prompts=heldout)),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import chex
 import jax
@@ -211,7 +212,7 @@ def sampled(judge):
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
-@pytest.mark.parametrize("name", sorted(name for name in BY_NAME if BY_NAME[name]().teacher_advantage is None))
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "on_policy_distillation", "remax"}))
 def test_every_algorithm_learns(judge, sampled, name):
     """The updates of a step, with all that the trainer prepares for them."""
     config = ONE_STEP.replace(algorithm=name, step_reward=judge if name == "grpo_process" else None)
@@ -223,6 +224,25 @@ def test_every_algorithm_learns(judge, sampled, name):
     assert all(np.isfinite(value) for value in numbers.values())
     assert ("explained_variance" in numbers) == (name in CRITICS)
     assert max(distances(state.params, before)) > 0
+
+
+def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
+    config = ONE_STEP.replace(algorithm="remax", prompts=4, group_size=1)
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    groups = setup.train.generate(state.params, range(4), 1, jax.random.key(0))
+    greedy = setup.train.drawn_with(temperature=0.0).answer(state.params, range(4), jax.random.key(1))
+    texts = [setup.train.judge.completion(response) for response in greedy]
+    assert groups.rollout.greedy_rewards.tolist() == even_length(texts)
+    assert groups.rollout.mask.shape[:2] == (4, 1)
+    silent = replace(setup.train, judge=setup.train.judge._replace(reward=lambda completions: [None] * len(completions)))
+    assert not silent.generate(state.params, range(4), 1, jax.random.key(0)).rollout.valid.any()
+    rewards = 1 - groups.rollout.greedy_rewards[:, None]
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+    before = jax.device_get(state.params)
+    state, _ = make_learner(setup, state)(state, groups)
+    assert max(distances(state.params, before)) > 0
+    assert not setup.heldout.compares_with_greedy
 
 
 def test_a_moving_reference_follows_the_policy(tmp_path):
