@@ -4,6 +4,7 @@ import platform
 import re
 from importlib.metadata import version
 
+from rljax.distribution import links
 from rljax.errors import InputError
 
 LEAST_JAX = (0, 10, 0)
@@ -29,7 +30,7 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax, Python, JAX and the libraries under it, and the devices that JAX finds."""
+    """Versions of rljax, Python, JAX and the libraries under it; the devices that JAX finds; where to report faults, if known."""
     import jax  # noqa: PLC0415  no other command waits for JAX to start
 
     import rljax  # noqa: PLC0415  as above
@@ -37,11 +38,13 @@ def version_text() -> str:
     devices = jax.devices()
     kinds = ", ".join(sorted({device.device_kind for device in devices}))
     libraries = ", ".join(f"{name} {version(name)}" for name in ("jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"))
+    issues = links().get("issues")
     return "\n".join(
         [
             f"rljax {rljax.__version__}",
             f"Python {platform.python_version()} on {platform.platform()}",
             f"JAX {jax.__version__} ({libraries})",
             f"devices: {len(devices)} x {kinds} ({jax.default_backend()})",
+            *([f"report faults at {issues}"] if issues else []),
         ]
     )
