@@ -14,9 +14,9 @@ project = "rljax"
 author = "The rljax authors"
 project_copyright = "The rljax authors, Apache-2.0"
 version = release = pyproject["version"]
-extensions = ["myst_nb", "sphinx_copybutton", "book_site.generated", "book_site.mathml"]
+extensions = ["myst_nb", "sphinx_copybutton", "book_site.extension", "book_site.mathml"]
 exclude_patterns = ["book_site", "static"]
-suppress_warnings = ["config.cache"]
+smartquotes = False  # `--steps` has two hyphens
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3

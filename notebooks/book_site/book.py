@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from book_site.docstrings import escaped, header, label, markdown, table
+from book_site.extension import RESULTS
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.equations import Equation, equations, public_ops
@@ -79,7 +80,14 @@ def _siblings(entry: Equation) -> Mapping[str, str]:
 
 
 def _equation_index(entries: list[Equation], pages: list[str]) -> str:
-    rows = [(link(entry.name), escaped(entry.summary), escaped(entry.source)) for entry in entries]
+    parts = []
+    for module, group in itertools.groupby(entries, key=lambda entry: entry.module):
+        rows = [
+            (f"[`{entry.function}`](#{label(entry.name)})", escaped(entry.summary), escaped(entry.source))
+            for entry in group
+        ]
+        parts += [f"## {module.removeprefix('rljax.ops.')}", table(("function", "what it computes", "source"), rows)]
+    shelves = "\n\n".join(parts)
     toc = HIDDEN.format("\n".join(page.removeprefix("equations/") for page in pages))
     return f"""(page-equations)=
 # Equations
@@ -88,7 +96,7 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
 axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop written from the formula.
 `rljax equations WORDS` searches them in a terminal.
 
-{table(("function", "what it computes", "source"), rows)}
+{shelves}
 
 {toc}
 """
@@ -177,17 +185,14 @@ def papers_page() -> str:
     return "\n\n".join(["(page-papers)=\n# Papers", "`rljax equations WORDS --bibtex` prints their BibTeX.", *blocks])
 
 
-RESULTS = ("arithmetic_algorithms", "long_chain_algorithms")
-"""Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""
-
-
 def results_pages() -> dict[str, str]:
     """The measured tables of experiments/, as they stand there."""
-    titles = {name: name.replace("_", " ").capitalize() for name in RESULTS}
-    return {
-        f"results/{name}": f"(page-{name.replace('_', '-')})=\n# {title}\n\n{(EXPERIMENTS / f'{name}.md').read_text(encoding='utf-8')}"
-        for name, title in titles.items()
-    }
+    pages = {}
+    for name in RESULTS:
+        table_of_runs = (EXPERIMENTS / f"{name}.md").read_text(encoding="utf-8")
+        title = f"(page-{name.replace('_', '-')})=\n# {name.replace('_', ' ').capitalize()}"
+        pages[f"results/{name}"] = f"{title}\n\n{table_of_runs}"
+    return pages
 
 
 def errata_page() -> str:

@@ -136,6 +136,8 @@ def _symbol(found: re.Match[str], ahead: str) -> str:
     name = found["code"] or found["name"]
     if name:
         return rf"\texttt{{{name}}}"
+    if found["word"] == "i.e.":
+        return r"\text{i.e.}"
     if found["word"] or found["estimator"]:
         return rf"\mathrm{{{found['word'] or found['estimator']}}}"
     if found["letter"] and len(found["letter"]) > 1:

@@ -1,17 +1,15 @@
-"""Write the pages that code makes into `notebooks/generated`, before Sphinx reads them."""
+"""Write the pages that code makes: `python -m book_site.generated FOLDER`."""
 
+import sys
 from pathlib import Path
 
 import jax
-from sphinx.application import Sphinx
 
 from book_site import book, trainer
 
-FOLDER = "generated"
-
 
 def pages() -> dict[str, str]:
-    """Every generated page by its name below `generated`, without suffix."""
+    """Every generated page by its name below the folder, without suffix."""
     return {
         **book.ops_pages(),
         **book.algorithm_pages(),
@@ -25,12 +23,8 @@ def pages() -> dict[str, str]:
     }
 
 
-def write(app: Sphinx) -> None:
+def write(folder: Path) -> None:
     """Write what has changed, so that Sphinx reads no page twice; delete what no longer exists."""
-    folder = Path(app.srcdir) / FOLDER
-    jax.config.update(
-        "jax_disable_most_optimizations", True
-    )  # the counterexamples of the errata are small; compiling is most of it
     wanted = {folder / f"{name}.md": f"{text}\n" for name, text in pages().items()}
     for file in set(folder.rglob("*.md")) - set(wanted):
         file.unlink()
@@ -40,16 +34,8 @@ def write(app: Sphinx) -> None:
             file.write_text(text, encoding="utf-8")
 
 
-def at_home(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to the files of experiments/, which are right in the repository, to the pages that they have here."""
-    text = source[0].replace("../experiments/algorithms_slots.md", "#page-algorithms")
-    for table in book.RESULTS:
-        text = text.replace(f"../experiments/{table}.md", f"#page-{table.replace('_', '-')}")
-    source[0] = text
-
-
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Write before the sources are looked for."""
-    app.connect("builder-inited", write)
-    app.connect("source-read", at_home)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+if __name__ == "__main__":
+    jax.config.update(
+        "jax_disable_most_optimizations", True
+    )  # the counterexamples are small; compiling is most of the work
+    write(Path(sys.argv[1]))

@@ -66,8 +66,8 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
 def rewards_page() -> str:
     """The rewards that come with the library, each with its rules."""
     parts = [
-        "# Built-in rewards",
-        "`--reward NAME`; [your own reward](../your_reward) is a function with the same arguments.",
+        "(page-rewards)=\n# Built-in rewards",
+        "`--reward NAME`; [your own reward](../your_reward.md) is a function with the same arguments.",
     ]
     for name, function in REWARDS.items():
         parts += [f"## {name}", markdown(inspect.getdoc(function) or "", anchors())]
