@@ -11,7 +11,7 @@ GREEK = {
 }
 SIGNS = {
     **{"≤": r"\le", "≥": r"\ge", "≠": r"\ne", "≈": r"\approx", "∈": r"\in", "⊆": r"\subseteq", "←": r"\leftarrow"},
-    **{"→": r"\to", "⟺": r"\iff", "·": r"\cdot", "±": r"\pm", "∇": r"\nabla", "∂": r"\partial", "∖": r"\setminus"},
+    **{"→": r"\to", "⟺": r"\iff", "·": r"\cdot", "±": r"\pm", "∇": r"\nabla", "∂": r"\partial", "∖": r"\backslash"},
     **{
         "‖": r"\Vert",
         "|": r"\mid",
