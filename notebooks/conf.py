@@ -31,6 +31,9 @@ html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
-html_theme_options = {"source_repository": links["repository"], "source_branch": "main", "source_directory": "notebooks/"} if (
-    "repository" in links
-) else {}  # fmt: skip
+if "repository" in links:  # then every page leads to its source
+    html_theme_options = {
+        "source_repository": links["repository"],
+        "source_branch": "main",
+        "source_directory": "notebooks/",
+    }

@@ -193,7 +193,7 @@ def test_an_old_jax_is_refused_with_the_command_to_type():
 def test_version_names_python_jax_and_devices(capsys):
     assert main(["--version"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["rljax", "Python", "JAX", "devices:"]
+    assert [line.split()[0] for line in lines][:5] == ["rljax", "Python", "JAX", "devices:", "compiled"]
     assert f"devices: {jax.device_count()} x cpu" in lines[3]
 
 

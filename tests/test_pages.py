@@ -100,6 +100,8 @@ def test_every_message_that_has_an_answer_is_printed_somewhere():
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
     page = (NOTEBOOKS / "what_goes_wrong.md").read_text(encoding="utf-8")
-    quoted = [words for line in re.findall(r"^- \*\*(`.*)\*\*\\$", page, re.MULTILINE) for words in re.findall(r"`([^`]+)`", line)]
+    quoted = [
+        words for line in re.findall(r"^- \*\*(`.*)\*\*\\$", page, re.MULTILINE) for words in re.findall(r"`([^`]+)`", line)
+    ]
     assert len(quoted) > 6
     assert [words for words in quoted if words not in program and words not in ("RESOURCE_EXHAUSTED", "rljax")] == []

@@ -205,12 +205,12 @@ def errata_page() -> str:
         f"{len(results)} errors in documents about these algorithms. Each number below is computed when this page is made, and "
         "again by `rljax errata` on your machine. [A notebook](../errata.ipynb) walks through eight of them.",
     ]
-    for document, group in itertools.groupby(
-        sorted(results, key=lambda pair: pair[0].document), lambda pair: pair[0].document
-    ):
+    for document in dict.fromkeys(entry.document for entry, _ in results):
         text.append(f"## {escaped(document)}")
-        for entry, evidence in group:
-            computed = "nothing to compute; compare with the source" if evidence is None else escaped(evidence.numbers)
+        for entry, found in results:
+            if entry.document != document:
+                continue
+            computed = "nothing to compute; compare with the source" if found is None else escaped(found.numbers)
             text += [
                 f"### {entry.number}. {escaped(entry.where)}",
                 f"**Claim**: {escaped(entry.claim)}",

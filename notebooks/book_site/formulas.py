@@ -56,7 +56,7 @@ def tex_lines(formula: str) -> list[str]:
 
     Example:
         >>> tex_lines("A_i = r_i - (1/G) Σ_j r_j")
-        ['A_{i} = r_{i} - \\\\frac{1}{G} \\\\sum_{j} r_{j}']
+        ['A_{i} = r_{i} - \\\\frac{1}{G} \\\\sum _{j} r_{j}']
     """
     if any(brace in formula for brace in BRACES):
         return [_cases(formula)]

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli.algorithms import Algorithms, run_algorithms
+from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
 from rljax.cli.config import Config, run_config
 from rljax.cli.equations import Equations, run_equations
@@ -156,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(version_text())
             return 0
         check_jax(metadata.version("jax"))
+        keep_compiled_programs(os.environ)
         code = run(words)
         sys.stdout.flush()
         return code

@@ -1,9 +1,11 @@
 """`rljax --version`: everything that a report of a fault needs."""
 
+import os
 import platform
 import re
 from importlib.metadata import version
 
+from rljax.cli.compilation_cache import cache_text
 from rljax.distribution import links
 from rljax.errors import InputError
 
@@ -30,7 +32,7 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax, Python, JAX and the libraries under it; the devices that JAX finds; where to report faults, if known."""
+    """Versions of rljax and what is under it, devices, the folder of compiled programs, and where to report faults, if known."""
     import jax  # noqa: PLC0415  no other command waits for JAX to start
 
     import rljax  # noqa: PLC0415  as above
@@ -45,6 +47,7 @@ def version_text() -> str:
             f"Python {platform.python_version()} on {platform.platform()}",
             f"JAX {jax.__version__} ({libraries})",
             f"devices: {len(devices)} x {kinds} ({jax.default_backend()})",
+            cache_text(os.environ),
             *([f"report faults at {issues}"] if issues else []),
         ]
     )

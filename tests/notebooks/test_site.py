@@ -1,10 +1,11 @@
 """The generated pages: formulas keep every sign, docstrings become Markdown, every equation and setting has its place."""
 
+import doctest
 import re
 import unicodedata
 
 import pytest
-from book_site import book, trainer
+from book_site import book, docstrings, formulas, trainer
 from book_site.docstrings import escaped, header, label, markdown, sections
 from book_site.formulas import ACCENTS, GREEK, SIGNS, tex, tex_lines
 
@@ -69,6 +70,13 @@ def test_a_formula_keeps_every_sign(name):
 )
 def test_signs_become_tex(plain, expected):
     assert tex(plain) == expected
+
+
+@pytest.mark.parametrize("module", [docstrings, formulas], ids=lambda module: module.__name__)
+def test_the_examples_hold(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
 
 
 def test_an_unknown_sign_is_refused():

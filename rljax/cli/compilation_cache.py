@@ -1,0 +1,56 @@
+"""Where compiled programs are kept between commands, so that the second run of a shape starts without compiling."""
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
+SETTINGS = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",  # a small run is many short compilations
+    "JAX_COMPILATION_CACHE_MAX_SIZE": str(4 * 2**30),  # bytes; the least recently used programs are removed
+}
+
+
+def cache_folder(environment: MutableMapping[str, str]) -> Path:
+    """The folder of compiled programs: JAX's own variable if it is set, else rljax's part of the user's cache folder.
+
+    Example:
+        >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).as_posix()
+        '/scratch/cache/rljax/compiled'
+    """
+    if folder := environment.get(DIRECTORY):
+        return Path(folder)
+    caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    return Path(caches) / "rljax" / "compiled"
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made if it does not exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
+    """Let JAX keep compiled programs in the user's cache folder; variables of JAX that are set already are left alone.
+
+    JAX reads the variables when it is imported. `JAX_ENABLE_COMPILATION_CACHE=false` switches the cache off.
+
+    Args:
+        environment: the environment of this process, which is changed.
+    """
+    if DIRECTORY in environment or not writable(folder := cache_folder(environment)):
+        return
+    environment[DIRECTORY] = str(folder)
+    for name, value in SETTINGS.items():
+        environment.setdefault(name, value)
+
+
+def cache_text(environment: MutableMapping[str, str]) -> str:
+    """A line that says where compiled programs are kept, or why they are not."""
+    if environment.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("0", "false", "off", "no"):
+        return "compiled programs: not kept (JAX_ENABLE_COMPILATION_CACHE)"
+    folder = cache_folder(environment)
+    return f"compiled programs: {folder}" if writable(folder) else f"compiled programs: not kept ({folder} is not writable)"

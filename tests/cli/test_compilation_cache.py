@@ -1,0 +1,45 @@
+"""Compiled programs are kept between commands, and a person's own settings of JAX are left alone."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rljax.cli.compilation_cache import DIRECTORY, cache_folder, cache_text, keep_compiled_programs
+
+
+def test_the_cache_is_in_the_users_cache_folder(tmp_path):
+    environment = {"HOME": str(tmp_path)}
+    keep_compiled_programs(environment)
+    assert environment[DIRECTORY] == str(tmp_path / ".cache" / "rljax" / "compiled")
+    assert (tmp_path / ".cache" / "rljax" / "compiled").is_dir()
+    assert cache_text(environment) == f"compiled programs: {environment[DIRECTORY]}"
+
+
+@pytest.mark.parametrize("folder", ["/somewhere/else", ""], ids=["a folder", "none"])
+def test_a_setting_of_jax_is_left_alone(tmp_path, folder):
+    environment = {"HOME": str(tmp_path), DIRECTORY: folder}
+    keep_compiled_programs(environment)
+    assert environment == {"HOME": str(tmp_path), DIRECTORY: folder}
+
+
+def test_a_home_that_cannot_be_written_to_gets_no_cache(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    keep_compiled_programs(environment)
+    assert DIRECTORY not in environment
+    assert "not writable" in cache_text(environment)
+    assert "JAX_ENABLE_COMPILATION_CACHE" in cache_text(environment | {"JAX_ENABLE_COMPILATION_CACHE": "false"})
+
+
+def test_a_command_fills_the_cache_that_jax_reads(tmp_path):
+    script = (
+        "import os; from rljax.cli.compilation_cache import keep_compiled_programs; keep_compiled_programs(os.environ)\n"
+        "import jax; jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "print(jax.jit(lambda x: x + 1)(1.0))"
+    )
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = own | {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+    assert list(cache_folder(environment).glob("*-cache"))
