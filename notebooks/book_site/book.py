@@ -124,7 +124,7 @@ The parent of an algorithm is computed from the records: the older one with the 
 
 ```{{image}} /../experiments/algorithms_genealogy.png
 :alt: genealogy of the algorithms
-:target: ../_images/algorithms_genealogy.png
+:target: ../../_images/algorithms_genealogy.png
 ```
 
 ## Corrections
