@@ -10,8 +10,18 @@ GREEK = {
     **{"φ": "varphi", "ω": "omega", "Φ": "Phi", "Ω": "Omega", "Δ": "Delta"},
 }
 SIGNS = {
-    **{"≤": r"\le", "≥": r"\ge", "≠": r"\ne", "≈": r"\approx", "∈": r"\in", "⊆": r"\subseteq", "←": r"\leftarrow"},
+    **{
+        "≤": r"\le",
+        "≥": r"\ge",
+        "≠": r"\ne",
+        "≈": r"\approx",
+        "∈": r"\in",
+        "∉": r"\notin",
+        "⊆": r"\subseteq",
+        "←": r"\leftarrow",
+    },
     **{"→": r"\to", "⟺": r"\iff", "·": r"\cdot", "±": r"\pm", "∇": r"\nabla", "∂": r"\partial", "∖": r"\backslash"},
+    **{"×": r"\times", "∞": r"\infty", "∪": r"\cup", "∩": r"\cap", "∝": r"\propto", "⌈": r"\lceil", "⌉": r"\rceil"},
     **{
         "‖": r"\Vert",
         "|": r"\mid",
@@ -80,8 +90,8 @@ def _cases(formula: str) -> str:
 
 def tex(formula: str) -> str:
     """TeX of one formula."""
-    decomposed = unicodedata.normalize("NFD", formula).replace("=\u0338", "≠")
-    return " ".join("".join(_pieces(decomposed)).split())
+    accents_apart = "".join(unicodedata.normalize("NFD", sign) if sign.isalpha() else sign for sign in formula)
+    return " ".join("".join(_pieces(accents_apart)).split())
 
 
 def _pieces(text: str) -> Iterator[str]:
