@@ -18,7 +18,7 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.errata import errata
 from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
 from rljax.cli.train_help import SHOWN
-from rljax.cli.version import LEAST_JAX, check_jax
+from rljax.cli.version import LEAST_JAX, check_jax, version_text
 from rljax.errors import InputError
 from rljax.training.config import SumsConfig, TrainConfig
 
@@ -193,8 +193,13 @@ def test_an_old_jax_is_refused_with_the_command_to_type():
 def test_version_names_python_jax_and_devices(capsys):
     assert main(["--version"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["rljax", "Python", "JAX", "devices:", "compiled"]
+    assert [line.split()[0] for line in lines][:5] == ["rljax", "Python", "JAX", "devices:", "compiled"]
     assert f"devices: {jax.device_count()} x cpu" in lines[3]
+
+
+def test_version_says_where_faults_are_reported_if_a_fork_says_it(monkeypatch):
+    monkeypatch.setattr("rljax.cli.version.links", lambda: {"issues": "https://example.org/issues"})
+    assert version_text().splitlines()[-1] == "report faults at https://example.org/issues"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

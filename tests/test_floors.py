@@ -8,6 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
 FLOORS = {
     **{
+        "distribution": 0,
         "errors": 0,
         "files": 0,
         "importing": 1,

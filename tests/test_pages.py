@@ -1,13 +1,40 @@
-"""Pages for people: their links lead somewhere, and their Python can be read."""
+"""Pages for people: their links lead somewhere, their Python runs, their commands can be typed."""
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from rljax.cli import COMMANDS, parse
+from rljax.tracking.display_text import METRICS
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "notebooks").glob("*.md"))]
+NOTEBOOKS = ROOT / "notebooks"
+PAGES = [ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted(NOTEBOOKS.glob("*.md"))]
+TRAINS = re.compile(r"^(?:\w+ = )?rljax\.(?:train|evaluate)\(.*", re.MULTILINE | re.DOTALL)
+"""From the line that trains on, a block is not run: it needs minutes, or a model that is not here."""
+REFUSED = ("--num-generations",)
+"""Flags that a page shows because they are refused."""
+PLACEHOLDERS = ("--config", "--resume")
+"""Options that name a file of the reader's."""
+
+
+def blocks(page):
+    """Its Python, in order."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def commands(page):
+    """Every command of rljax on a page, in a block or in a sentence, as words."""
+    text = re.sub(r"```python\n.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).replace("\\\n", " ")
+    lines = re.findall(r"^ {4}(?:\.venv/bin/)?(rljax .*)$", text, re.MULTILINE)
+    in_sentences = re.findall(r"`(rljax [^`]+)`", text.replace("\n", " "))
+    lines += [line for line in in_sentences if line.split()[1] in COMMANDS and not set(REFUSED) & set(line.split())]
+    for line in lines:
+        words = shlex.split(re.split(r"\s#|\s>|\s&&|\sadds", line)[0].replace("...", ""))
+        yield words[1:]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -17,14 +44,64 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_can_be_read(page):
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_python_runs_up_to_the_training(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__page__"}
+    for block in blocks(page):
         ast.parse(block)
+        exec(compile(TRAINS.sub("", block), str(page), "exec"), names)
 
 
-def test_every_notebook_is_named_in_the_readme():
+@pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]], ids=lambda page: page.name)
+def test_commands_can_be_typed(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("\n".join(TRAINS.sub("", block) for block in blocks(page)), encoding="utf-8")
+    for words in commands(page):
+        if words[0].startswith("-"):
+            assert words in (["--version"], ["--help"])
+            continue
+        if len(words) == 1 or {"--help", "--help-all", "[FLAGS]"} & set(words):
+            assert words[0] in COMMANDS
+            continue
+        rest = list(words)
+        for option in PLACEHOLDERS:
+            if option in rest:
+                at = rest.index(option)
+                del rest[at : at + 2]
+        try:
+            parse(rest)
+        except SystemExit:
+            pytest.fail(f"{page.name}: {' '.join(words)}")
+
+
+def test_every_page_and_notebook_has_a_place_in_the_site():
+    index = (NOTEBOOKS / "index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^([a-z_]+)$", index, re.MULTILINE))
+    assert listed == {file.stem for file in NOTEBOOKS.iterdir() if file.suffix in (".ipynb", ".md")} - {"index"}
+
+
+def test_every_notebook_is_named_in_the_readme_or_the_site():
     readme = PAGES[0].read_text(encoding="utf-8")
-    for file in (ROOT / "notebooks").iterdir():
-        if file.suffix in (".ipynb", ".md"):
-            assert file.name in readme, file.name
+    assert "(notebooks/index.md)" in readme
+    assert len(readme.split()) <= 900
+
+
+def test_every_number_of_a_run_is_explained():
+    page = (NOTEBOOKS / "curves.md").read_text(encoding="utf-8")
+    assert [metric.key for metric in METRICS if f"| `{metric.key}` |" not in page] == []
+
+
+def test_every_message_that_has_an_answer_is_printed_somewhere():
+    program = " ".join(
+        node.value
+        for file in (ROOT / "rljax").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    page = (NOTEBOOKS / "what_goes_wrong.md").read_text(encoding="utf-8")
+    quoted = [
+        words for line in re.findall(r"^- \*\*(`.*)\*\*\\$", page, re.MULTILINE) for words in re.findall(r"`([^`]+)`", line)
+    ]
+    assert len(quoted) > 6
+    assert [words for words in quoted if words not in program and words not in ("RESOURCE_EXHAUSTED", "rljax")] == []

@@ -6,6 +6,7 @@ import re
 from importlib.metadata import version
 
 from rljax.cli.compilation_cache import cache_text
+from rljax.distribution import links
 from rljax.errors import InputError
 
 LEAST_JAX = (0, 10, 0)
@@ -31,7 +32,7 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax and what is under it, the devices that JAX finds, and the folder of compiled programs."""
+    """Versions of rljax and what is under it, devices, the folder of compiled programs, and where to report faults, if known."""
     import jax  # noqa: PLC0415  no other command waits for JAX to start
 
     import rljax  # noqa: PLC0415  as above
@@ -39,6 +40,7 @@ def version_text() -> str:
     devices = jax.devices()
     kinds = ", ".join(sorted({device.device_kind for device in devices}))
     libraries = ", ".join(f"{name} {version(name)}" for name in ("jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"))
+    issues = links().get("issues")
     return "\n".join(
         [
             f"rljax {rljax.__version__}",
@@ -46,5 +48,6 @@ def version_text() -> str:
             f"JAX {jax.__version__} ({libraries})",
             f"devices: {len(devices)} x {kinds} ({jax.default_backend()})",
             cache_text(os.environ),
+            *([f"report faults at {issues}"] if issues else []),
         ]
     )

@@ -11,6 +11,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+import rljax
 from rljax.data.dataset import Loaded, read_problems
 from rljax.data.preprocess import REASONS, Prepared, Verify, prepare_rows
 from rljax.data.problem import Problem
@@ -58,10 +59,14 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
         DROPPED: _lines(item._asdict() for item in prepared.dropped),
         REPORT: _document(prepared.report),
     }
-    needed = ("rljax", "numpy", "jax", *(["transformers"] if isinstance(tokenizer, HuggingFaceTokenizer) else []))
+    needed = ("numpy", "jax", *(["transformers"] if isinstance(tokenizer, HuggingFaceTokenizer) else []))
     manifest = {
         "made_by": "rljax preprocess",
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in needed}},
+        "versions": {
+            "python": platform.python_version(),
+            "rljax": rljax.__version__,
+            **{name: version(name) for name in needed},
+        },
         "options": recipe.to_json(),
         "input": source,
         "heldout": [_identity(name, "test", part) for name, part in zip(recipe.heldout, heldout, strict=True)],

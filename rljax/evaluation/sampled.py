@@ -13,7 +13,6 @@ whole calls in order. So no answer depends on whether, and where, the evaluation
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+import rljax
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.models import Params
@@ -349,5 +349,5 @@ def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
         "problems_sha256": problems.hexdigest(),
         "model_sha256": numbers.hexdigest(),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
-        "versions": {"rljax": version("rljax"), "jax": jax.__version__},
+        "versions": {"rljax": rljax.__version__, "jax": jax.__version__},
     }

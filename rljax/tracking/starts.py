@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 import rljax
+from rljax.distribution import NAME
 from rljax.tracking.run_folder import RunFolder, json_safe
 
 
@@ -24,7 +25,7 @@ def versions() -> dict[str, str]:
     """
     found = {"rljax": rljax.__version__, "python": platform.python_version()}
     try:
-        required = requires("rljax") or []
+        required = requires(NAME) or []
     except PackageNotFoundError:  # a clone on the path that is not installed
         required = []
     for requirement in ["jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint", "transformers", *required]:

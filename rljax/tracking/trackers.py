@@ -143,7 +143,7 @@ class WandbTracker:
             self._wandb = importlib.import_module("wandb")
         except ModuleNotFoundError as error:
             raise InputError(
-                "Weights & Biases needs the package wandb, and wandb is not installed; run `pip install 'rljax[wandb]'`, "
+                "Weights & Biases needs the package wandb, and wandb is not installed; run `pip install wandb`, "
                 "or leave it out: metrics.jsonl and TensorBoard are written without it."
             ) from error
         id_file = run.path / "wandb.id"

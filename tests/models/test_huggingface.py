@@ -33,7 +33,7 @@ def test_a_saved_model_is_read_back_exactly(saved):
 
 
 def test_transformers_computes_the_same_logits(saved):
-    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install 'rljax[parity]'")
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForCausalLM
 
     folder, config, params = saved

@@ -131,7 +131,7 @@ def test_a_folder_gives_the_same_model_back(tmp_path, there):
 
 
 def test_a_folder_is_what_transformers_reads(tmp_path, params):
-    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch (rljax[parity])")
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForSequenceClassification
 
     save_value_model(tmp_path, MODEL, params, bos=None, eos=1)

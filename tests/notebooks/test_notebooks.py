@@ -1,7 +1,6 @@
-"""Every notebook runs from top to bottom and draws what it promises; it is committed without its outputs."""
+"""Every notebook runs from top to bottom and draws what it promises; its committed outputs are those of its code."""
 
 import ast
-import os
 import re
 import tempfile
 from importlib.util import find_spec
@@ -9,43 +8,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
+from notebook_runs import NOTEBOOKS, code_cells, outputs, read, run, without_times
 
-ROOT = Path(__file__).resolve().parents[2]
 LOOPS = ("own_loop_nnx", "own_loop_equinox")  # the equations in a person's own loop
 # at least as many pictures; a new notebook adds its line
 FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8, "own_loop_nnx": 2, "own_loop_equinox": 2, "own_model_in_the_trainer": 1}
 NEEDS = {"own_loop_equinox": "equinox"}  # what a notebook imports that rljax does not install
 LONGEST_CELL = 24
 LONGEST_LOOP = 50
-
-
-def read(name):
-    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=nbformat.NO_CONVERT)
-
-
-def code_cells(notebook):
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def run(notebook, home: Path):
-    """Execute in a kernel of this very interpreter, which reads and leaves nothing in the user's home."""
-    manager = AsyncKernelManager(
-        kernel_name="python3",
-        kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # of the kernels installed anywhere, none may stand in
-        transport="ipc",
-        connection_file=str(home / "kernel.json"),
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # pictures inline
-    environment |= {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUMPY_RANK_PROMOTION": "raise",
-        "IPYTHONDIR": str(home / "ipython"),
-    }
-    client = NotebookClient(notebook, km=manager, timeout=300, resources={"metadata": {"path": str(ROOT)}})
-    return client.execute(cleanup_kc=True, env=environment)
 
 
 @pytest.fixture(scope="module", params=FIGURES)
@@ -57,12 +27,8 @@ def executed(request):
         yield request.param, run(read(request.param), Path(home))
 
 
-def outputs(notebook):
-    return [(cell.id, output) for cell in code_cells(notebook) for output in cell.outputs]
-
-
 def test_every_notebook_is_executed():
-    assert {file.stem for file in (ROOT / "notebooks").rglob("*.ipynb")} == set(FIGURES)
+    assert {file.stem for file in NOTEBOOKS.rglob("*.ipynb")} == set(FIGURES)
 
 
 def test_it_runs_without_an_error_or_a_warning(executed):
@@ -82,8 +48,23 @@ def test_it_draws_its_figures(executed):
     assert len(pictures) >= FIGURES[name], pictures
 
 
+def shown(notebook):
+    """What a reader sees of every output but its pictures, with `#` for the numbers, which differ in the last places."""
+    for cell, output in outputs(notebook):
+        data = output.get("data", {})
+        text = output.get("text", "") if output.output_type == "stream" else "".join(data.get("text/plain", ""))
+        words = "" if "image/png" in data else re.sub(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?|runs/\S+", "#", text)
+        yield cell, output.output_type, output.get("name"), sorted(data), re.sub(r"[ #]+", " ", words)
+
+
+def test_its_committed_outputs_are_those_of_its_code(executed):
+    name, notebook = executed
+    hint = f"run `python tests/notebook_runs.py {name}`"
+    assert list(shown(read(name))) == list(shown(without_times(notebook))), hint
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_it_is_committed_without_outputs(name):
+def test_it_is_committed_with_outputs_and_nothing_else(name):
     notebook = read(name)
     nbformat.validate(notebook)
     assert notebook.metadata == {
@@ -92,9 +73,7 @@ def test_it_is_committed_without_outputs(name):
     }
     for cell in notebook.cells:
         assert cell.metadata in ({}, {"tags": ["loop"]}), cell.id
-    for cell in code_cells(notebook):
-        assert cell.outputs == [], cell.id
-        assert cell.execution_count is None, cell.id
+    assert [cell.execution_count for cell in code_cells(notebook)] == [*range(1, len(code_cells(notebook)) + 1)]
 
 
 @pytest.mark.parametrize("name", FIGURES)

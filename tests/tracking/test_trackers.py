@@ -127,7 +127,7 @@ def test_wandb_is_told_everything_and_resumed(run, monkeypatch):
 
 def test_wandb_not_installed_says_how_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"wandb is not installed; run `pip install 'rljax\[wandb\]'`"):
+    with pytest.raises(InputError, match=r"wandb is not installed; run `pip install wandb`"):
         WandbTracker(run, project="sums")
 
 

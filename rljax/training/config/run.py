@@ -29,7 +29,7 @@ class RunConfig:
     shown_samples: int = 3
     """Number of samples shown each time."""
     wandb: bool = False
-    """Log to Weights & Biases too (needs `rljax[wandb]`)."""
+    """Log to Weights & Biases too (needs the package wandb)."""
     quiet: bool = False
     """Print a few plain lines instead of the live display."""
 

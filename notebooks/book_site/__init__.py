@@ -1,0 +1,1 @@
+"""The parts of the site that are written by code: formulas, equations, algorithms, settings, errata."""

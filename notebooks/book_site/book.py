@@ -1,0 +1,220 @@
+"""Pages of the book: its equations by module, its algorithms, the papers, the errata."""
+
+import inspect
+import itertools
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from book_site.docstrings import escaped, header, label, markdown, table
+from book_site.extension import RESULTS
+from rljax.algorithms import BY_NAME
+from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.book.equations import Equation, equations, public_ops
+from rljax.book.errata import errata
+from rljax.book.genealogy import Descent, genealogy
+from rljax.book.references import cited, references
+from rljax.book.slots import fillings
+from rljax.book.slots import table as slots_table
+from rljax.book.uses import ops_in, slots
+from rljax.cli.equations_text import links
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+HIDDEN = "```{{toctree}}\n:hidden:\n\n{}\n```"
+
+
+@cache
+def anchors() -> Mapping[str, str]:
+    """Name of every equation and algorithm -> its anchor."""
+    return {entry.name: label(entry.name) for entry in equations()}
+
+
+def link(name: str) -> str:
+    """An equation's or an algorithm's name, linked where it has a page."""
+    return f"[`{name}`](#{anchors()[name]})" if name in anchors() else f"`{name}`"
+
+
+def _links(names: Iterable[str]) -> str:
+    return ", ".join(map(link, names))
+
+
+def ops_pages() -> dict[str, str]:
+    """A page for each module of equations, and the index of all."""
+    functions = {f"{function.__module__}.{function.__name__}": function for function in public_ops()}
+    entries = [entry for entry in equations() if entry.name not in BY_NAME]
+    linked = links()
+    pages = {}
+    for module, group in itertools.groupby(entries, key=lambda entry: entry.module):
+        own = list(group)
+        text = [f"# {module.removeprefix('rljax.ops.')}", markdown(inspect.getdoc(import_module(module)) or "", anchors())]
+        for entry in own:
+            text += _equation(entry, functions[f"{entry.module}.{entry.function}"], linked[entry.name])
+        pages[f"equations/{module.removeprefix('rljax.ops.').replace('.', '-')}"] = "\n\n".join(text)
+    return pages | {"equations/index": _equation_index(entries, list(pages))}
+
+
+def _equation(entry: Equation, function: object, linked: Mapping[str, tuple[str, ...]]) -> list[str]:
+    assert callable(function)
+    relations = [f"{title}: {_links(names)}" for title, names in linked.items() if names]
+    return [
+        f"({label(entry.name)})=\n## {entry.function}",
+        f"```python\n{header(function)}\n```",
+        markdown(inspect.getdoc(function) or "", {**anchors(), **_siblings(entry)}),
+        "\\\n".join([*relations, f"tested by `{entry.test}`"]),
+    ]
+
+
+@cache
+def _by_module() -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for entry in equations():
+        found.setdefault(entry.module, {})[entry.function] = label(entry.name)
+    return found
+
+
+def _siblings(entry: Equation) -> Mapping[str, str]:
+    """Names of the same module, which docstrings write without it."""
+    return _by_module()[entry.module]
+
+
+def _equation_index(entries: list[Equation], pages: list[str]) -> str:
+    parts = []
+    for module, group in itertools.groupby(entries, key=lambda entry: entry.module):
+        rows = [
+            (f"[`{entry.function}`](#{label(entry.name)})", escaped(entry.summary), escaped(entry.source))
+            for entry in group
+        ]
+        parts += [f"## {module.removeprefix('rljax.ops.')}", table(("function", "what it computes", "source"), rows)]
+    shelves = "\n\n".join(parts)
+    toc = HIDDEN.format("\n".join(page.removeprefix("equations/") for page in pages))
+    return f"""(page-equations)=
+# Equations
+
+{len(entries)} functions, each the size of its formula: arrays in, arrays out, and nothing imported but JAX. Tokens are on the last
+axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop written from the formula.
+`rljax equations WORDS` searches them in a terminal.
+
+{shelves}
+
+{toc}
+"""
+
+
+def algorithm_pages() -> dict[str, str]:
+    """A page for each algorithm, and the index with the genealogy, the corrections and the table of slots."""
+    descents = {descent.name: descent for descent in genealogy()}
+    entries = {entry.name: entry for entry in equations() if entry.name in BY_NAME}
+    pages = {f"algorithms/{name}": _algorithm(entry, descents) for name, entry in entries.items()}
+    rows = [(link(name), escaped(entry.summary), _grew(descents[name])) for name, entry in entries.items()]
+    corrections = [(f"`{name}`", escaped(inspect.getdoc(make) or "")) for name, make in CORRECTIONS.items()]
+    _, _, slots_of_all = slots_table().partition("\n\n")
+    index = f"""(page-algorithms)=
+# Algorithms
+
+An algorithm is a record of functions, one slot for each idea of its paper; `rljax train --algorithm NAME` trains with it, and
+`algorithm._replace(slot=...)` is a variant.
+
+{table(("algorithm", "what it is", "grew from"), rows)}
+
+## Which grew out of which
+
+The parent of an algorithm is computed from the records: the older one with the same function in the most slots.
+
+```{{image}} /../experiments/algorithms_genealogy.png
+:alt: genealogy of the algorithms
+:target: ../../_images/algorithms_genealogy.png
+```
+
+## Corrections
+
+`--correction NAME` weighs tokens to which sampler and learner give different probabilities.
+
+{table(("correction", "what it does"), corrections)}
+
+## Slots
+
+{slots_of_all.replace("## Their critics", "### Their critics")}
+
+{HIDDEN.format(chr(10).join(entries))}
+"""
+    return pages | {"algorithms/index": index}
+
+
+def _grew(descent: Descent) -> str:
+    return link(descent.parent) if descent.parent else ""
+
+
+def _algorithm(entry: Equation, descents: Mapping[str, Descent]) -> str:
+    factory, own = BY_NAME[entry.name], descents[entry.name]
+    record = factory()
+    filled = slots(record)
+    rows = [(f"`{slot}`", escaped(what.text()), _links(ops_in(filled[slot]))) for slot, what in fillings(record).items()]
+    children = [name for name, descent in descents.items() if descent.parent == entry.name]
+    relations = [f"grew from {link(own.parent)}"] if own.parent else []
+    relations += [f"grew into {_links(children)}"] if children else []
+    text = [
+        f"({label(entry.name)})=\n# {entry.name}",
+        f"```python\n{header(factory)}\n```",
+        markdown(inspect.getdoc(factory) or "", anchors()),
+        f"## Slots\n\n{table(('slot', 'what it holds', 'equations'), rows)}",
+        "## Relations\n\n" + "\\\n".join([*relations, f"tested by `{entry.test}`"]),
+    ]
+    if own.parent:
+        text.append("\n".join([f"Changes to {link(own.parent)}:\n", *(f"- `{change.text()}`" for change in own.changes)]))
+    return "\n\n".join(text)
+
+
+def papers_page() -> str:
+    """Every paper that the book cites, with the equations and algorithms that come from it."""
+    found: dict[str, list[str]] = {}
+    for entry in equations():
+        for reference in cited(entry.source):
+            found.setdefault(reference.key, []).append(entry.name)
+    blocks = []
+    for reference in references():
+        fields = reference.fields
+        where = fields.get("eprint")
+        title = escaped(fields["title"].replace("{", "").replace("}", ""))
+        source = f"[arXiv:{where}](https://arxiv.org/abs/{where})" if where else ""
+        names = _links(found.get(reference.key, []))
+        blocks.append(
+            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), source]))})\\\n{names or 'cited in the text'}"
+        )
+    return "\n\n".join(["(page-papers)=\n# Papers", "`rljax equations WORDS --bibtex` prints their BibTeX.", *blocks])
+
+
+def results_pages() -> dict[str, str]:
+    """The measured tables of experiments/, as they stand there."""
+    pages = {}
+    for name in RESULTS:
+        table_of_runs = (EXPERIMENTS / f"{name}.md").read_text(encoding="utf-8")
+        title = f"(page-{name.replace('_', '-')})=\n# {name.replace('_', ' ').capitalize()}"
+        pages[f"results/{name}"] = f"{title}\n\n{table_of_runs}"
+    return pages
+
+
+def errata_page() -> str:
+    """Every erratum with the numbers of its counterexample, which are computed now."""
+    with ThreadPoolExecutor() as pool:  # each spends its time in JAX's compiler, which lets others run
+        evidence = pool.map(lambda entry: entry.check and entry.check(), errata())
+        results = list(zip(errata(), evidence, strict=True))
+    text = [
+        "(page-errata)=\n# Errata",
+        f"{len(results)} errors in documents about these algorithms. Each number below is computed when this page is made, and "
+        "again by `rljax errata` on your machine. [A notebook](../errata.ipynb) walks through eight of them.",
+    ]
+    for document in dict.fromkeys(entry.document for entry, _ in results):
+        text.append(f"## {escaped(document)}")
+        for entry, found in results:
+            if entry.document != document:
+                continue
+            computed = "nothing to compute; compare with the source" if found is None else escaped(found.numbers)
+            text += [
+                f"### {entry.number}. {escaped(entry.where)}",
+                f"**Claim**: {escaped(entry.claim)}",
+                f"**Correction**: {escaped(entry.correction, anchors())} ({escaped(entry.source)})",
+                f"**Computed**: {computed}",
+            ]
+    return "\n\n".join(text)

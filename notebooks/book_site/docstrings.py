@@ -1,0 +1,126 @@
+"""Docstrings as Markdown: summary, formula, arguments, example and source of a function; the fields of a record."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+
+from book_site.formulas import tex_lines
+from rljax.book.equations import formula
+
+SECTIONS = ("Attributes", "Args", "Returns", "Raises", "Example", "Source")
+CODE = re.compile(r"(`[^`]+`)")
+SPECIAL = re.compile(r"([\\*_<>\[\]|$~{}#])")
+STRESSED = re.compile(r"\\\*(\w[\w ]*\w)\\\*")
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+ENTRY = re.compile(r"^(\S[^:\n]*): (.*(?:\n(?: .*)?)*)", re.MULTILINE)
+
+
+def label(name: str) -> str:
+    """Anchor of an equation or an algorithm: `gae.gae` has `book-gae-gae`."""
+    return f"book-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
+
+
+def escaped(text: str, anchors: Mapping[str, str] | None = None) -> str:
+    """Plain text with code in backticks, as Markdown on one line; arXiv ids, and code that names an anchor, become links.
+
+    Args:
+        text: from a docstring.
+        anchors: name in backticks -> anchor.
+
+    Example:
+        >>> escaped("A_i of `gae`, arXiv:1506.02438", {"gae": "book-gae-gae"})
+        'A\\\\_i of [`gae`](#book-gae-gae), [arXiv:1506.02438](https://arxiv.org/abs/1506.02438)'
+    """
+    parts = CODE.split(" ".join(text.split()))
+    known = anchors or {}
+    for index, part in enumerate(parts):
+        if index % 2:
+            anchor = known.get(part.strip("`").removeprefix("rljax.ops."))
+            parts[index] = f"[{part}](#{anchor})" if anchor else part
+        else:
+            emphasised = STRESSED.sub(r"*\1*", SPECIAL.sub(r"\\\1", part))
+            parts[index] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", emphasised)
+    return "".join(parts)
+
+
+def cell(text: str) -> str:
+    """Markdown for a cell of a table: code in backticks may hold a bar."""
+    return CODE.sub(lambda code: code[0].replace("|", r"\|"), text)
+
+
+def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table of cells that are Markdown already."""
+    lines = [titles, ("---",) * len(titles), *(tuple(cell(text) for text in row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def maths(equation: str) -> str:
+    """The formula of a docstring as displayed mathematics, a line each."""
+    return "\n\n".join(f"$$\n{line}\n$$" for line in tex_lines(equation))
+
+
+def header(function: Callable) -> str:
+    """The `def` line of a function as it is written, without its decorators and its body."""
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef), function
+    return "\n".join(source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]).removesuffix(":")
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """Split a docstring at the titles of its sections; what stands before the first has the title ""."""
+    parts = re.split(rf"^({'|'.join(SECTIONS)}):\n", f"\n{docstring}", flags=re.MULTILINE)
+    found = {"": parts[0].strip("\n")}
+    for title, text in zip(parts[1::2], parts[2::2], strict=True):
+        lines = text.splitlines()
+        end = next((at for at, line in enumerate(lines) if line and not line.startswith(" ")), len(lines))
+        found[title] = textwrap.dedent("\n".join(lines[:end])).strip("\n")
+        after = "\n".join(lines[end:]).strip("\n")
+        if after:
+            found[""] += f"\n\n{after}"
+    return found
+
+
+def markdown(docstring: str, anchors: Mapping[str, str]) -> str:
+    """The whole docstring as Markdown.
+
+    Args:
+        docstring: without indentation, as `inspect.getdoc` returns it.
+        anchors: name in backticks -> anchor.
+    """
+    found = sections(docstring)
+    blocks = list(_prose(found.pop(""), anchors))
+    for title, text in found.items():
+        blocks += _section(title, text, anchors)
+    return "\n\n".join(blocks)
+
+
+def _prose(text: str, anchors: Mapping[str, str]) -> Iterator[str]:
+    """Paragraphs, blocks of code, and the formula after `::`."""
+    equation = formula(text)
+    for block in re.split(r"\n\s*\n(?! )", text):
+        if block.lstrip().startswith("::"):
+            yield maths(equation or "")
+        elif ">>>" in block:
+            yield fenced(textwrap.dedent(block))
+        elif block.strip():
+            yield escaped(block, anchors)
+
+
+def fenced(text: str) -> str:
+    """A dialogue with Python."""
+    return f"```pycon\n{text}\n```"
+
+
+def _section(title: str, text: str, anchors: Mapping[str, str]) -> Iterator[str]:
+    if title == "Example":
+        yield f"**Example**\n\n{fenced(text)}"
+        return
+    entries = ENTRY.findall(text) if title in ("Attributes", "Args", "Raises") else []
+    if entries:
+        items = "\n".join(f"- `{name}`: {escaped(words, anchors)}" for name, words in entries)
+        yield f"**{title}**\n\n{items}"
+    else:
+        yield f"**{title}**: {escaped(text, anchors)}"

@@ -1,0 +1,41 @@
+"""Write the pages that code makes: `python -m book_site.generated FOLDER`."""
+
+import sys
+from pathlib import Path
+
+import jax
+
+from book_site import book, trainer
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its name below the folder, without suffix."""
+    return {
+        **book.ops_pages(),
+        **book.algorithm_pages(),
+        **book.results_pages(),
+        "papers": book.papers_page(),
+        "errata": book.errata_page(),
+        "settings": trainer.settings_page(),
+        "rewards": trainer.rewards_page(),
+        "interface": trainer.interface_page(),
+        "commands": trainer.commands_page(),
+    }
+
+
+def write(folder: Path) -> None:
+    """Write what has changed, so that Sphinx reads no page twice; delete what no longer exists."""
+    wanted = {folder / f"{name}.md": f"{text}\n" for name, text in pages().items()}
+    for file in set(folder.rglob("*.md")) - set(wanted):
+        file.unlink()
+    for file, text in wanted.items():
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    jax.config.update(
+        "jax_disable_most_optimizations", True
+    )  # the counterexamples are small; compiling is most of the work
+    write(Path(sys.argv[1]))

@@ -1,0 +1,125 @@
+"""Pages about the trainer that its own records write: settings, rewards, the Python interface, the commands."""
+
+import contextlib
+import inspect
+import io
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from unittest import mock
+
+import rljax
+from book_site.book import anchors
+from book_site.docstrings import escaped, header, label, markdown, sections, table
+from rljax.cli import COMMANDS, PROGRAM, parse
+from rljax.cli.starting import Settings
+from rljax.rewards import BY_NAME as REWARDS
+from rljax.training.config import TASKS, TrainConfig
+from rljax.training.config.flat import flat_names
+from rljax.training.config.train import GROUPS
+
+FUNCTIONS = ("train", "evaluate", "load", "export", "load_config")
+CLASSES = (
+    *("Policy", "Decoder", "ValueFunction", "Packed", "Scores", "Engine", "Request", "Response"),
+    *("Environment", "Step", "Tracker", "Result", "InputError"),
+)
+
+
+def settings_page() -> str:
+    """Every setting by group, with its flag, the default of `TrainConfig` and its text."""
+    config = TrainConfig()
+    records = {name: (getattr(config, name), type(getattr(config, name))) for name in GROUPS}
+    records |= {f"task {name}": (record(), record) for name, record in TASKS.items()}
+    parts = [
+        "(page-settings)=\n# Settings",
+        "Every setting has one name: the flag `--learning-rate` is `TrainConfig.flat(learning_rate=...)`, "
+        "`config.replace(learning_rate=...)` and `config.optimization.learning_rate`. Below are the defaults of `TrainConfig()`; "
+        "`rljax train` without flags starts from `experiments/arithmetic_dapo.py`, and `rljax config` prints the values in force "
+        "and where each comes from.",
+    ]
+    for group, (values, record) in records.items():
+        found = sections(inspect.getdoc(record) or "")
+        texts = dict(_entries(found.get("Attributes", "")))
+        rows = [
+            (f"`--{flag.replace('_', '-')}`", f"`{getattr(values, name)!r}`", escaped(texts[name]))
+            for name, flag in flat_names(record).items()
+        ]
+        parts += [f"## {group}", escaped(found[""]), table(("flag", "default", "what it does"), rows)]
+    return "\n\n".join(parts)
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each field in a section `Attributes`."""
+    name, lines = "", []
+    for line in text.splitlines():
+        if not line.startswith(" ") and ": " in line:
+            if name:
+                yield name, " ".join(lines)
+            name, _, first = line.partition(": ")
+            lines = [first]
+        else:
+            lines.append(line.strip())
+    if name:
+        yield name, " ".join(lines)
+
+
+def rewards_page() -> str:
+    """The rewards that come with the library, each with its rules."""
+    parts = [
+        "(page-rewards)=\n# Built-in rewards",
+        "`--reward NAME`; [your own reward](../your_reward.md) is a function with the same arguments.",
+    ]
+    for name, function in REWARDS.items():
+        parts += [f"## {name}", markdown(inspect.getdoc(function) or "", anchors())]
+    return "\n\n".join(parts)
+
+
+def interface_page() -> str:
+    """What `import rljax` offers: functions first, then the records and protocols that a person fills in."""
+    parts = [
+        "(page-interface)=\n# Python interface",
+        "`import rljax` imports nothing else; each name below is imported on first use. [Settings](#page-settings) have a page "
+        "of their own.",
+    ]
+    for name in FUNCTIONS:
+        parts += _function(name, getattr(rljax, name))
+    for name in CLASSES:
+        parts += _class(name, getattr(rljax, name))
+    return "\n\n".join(parts)
+
+
+def _function(name: str, function: Callable) -> list[str]:
+    return [f"## {name}", f"```python\n{header(function)}\n```", markdown(inspect.getdoc(function) or "", anchors())]
+
+
+def _class(name: str, record: type) -> list[str]:
+    doc = markdown(inspect.getdoc(record) or "", anchors())
+    parts = [f"({label(f'interface.{name}')})=\n## {name}", doc]
+    if hasattr(record, "_fields"):
+        rows = [(f"`{field}`", escaped(inspect.getdoc(getattr(record, field)) or "")) for field in record._fields]
+        parts.append(table(("field", "what it holds"), rows))
+    elif not is_dataclass(record):
+        methods = [value for key, value in vars(record).items() if inspect.isfunction(value) and not key.startswith("_")]
+        for method in methods:
+            doc_of_method = markdown(inspect.getdoc(method) or "", {})
+            parts += [f"### {name}.{method.__name__}", f"```python\n{header(method)}\n```", doc_of_method]
+    assert not is_dataclass(record) or all(field.name in doc for field in fields(record)), name
+    return parts
+
+
+def commands_page() -> str:
+    """The overview of all commands, and the help of each."""
+    parts = ["(page-commands)=\n# Commands", f"```text\n{PROGRAM}\n```"]
+    for name, (record, _) in COMMANDS.items():
+        if issubclass(record, Settings):
+            continue  # its flags are the settings
+        parts += [f"## rljax {name}", f"```text\n{_help(name)}\n```"]
+    return "\n\n".join(parts)
+
+
+def _help(name: str) -> str:
+    """What `rljax NAME --help` prints on 80 columns."""
+    printed, narrow = io.StringIO(), {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, narrow), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        parse([name, "--help"])
+    return printed.getvalue().rstrip()

@@ -1,0 +1,21 @@
+"""The distribution that holds this package, and the links in its metadata."""
+
+from importlib.metadata import PackageNotFoundError, metadata
+
+NAME = "rljax-lm"
+"""Name of the distribution, as in pyproject.toml. Another package has the name rljax on the public index."""
+
+
+def links() -> dict[str, str]:
+    """Links of `[project.urls]` in pyproject.toml, by their names in lower case; empty in a clone that is not installed.
+
+    Example:
+        >>> set(links()) <= {"repository", "issues", "homepage", "documentation", "changelog"}
+        True
+    """
+    try:
+        entries = metadata(NAME).get_all("Project-URL") or []
+    except PackageNotFoundError:  # a clone on the path that is not installed
+        return {}
+    pairs = (entry.partition(", ") for entry in entries)
+    return {name.lower(): url for name, _, url in pairs}

@@ -1,0 +1,73 @@
+"""Run the notebooks and keep their outputs, which the site shows.
+
+    python tests/notebook_runs.py [NAME ...]
+
+`tests/notebooks` runs them again and compares.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def read(name: str) -> nbformat.NotebookNode:
+    """Read the notebook `notebooks/NAME.ipynb`."""
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=nbformat.NO_CONVERT)
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Its cells of code."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, nbformat.NotebookNode]]:
+    """Every output, with the id of its cell."""
+    return ((cell.id, output) for cell in code_cells(notebook) for output in cell.outputs)
+
+
+def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
+    """Execute in a kernel of this very interpreter, which reads and leaves nothing in the user's home."""
+    manager = AsyncKernelManager(
+        kernel_name="python3",
+        kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # of the kernels installed anywhere, none may stand in
+        transport="ipc",
+        connection_file=str(home / "kernel.json"),
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # pictures inline
+    environment |= {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUMPY_RANK_PROMOTION": "raise",
+        "IPYTHONDIR": str(home / "ipython"),
+    }
+    client = NotebookClient(notebook, km=manager, timeout=300, resources={"metadata": {"path": str(ROOT)}})
+    return client.execute(cleanup_kc=True, env=environment)
+
+
+def without_times(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Drop what changes with each run and is shown to nobody: the times of the cells, the version of the kernel."""
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+    notebook.metadata.language_info = {"name": "python"}
+    return notebook
+
+
+def keep_outputs(name: str) -> None:
+    """Run a notebook and write it with its outputs."""
+    with tempfile.TemporaryDirectory(prefix="rljax") as home:  # a socket's path is short
+        executed = without_times(run(read(name), Path(home)))
+    nbformat.write(executed, NOTEBOOKS / f"{name}.ipynb")
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb")):
+        keep_outputs(chosen)

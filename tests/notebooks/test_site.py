@@ -1,0 +1,144 @@
+"""The generated pages: formulas keep every sign, docstrings become Markdown, every equation and setting has its place."""
+
+import doctest
+import re
+import unicodedata
+
+import pytest
+from book_site import book, docstrings, formulas, trainer
+from book_site.docstrings import escaped, header, label, markdown, sections
+from book_site.formulas import ACCENTS, GREEK, SIGNS, tex, tex_lines
+
+from rljax.algorithms import BY_NAME
+from rljax.book.equations import equations
+from rljax.ops.gae import gae
+from rljax.rewards import BY_NAME as REWARDS
+from rljax.training.config import TrainConfig
+
+ENTRIES = {entry.name: entry for entry in equations()}
+SILENT = str.maketrans("", "", " \n{}()_^`/&\\⎧⎨⎩|'√")
+"""Brackets, scripts and spaces, which mathematics shows by place and size."""
+LOW = str.maketrans({"²": "2", "₁": "1", "₂": "2", "½": "12"})
+
+
+def kept(text):
+    """The letters, numbers and signs of a formula, in order."""
+    apart = "".join(unicodedata.normalize("NFD", sign) if sign.isalpha() else sign for sign in text)
+    return apart.translate(LOW).translate(SILENT)
+
+
+def untexed(lines):
+    """The letters, numbers and signs of its TeX."""
+    text = " ".join(lines)
+    for accent, command in ACCENTS.items():
+        text = re.sub(rf"\\{command}\{{(.)\}}", rf"\1{accent}", text)
+    text = re.sub(r"\\(?:mathrm|texttt|text|frac|left|right|qquad|begin\{cases\}|end\{cases\}|sqrt)(?![a-z])", "", text)
+    signs = {command: sign for sign, command in SIGNS.items() if re.fullmatch(r"\\[A-Za-z]+", command)}
+    signs |= {f"\\{command}": sign for sign, command in GREEK.items()}
+    text = re.sub(r"\\[A-Za-z]+", lambda found: signs.get(found[0], found[0][1:]), text)
+    return kept(re.sub(r"\\([, ])", "", text).replace("\\#", "#"))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_formula_keeps_every_sign(name):
+    # The commas between two subscripts, V_old_t, are the only ones that TeX adds.
+    commas = len(re.findall(r"[_^][A-Za-z]+_[a-z]", re.sub(r"`[^`]*`", "", ENTRIES[name].equation)))
+    actual, expected = untexed(tex_lines(ENTRIES[name].equation)), kept(ENTRIES[name].equation)
+    if "⎨" in ENTRIES[name].equation:  # the name stands before the middle one of its cases
+        actual, expected = "".join(sorted(actual)), "".join(sorted(expected))
+    assert actual.replace(",", "") == expected.replace(",", "")
+    assert actual.count(",") == expected.count(",") + commas
+
+
+@pytest.mark.parametrize(
+    ("plain", "expected"),
+    [
+        ("A_it", "A_{i t}"),
+        ("(1/|o_i|) Σ_t x_t", r"\frac{1}{\left| o_{i} \right|} \sum _{t} x_{t}"),
+        ("G/(G-1)", "G/(G-1)"),
+        ("(1/(G-1))", r"\frac{1}{G-1}"),
+        ("π(o_t | q, o_<t)", r"\pi (o_{t} \mid q, o_{\lt t})"),
+        ("V_old_t", r"V_{\mathrm{old}, t}"),
+        ("x^(1/2)", "x^{1/2}"),
+        ("γ^{k-t}", r"\gamma ^{k-t}"),
+        ("1 if x else 0", r"1\ \mathrm{if}\ x\ \mathrm{else}\ 0"),
+        ("k of a group", r"k\ \mathrm{of}\ \mathrm{a}\ \mathrm{group}"),
+        ("√(x y)", r"\sqrt{x y}"),
+        ("`gae`", r"\texttt{gae}"),
+        ("Â_i", r"\hat{A}_{i}"),
+        ("j ≠ i", r"j \ne i"),
+        ("j ∉ I", r"j \notin I"),
+    ],
+)
+def test_signs_become_tex(plain, expected):
+    assert tex(plain) == expected
+
+
+@pytest.mark.parametrize("module", [docstrings, formulas], ids=lambda module: module.__name__)
+def test_the_examples_hold(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_an_unknown_sign_is_refused():
+    with pytest.raises(ValueError, match="no TeX is known for '☃'"):
+        tex("☃")
+    with pytest.raises(ValueError, match="a bracket is not closed"):
+        tex("x^(1")
+
+
+def test_formulas_of_a_long_line_get_lines_of_their_own():
+    assert tex_lines("a      b") == [r"a \qquad b"]
+    assert len(tex_lines(f"{'a + ' * 20}a      b")) == 2
+    assert tex_lines("     ⎧ 1   x\ny =  ⎨\n     ⎩ 2   z") == [r"y = \begin{cases} 1 & x \\ 2 & z \end{cases}"]
+
+
+def test_prose_is_escaped_and_linked():
+    assert escaped("r_t < *next one* [`a|b`]") == r"r\_t \< *next one* \[`a|b`\]"
+    assert escaped("`gae`, arXiv:1506.02438", {"gae": "there"}) == (
+        "[`gae`](#there), [arXiv:1506.02438](https://arxiv.org/abs/1506.02438)"
+    )
+    assert label("pass_at_k.x") == "book-pass-at-k-x"
+
+
+def test_a_docstring_keeps_all_its_sections():
+    found = sections("First.\n\nArgs:\n    a: one,\n        more.\n\nReturns:\n    b.\n\nDeviations: none.")
+    assert found == {"": "First.\n\nDeviations: none.", "Args": "a: one,\n    more.", "Returns": "b."}
+    text = markdown("First.\n\n::\n\n    a = b\n\nArgs:\n    a: one.\n\nExample:\n    >>> 1\n    1", {})
+    assert text == "First.\n\n$$\na = b\n$$\n\n**Args**\n\n- `a`: one.\n\n**Example**\n\n```pycon\n>>> 1\n1\n```"
+
+
+def test_a_function_is_shown_as_it_is_written():
+    assert header(gae).startswith("def gae(\n    rewards: Float[Array")
+    assert header(gae).endswith(') -> Float[Array, "*rows T"]')
+
+
+def test_every_equation_and_algorithm_has_its_section():
+    text = "\n".join([*book.ops_pages().values(), *book.algorithm_pages().values()])
+    assert [name for name in ENTRIES if text.count(f"({label(name)})=") != 1] == []
+    links = set(re.findall(r"\(#(book-[a-z0-9-]+)\)", text))
+    assert links <= set(map(label, ENTRIES))
+    assert len(book.algorithm_pages()) == len(BY_NAME) + 1
+
+
+def test_every_paper_has_its_equations():
+    page = book.papers_page()
+    assert "arXiv:2503.14476" in page
+    assert "[`dapo`](#book-dapo)" in page
+
+
+def test_settings_rewards_and_interface_are_whole():
+    settings = trainer.settings_page()
+    assert [name for name in TrainConfig().to_flat() if f"`--{name.replace('_', '-')}`" not in settings] == []
+    rewards = trainer.rewards_page()
+    assert [name for name in REWARDS if f"## {name}\n" not in rewards] == []
+    interface = trainer.interface_page()
+    assert "def train(" in interface
+    assert "| `begin` |" in interface
+
+
+def test_commands_are_shown_with_their_help():
+    page = trainer.commands_page()
+    assert "## rljax eval" in page
+    assert "--samples" in page

@@ -1,0 +1,33 @@
+"""What runs before a change lands: the README's test command, the site, and the versions of Python that the package names."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+SITE = "sphinx-build -W --keep-going -j auto -b html notebooks build/site"
+
+
+def test_the_workflow_calls_the_same_script_on_every_python():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    job = workflow["jobs"]["ci"]
+    assert {"run": ".ci/run"} in job["steps"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [re.search(r"Python :: (3\.\d+)$", entry) for entry in project["classifiers"]]
+    assert job["strategy"]["matrix"]["python"] == [found[1] for found in named if found]
+
+
+def test_the_site_is_built_by_one_command():
+    assert SITE in RUN.replace("-q ", "")
+    for page in ("README.md", "notebooks/contributing.md", "notebooks/conf.py"):
+        assert SITE in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+def test_a_report_of_a_fault_asks_for_the_version():
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        fields = {field["id"]: field for field in yaml.safe_load(form.read_text(encoding="utf-8"))["body"]}
+        assert "rljax --version" in fields["version"]["attributes"]["description"]
+        assert fields["version"]["validations"]["required"]

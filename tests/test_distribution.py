@@ -1,0 +1,44 @@
+"""The name of the distribution stands in one place, and the links of a fork in one."""
+
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import rljax
+from rljax import distribution
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+class Metadata:
+    """Metadata of a distribution with two links."""
+
+    def get_all(self, name):
+        assert name == "Project-URL"
+        return ["Repository, https://example.org/a, b", "Issues, https://example.org/c"]
+
+
+def test_the_name_is_that_of_the_project():
+    assert distribution.NAME == PROJECT["name"] != "rljax"
+    assert PROJECT["version"] == rljax.__version__
+    assert PROJECT["name"].replace("-", "_") + "-*.whl" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_links_are_those_of_the_metadata(monkeypatch):
+    monkeypatch.setattr(distribution, "metadata", lambda name: Metadata())
+    assert distribution.links() == {"repository": "https://example.org/a, b", "issues": "https://example.org/c"}
+
+
+def test_a_clone_that_is_not_installed_has_no_links(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(distribution, "metadata", missing)
+    assert distribution.links() == {}
+
+
+def test_nothing_asks_for_the_other_package():
+    wrong = ('version("rljax")', 'requires("rljax")', 'metadata("rljax")', "install rljax", "install 'rljax", "rljax[")
+    texts = {file: file.read_text(encoding="utf-8") for file in (ROOT / "rljax").rglob("*.py")}
+    assert [(file, words) for file, text in texts.items() for words in wrong if words in text] == []
