@@ -46,7 +46,7 @@ class Run:
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
         """Write a checkpoint as `which`, the last or the best one."""
-        checkpoints.save(self.folder.checkpoints / which, checkpoint)
+        checkpoints.save(self.folder.checkpoints / which, checkpoint, self.folder.marks())
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
         """Log and show the metrics of a training step."""
