@@ -17,6 +17,7 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
+from rljax.training.guard import check_drawn
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.setup import Setup
@@ -70,8 +71,13 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
 
     Returns:
         The checkpoint with the result in its notes.
+
+    Raises:
+        InputError: the parameters are broken.
     """
-    metrics = evaluate(run.setup.heldout, checkpoint.state.params).metrics()
+    evaluation = evaluate(run.setup.heldout, checkpoint.state.params)
+    check_drawn(evaluation.groups)
+    metrics = evaluation.metrics()
     run.trackers.log("eval", step, metrics)
     quality = Quality(metrics["accuracy"], metrics["reward"])
     run.display.message(f"Step {step}: held-out greedy accuracy {quality}.")

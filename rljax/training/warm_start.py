@@ -9,7 +9,8 @@ from rljax.evaluation.greedy import evaluate
 from rljax.parallel import put_rows
 from rljax.records import required
 from rljax.rollout import demonstrated, pack
-from rljax.training.checkpoint import Checkpoint
+from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.guard import check_skipped, skipped_in_a_row
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.run import Run
 from rljax.training.update import make_score, make_supervised_step
@@ -27,6 +28,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     state = checkpoint.state
     step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
     run.display.phase("warm_start", settings.steps)
+    unsound = 0
     while int(state.warm_step) < settings.steps:
         start = time.monotonic()
         rows = order.indices(int(state.warm_step) * settings.batch, settings.batch)
@@ -38,11 +40,15 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         numbers["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
         numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)
+        unsound = skipped_in_a_row(unsound, numbers["skipped_updates"])
+        check_skipped(unsound, "--warm-start-learning-rate")
         if settings.accuracy is not None and done % settings.eval_every == 0:
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]
             run.trackers.log("eval", 0, {"accuracy": accuracy})
             run.display.message(f"Warm start step {done}: held-out greedy accuracy {accuracy:.1%}.")
             if accuracy >= settings.accuracy:
                 break
+        if done % config.run.checkpoint_every == 0:
+            run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint

@@ -136,6 +136,26 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path, capsys):
         rljax.train(TINY, even_length, resume="auto")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": 1e38, "eval_every": 1}, "log-probabilities are not finite for 100% of the tokens"),
+        ({"warm_start_learning_rate": 1e38}, "--warm-start-learning-rate"),
+    ],
+    ids=["in RL", "in the warm start"],
+)
+def test_a_run_never_ends_well_with_broken_parameters(tmp_path, settings, message):
+    def anything(completions):
+        return [1.0 + len(completion) for completion in completions]
+
+    config = TINY.replace(run=str(tmp_path / "run"), algorithm="grpo", algorithm_options={}, **settings)
+    with pytest.raises(InputError, match=message):
+        rljax.train(config, anything)
+    for which in (tmp_path / "run" / "checkpoints").glob("*"):
+        state = checkpoint_of(config, tmp_path / "run", which.name, reward=anything).state
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
 def test_damaged_saves_are_passed_over(finished, tmp_path, capsys):
     """The newest checkpoint is shortened: the run goes on from the one before it, says so, and ends as it would have."""
     path = tmp_path / "run"
