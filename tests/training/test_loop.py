@@ -120,14 +120,14 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     assert rows(path) == rows(finished.run)
 
 
-def test_the_same_command_again_goes_on_by_itself(finished, tmp_path, capsys):
+def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"))
     RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
     (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
     rljax.train(config, even_length, resume="auto")
-    assert "Resumed at RL step" in capsys.readouterr().out
+    assert "Resumed at RL step" in (tmp_path / "run" / "log.txt").read_text()
     chex.assert_trees_all_equal(last_checkpoint(tmp_path / "run").state, last_checkpoint(finished.run).state)
     assert rows(tmp_path / "run") == rows(finished.run)
     with pytest.raises(InputError, match="cannot change learning_rate"):
@@ -156,7 +156,7 @@ def test_a_run_never_ends_well_with_broken_parameters(tmp_path, settings, messag
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
-def test_damaged_saves_are_passed_over(finished, tmp_path, capsys):
+def test_damaged_saves_are_passed_over(finished, tmp_path):
     """The newest checkpoint is shortened: the run goes on from the one before it, says so, and ends as it would have."""
     path = tmp_path / "run"
     shutil.copytree(finished.run, path)
@@ -165,7 +165,7 @@ def test_damaged_saves_are_passed_over(finished, tmp_path, capsys):
     weights.write_bytes(weights.read_bytes()[:-1])
     (path / "samples.jsonl").unlink()
     rljax.train(None, even_length, resume=path)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = (path / "log.txt").read_text()
     assert re.search(rf"last/{newest}: \S+ has \d+ bytes instead of \d+\.", shown), shown
     assert "samples.jsonl is gone: its rows up to the checkpoint are lost." in shown
     assert [save.name.rpartition("-")[0] for save in (path / "checkpoints" / "damaged").iterdir()] == [f"last-{newest}"]
