@@ -23,7 +23,8 @@ def on_two_hosts(
     command: Sequence[str], *, devices: int = 1, seconds: float = 400, **environment: str
 ) -> list[subprocess.CompletedProcess]:
     """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended, and all that they said."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    count = f"--xla_force_host_platform_device_count={devices}"  # the last one holds
+    flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}", "JAX_PLATFORMS": "cpu"}
     given = os.environ | flags | {"JAX_COMPILATION_CACHE_DIR": str(CACHE)} | environment
     joined = [sys.executable, *command, "--coordinator", free_address(), "--hosts", str(HOSTS), "--host"]
     with tempfile.TemporaryDirectory() as folder:
