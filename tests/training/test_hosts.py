@@ -93,7 +93,7 @@ def test_ctrl_c_on_one_host_stops_both_and_the_resumed_run_is_the_uninterrupted_
     run, like = tmp_path / "two", tmp_path / "one"
     stopped = train_on_two_hosts("--experiment", experiment(config.replace(run=str(run)), tmp_path), STOP_IN_CALL="5")
     assert [host.returncode for host in stopped] == [130, 130], [host.stdout[-2000:] for host in stopped]
-    assert "resume with: rljax train --resume" in stopped[0].stdout
+    assert f"To go on:\n  rljax train --resume {run}\n" in stopped[0].stdout
     assert "value pretraining: 2 steps" in stopped[0].stdout
     assert all(line.startswith("[Gloo]") for line in stopped[1].stdout.splitlines()), "only the first host shows the run"
     before = len(rows_of(run))
