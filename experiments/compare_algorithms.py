@@ -9,7 +9,7 @@ Command:
     python experiments/compare_algorithms.py --experiment long_chain_vapo \
         --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
-An algorithm may have settings of its own: `name:setting=value,setting=value`.
+An algorithm may have settings of its own: `name:setting=value,setting=value`, for instance `gkd:teacher=FOLDER`.
 
 Deviations: every algorithm uses the experiment's learning rate, batch and number of steps, which were chosen for the experiment's
 own algorithm and not tuned for the others. The experiment's options are passed to those algorithms that have them.
@@ -33,6 +33,12 @@ from rljax.tracking.run_folder import read_metrics
 from rljax.training.config.start import with_shared_options
 
 CONFIG = load_config("arithmetic_dapo")
+TEACHERS = {"teacher_advantage", "teacher_divergence"}
+
+
+def filled(name: str) -> set[str]:
+    """Names of the slots that an algorithm fills."""
+    return {slot for slot, value in BY_NAME[name]()._asdict().items() if value is not None}
 
 
 @dataclass
@@ -43,8 +49,8 @@ class Arguments:
     """Path of the table, without .json and .md."""
     experiment: str = "arithmetic_dapo"
     """Name of the experiment whose settings are used."""
-    algorithms: list[str] = field(default_factory=lambda: sorted(BY_NAME))
-    """Names of the algorithms, each with settings of its own if needed."""
+    algorithms: list[str] = field(default_factory=lambda: [name for name in sorted(BY_NAME) if not TEACHERS & filled(name)])
+    """Names of the algorithms, each with settings of its own if needed; by default all but those that learn from a teacher."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     """Seeds; each algorithm runs once per seed."""
     steps: int | None = None

@@ -7,6 +7,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # In the environment, and not in jax.config, so that the commands and notebooks that tests start find it too.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"  # compiling is most of the suite's work
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import hypothesis
@@ -17,7 +18,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
-jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the suite's work; see `optimized`
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)
@@ -54,14 +54,6 @@ def standard_promotion():
     """JAX's standard promotion, for modules that call Optax themselves: it raises decays to the power of an integer count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
-
-
-@pytest.fixture(scope="module")
-def optimized():
-    """Compile as users do, for modules that compare bits or count bytes."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

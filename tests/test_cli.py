@@ -52,11 +52,12 @@ def refused(capsys, *arguments) -> str:
 def test_train_ends_with_accuracy_and_where_things_lie(tmp_path, capsys):
     path = tmp_path / "run"
     assert main(["train", *SMALL, "--run", str(path)]) == 0
-    last = capsys.readouterr().out.strip().splitlines()[-4:]
-    assert last[0].startswith("Held-out greedy accuracy: ")
-    assert "before RL" in last[0]
-    assert str(path / "curves.png") in last[2]
-    assert str(path / "metrics.jsonl") in last[3]
+    lines = capsys.readouterr().out.splitlines()
+    (outcome,) = (line for line in lines if line.startswith("Held-out accuracy: "))
+    assert "before RL" in outcome
+    assert f"Curves: {path / 'curves.png'}" in lines
+    assert {f"  rljax eval {path}", f"  rljax export {path} my-model"} <= set(lines)
+    assert lines[-2:] == ["To train on:", f"  rljax train --resume {path} --steps 2"]
 
 
 def test_config_json_holds_the_settings_in_groups_and_what_was_passed_beside_them(run):
@@ -123,15 +124,14 @@ def test_plot_draws_again_and_overlays(run, tmp_path, capsys):
 def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["export", str(run), str(folder)]) == 0
-    assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
+    weights, beside = ("config.json", "model.safetensors"), ("tokenizer.json", "tokenizer_config.json")
+    assert {file.name for file in folder.iterdir()} == {*weights, *beside, "generation_config.json"}
     assert "already exists" in refused(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
     own = [
         "--model",
         str(folder),
-        "--tokenizer",
-        "characters",
         "--dataset",
         str(data),
         "--algorithm",

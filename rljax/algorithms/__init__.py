@@ -5,11 +5,14 @@ from collections.abc import Callable
 from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
 from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Critic, Past, Rollout, Term, TermInputs
 from rljax.algorithms.cispo import cispo
+from rljax.algorithms.clip_cov import clip_cov, kl_cov
 from rljax.algorithms.dapo import dapo, dapo_grpo
 from rljax.algorithms.dppo import dppo
 from rljax.algorithms.dr_grpo import dr_grpo
 from rljax.algorithms.forking_tokens import forking_tokens
+from rljax.algorithms.gdpo import gdpo
 from rljax.algorithms.gepo import gepo
+from rljax.algorithms.gkd import gkd
 from rljax.algorithms.gmpo import gmpo
 from rljax.algorithms.gpg import gpg
 from rljax.algorithms.grpo import grpo, grpo_process
@@ -22,11 +25,13 @@ from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_varian
 from rljax.algorithms.on_policy_distillation import on_policy_distillation
 from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
 from rljax.algorithms.opo import opo
+from rljax.algorithms.otb import otb
 from rljax.algorithms.pass_at_k import pass_at_k
 from rljax.algorithms.pkpo import pkpo
 from rljax.algorithms.ppo import ppo
 from rljax.algorithms.preparation import prepare, response_rewards
 from rljax.algorithms.reinforce_pp import reinforce_pp, reinforce_pp_baseline
+from rljax.algorithms.remax import remax
 from rljax.algorithms.rloo import rloo
 from rljax.algorithms.sapo import sapo
 from rljax.algorithms.scale_rl import scale_rl
@@ -37,29 +42,35 @@ from rljax.algorithms.vespo import vespo
 
 BY_NAME: dict[str, Callable[..., Algorithm]] = {
     "cispo": cispo,
+    "clip_cov": clip_cov,
     "dapo": dapo,
     "dapo_grpo": dapo_grpo,
     "dppo": dppo,
     "dr_grpo": dr_grpo,
     "forking_tokens": forking_tokens,
+    "gdpo": gdpo,
     "gepo": gepo,
+    "gkd": gkd,
     "gmpo": gmpo,
     "gpg": gpg,
     "grpo": grpo,
     "grpo_process": grpo_process,
     "gspo": gspo,
     "gspo_token": gspo_token,
+    "kl_cov": kl_cov,
     "lite_ppo": lite_ppo,
     "luspo": luspo,
     "max_rl": max_rl,
     "on_policy_distillation": on_policy_distillation,
     "open_reasoner_zero": open_reasoner_zero,
     "opo": opo,
+    "otb": otb,
     "pass_at_k": pass_at_k,
     "pkpo": pkpo,
     "ppo": ppo,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
+    "remax": remax,
     "rloo": rloo,
     "sapo": sapo,
     "scale_rl": scale_rl,

@@ -53,6 +53,12 @@ class Rollout(NamedTuple, Generic[Data]):
     """Entropy of the policy that sampled, at each token, nats; for algorithms that explore where it is high."""
     teacher_logp: Float[Data, "P G T"] | None = None
     """Under the teacher, another model that stays as it is; for distillation."""
+    square_sum: Float[Data, "P G T"] | None = None
+    """Σ_v π(v)² of the policy before the update, at each token; for algorithms that weigh by how certain it was."""
+    greedy_rewards: Float[Data, "P"] | None = None
+    """Reward of one more response to each prompt, decoded greedily and not trained on; for algorithms that compare with it."""
+    reward_parts: dict[str, Float[Data, "P G"]] | None = None
+    """Each of several rewards by name, unweighted and before any shaping; for algorithms that normalise each by itself."""
 
 
 @documented
@@ -81,6 +87,8 @@ class TermInputs(NamedTuple):
     """Log of the importance ratio's denominator, nats; `policy_logp` itself unless the algorithm has a `denominator`."""
     behaviour_logp: Float[Array, "B T"]
     """Log-probability under the distribution that was sampled from, nats."""
+    teacher_divergence: Float[Array, "B T"] | None = None
+    """Divergence from the teacher over the whole vocabulary, carries the gradient; None where the loss was called without it."""
 
 
 @documented
@@ -144,8 +152,8 @@ class Critic(NamedTuple):
 class Algorithm(NamedTuple):
     """One slot for each idea; a variant is `algorithm._replace(slot=...)`.
 
-    Credit comes from exactly one of `advantage`, `token_advantage`, `step_advantage`, `teacher_advantage` and `critic`, or from
-    `critic` and `advantage` together under `mix`.
+    Credit comes from exactly one of the slots in `CREDIT`, or from `critic` and `advantage` together under `mix`, or from none
+    where `teacher_divergence` is all that is learned from.
     """
 
     advantage: Callable[..., Float[Array, "P G"]] | None
@@ -176,10 +184,21 @@ class Algorithm(NamedTuple):
     """(token rewards, mask) -> advantage of each token, without a critic."""
     step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
     """(step rewards, step ends) -> advantage of each token."""
+    certainty_advantage: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
+    """(token rewards, policy_logp, square_sum, mask) -> advantage of each token, by how certain the policy was of its tokens."""
+    greedy_advantage: Callable[[Array, Array], Float[Array, "P G"]] | None = None
+    """(rewards, reward of each prompt's greedy response) -> advantage of each response."""
+    parts_advantage: Callable[..., Float[Array, "P G"]] | None = None
+    """Several rewards by name (and `valid=`, when the rollout has it) -> advantage of each response."""
     teacher_advantage: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(policy_logp, teacher_logp, mask) -> advantage of each token, from a teacher in place of rewards."""
+    teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
+    """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the whole vocabulary; a
+    term puts it into the loss. It sees some tokens at a time, so that all logits never exist at once."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
+    keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
+    """(advantage, policy_logp, mask) -> tokens whose advantage counts; it is 0 on the others, which have no gradient then."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
@@ -197,7 +216,7 @@ class Algorithm(NamedTuple):
     def needs(self, name: str) -> bool:
         """Whether the algorithm reads `name`, which not every algorithm does.
 
-        "entropy" is an argument of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
+        "entropy" and "teacher_divergence" are arguments of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
 
         Raises:
             ValueError: `name` is none of these.
@@ -205,11 +224,15 @@ class Algorithm(NamedTuple):
         reads = {
             "behaviour_entropy": self.bonus is not None,
             "entropy": False,
+            "greedy_rewards": self.greedy_advantage is not None,
             "policy_logp": self.correction is not None,
             "progress": self.mix is not None,
             "ref_logp": self.reward_kl is not None,
+            "reward_parts": self.parts_advantage is not None,
+            "square_sum": self.certainty_advantage is not None,
             "step_end": self.step_advantage is not None,
             "step_rewards": self.step_advantage is not None,
+            "teacher_divergence": False,
             "teacher_logp": self.teacher_advantage is not None,
             "truncated": self.filter_tokens is not None,
             "values": self.critic is not None,
@@ -217,6 +240,13 @@ class Algorithm(NamedTuple):
         if name not in reads:
             raise ValueError(f"name must be one of {', '.join(reads)}, got {name!r}")
         return reads[name] or any(term.needs == name for term in self.terms)
+
+
+CREDIT = (
+    *("advantage", "token_advantage", "step_advantage", "certainty_advantage", "greedy_advantage", "parts_advantage"),
+    *("teacher_advantage", "critic"),
+)
+"""Slots of an `Algorithm` that credit comes from."""
 
 
 @documented

@@ -47,7 +47,12 @@ def _trained_on(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -
 
 @in_float32
 def loss(
-    algorithm: Algorithm, logp: Float[Array, "B T"], batch: Batch[Array], *, entropy: Float[Array, "B T"] | None = None
+    algorithm: Algorithm,
+    logp: Float[Array, "B T"],
+    batch: Batch[Array],
+    *,
+    entropy: Float[Array, "B T"] | None = None,
+    teacher_divergence: Float[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, ""], LossMetrics]:
     """Loss of some rows of a batch, to be minimised; losses and metrics of all its rows add up.
 
@@ -60,6 +65,8 @@ def loss(
         logp: log-probabilities of the response tokens under the policy that is trained, `[B, T]`, nats.
         batch: all rows of a mini-batch, or some of them.
         entropy: entropy of the policy at each token, `[B, T]`, nats; for algorithms with an entropy term.
+        teacher_divergence: `algorithm.teacher_divergence` of each token, carries the gradient, `[B, T]`; for algorithms with a term
+            that reads it.
 
     Returns:
         The loss and its metrics.
@@ -79,7 +86,7 @@ def loss(
         >>> abs(round(float(value), 6)), metrics.numbers()["ratio"]
         (0.0, 1.0)
     """
-    _check_rows(batch, logp=logp, entropy=entropy)
+    _check_rows(batch, logp=logp, entropy=entropy, teacher_divergence=teacher_divergence)
     _check_terms(algorithm, batch)
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
@@ -90,6 +97,7 @@ def loss(
         policy_logp=zero_outside(batch.policy_logp, batch.mask),
         old_logp=zero_outside(batch.old_logp, batch.mask),
         behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
+        teacher_divergence=None if teacher_divergence is None else zero_outside(teacher_divergence, batch.mask),
     )
     trained = _trained_on(algorithm, inputs, batch)
     total = -(batch.weights * zero_outside(surrogate, trained)).sum()

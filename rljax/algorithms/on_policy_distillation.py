@@ -4,7 +4,7 @@ from rljax.algorithms.algorithm import Algorithm
 from rljax.ops.distillation import teacher_log_ratio
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
-from rljax.ops.weights import sequence_mean
+from rljax.ops.weights import sequence_sum
 
 
 def on_policy_distillation() -> Algorithm:
@@ -12,22 +12,23 @@ def on_policy_distillation() -> Algorithm:
 
     ::
 
-        ∇J = (1/G) Σ_i (1/|o_i|) Σ_t A_it ∇ log π(o_it)      A_it = log π_T(o_it) - log π(o_it)
+        ∇J = (1/G) Σ_i Σ_t A_it ∇ log π(o_it)      A_it = log π_T(o_it) - log π(o_it)
         E_{o_it ~ π} [A_it ∇ log π(o_it)] = -∇ KL(π‖π_T) at the context of token t
 
     Args:
         no options.
 
     Deviations: GKD computes each KL from the logits of both models; here one sampled token estimates it and its gradient without
-    bias (the reward form of Lu, "On-Policy Distillation", 2025), since a rollout keeps no logits. The loss form over the
-    vocabulary is `rljax.ops.distillation.generalized_jsd`. The task's reward is measured and not learned from. It is on-policy:
-    take one update a rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the
-    gradient is the same.
+    bias (the reward form of Lu, "On-Policy Distillation", 2025). The loss form over the vocabulary is `gkd`, whose gradient has
+    less noise. GKD averages over the tokens of a response; here they are summed, since 1/|o_i| depends on the token that is judged
+    (an EOS makes the response shorter) and would bias its gradient, even turn it round. The task's reward is measured and not
+    learned from. It is on-policy: take one update a rollout. The value of the objective is relative to the sampling policy's
+    (log ρ in place of log π); the gradient is the same.
     """
     return Algorithm(
         advantage=None,
         teacher_advantage=teacher_log_ratio,
         log_ratio=token_log_ratio,
         surrogate=reinforce,
-        weights=sequence_mean,
+        weights=sequence_sum,
     )

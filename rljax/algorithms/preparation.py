@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import Algorithm, Batch, Critic, Past, Rollout
+from rljax.algorithms.algorithm import CREDIT, Algorithm, Batch, Critic, Past, Rollout
 from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
@@ -18,7 +18,7 @@ from rljax.records import required
 
 _PER_TOKEN = (
     *("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy"),
-    *("values", "step_rewards", "step_end"),
+    *("values", "step_rewards", "step_end", "square_sum"),
 )
 _PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap")
 _WHY = {
@@ -30,6 +30,9 @@ _WHY = {
     "step_end": "the algorithm is supervised step by step",
     "behaviour_entropy": "the algorithm explores by the entropy of the policy that sampled",
     "teacher_logp": "the algorithm learns from a teacher",
+    "square_sum": "the algorithm weighs responses by how certain the policy was",
+    "greedy_rewards": "the algorithm compares with a greedy response to each prompt",
+    "reward_parts": "the algorithm normalises each of several rewards by itself",
 }
 
 
@@ -38,10 +41,14 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
     fields = rollout._asdict()
-    for names, shape in ((_PER_TOKEN, rollout.mask.shape), (_PER_RESPONSE, rollout.mask.shape[:2])):
-        for name in names:
-            if fields[name] is not None and fields[name].shape != shape:
-                raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(fields[name].shape)}")
+    shapes = dict.fromkeys(_PER_TOKEN, rollout.mask.shape) | dict.fromkeys(_PER_RESPONSE, rollout.mask.shape[:2])
+    shapes["greedy_rewards"] = rollout.mask.shape[:1]
+    parts = {} if rollout.reward_parts is None else rollout.reward_parts
+    for name, part in parts.items():
+        fields[f"reward_parts[{name!r}]"], shapes[f"reward_parts[{name!r}]"] = part, rollout.mask.shape[:2]
+    for name, shape in shapes.items():
+        if fields[name] is not None and fields[name].shape != shape:
+            raise ValueError(f"{name} must have shape {list(shape)} like the mask, got {list(fields[name].shape)}")
     for name, why in _WHY.items():
         if fields[name] is None and algorithm.needs(name):
             raise ValueError(f"rollout.{name} must be given: {why}; got None")
@@ -49,10 +56,10 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
     """Refuse a record without a source of credit, with two of them and no mix, and arguments that do not fit it."""
-    names = ("advantage", "token_advantage", "step_advantage", "teacher_advantage", "critic")
-    sources = [name for name in names if algorithm._asdict()[name] is not None]
-    if algorithm.mix is None and len(sources) != 1:
-        raise ValueError(f"algorithm must have exactly one of {', '.join(names)}, got {', '.join(sources) or 'none'}")
+    sources = [name for name in CREDIT if algorithm._asdict()[name] is not None]
+    alone = algorithm.teacher_divergence is not None and not sources
+    if algorithm.mix is None and len(sources) != 1 and not alone:
+        raise ValueError(f"algorithm must have exactly one of {', '.join(CREDIT)}, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and sources != ["advantage", "critic"]:
         raise ValueError(f"algorithm must have advantage and critic for its mix, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and progress is None:
@@ -166,21 +173,40 @@ def _credit(
     past: Past | None,
 ) -> Float[Array, "P G T"]:
     """Credit of each token, from whichever source the record has."""
-    if algorithm.token_advantage is not None:
-        return algorithm.token_advantage(token_rewards, rollout.mask)
-    if algorithm.step_advantage is not None:
-        step_end = required(rollout.step_end, "rollout.step_end").astype(bool) & rollout.mask
-        return algorithm.step_advantage(required(rollout.step_rewards, "rollout.step_rewards"), step_end)
-    if algorithm.teacher_advantage is not None:
-        teacher_logp = required(rollout.teacher_logp, "rollout.teacher_logp")
-        return algorithm.teacher_advantage(_policy_logp(rollout), teacher_logp, rollout.mask)
     if algorithm.critic is None:
-        return _group_credit(algorithm, rollout, rewards, past)
+        if algorithm.advantage is not None:
+            return _group_credit(algorithm, rollout, rewards, past)
+        return _other_credit(algorithm, rollout, rewards, token_rewards)
     critic = _critic_credit(algorithm.critic, rollout, token_rewards)
     if algorithm.mix is None:
         return critic
     assert progress is not None  # `_check_credit` has seen to it
     return algorithm.mix(critic, _group_credit(algorithm, rollout, rewards, past), progress)
+
+
+def _other_credit(
+    algorithm: Algorithm, rollout: Rollout[Array], rewards: Array, token_rewards: Array
+) -> Float[Array, "P G T"]:
+    """Credit from a slot that reads more of a rollout than its rewards."""
+    if algorithm.token_advantage is not None:
+        return algorithm.token_advantage(token_rewards, rollout.mask)
+    if algorithm.step_advantage is not None:
+        step_end = required(rollout.step_end, "rollout.step_end").astype(bool) & rollout.mask
+        return algorithm.step_advantage(required(rollout.step_rewards, "rollout.step_rewards"), step_end)
+    if algorithm.certainty_advantage is not None:
+        square_sum = required(rollout.square_sum, "rollout.square_sum")
+        return algorithm.certainty_advantage(token_rewards, _policy_logp(rollout), square_sum, rollout.mask)
+    if algorithm.teacher_advantage is not None:
+        teacher_logp = required(rollout.teacher_logp, "rollout.teacher_logp")
+        return algorithm.teacher_advantage(_policy_logp(rollout), teacher_logp, rollout.mask)
+    if algorithm.greedy_advantage is not None:
+        credit = algorithm.greedy_advantage(rewards, required(rollout.greedy_rewards, "rollout.greedy_rewards"))
+    elif algorithm.parts_advantage is not None:
+        parts = required(rollout.reward_parts, "rollout.reward_parts")
+        credit = algorithm.parts_advantage(parts, **_present(valid=rollout.valid))
+    else:
+        credit = jnp.zeros_like(rewards)  # a divergence from the teacher is all that is learned from
+    return jnp.broadcast_to(credit[..., None], rollout.mask.shape)
 
 
 def _critic_credit(critic: Critic, rollout: Rollout[Array], token_rewards: Array) -> Float[Array, "P G T"]:
@@ -196,6 +222,8 @@ def _advantage(
 ) -> Float[Array, "P G T"]:
     """Credit on the trained tokens, with its bonus, normalised."""
     advantage = zero_outside(credit, trained.mask)
+    if algorithm.keep_tokens is not None:
+        advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
             advantage, required(rollout.behaviour_entropy, "rollout.behaviour_entropy"), trained.mask

@@ -16,6 +16,11 @@ def _entropy(inputs: TermInputs) -> Array:
     return inputs.entropy
 
 
+def _teacher_divergence(inputs: TermInputs) -> Array:
+    assert inputs.teacher_divergence is not None  # `needs` asks for it
+    return inputs.teacher_divergence
+
+
 def _negative_logp(inputs: TermInputs) -> Array:
     return -inputs.logp
 
@@ -77,6 +82,14 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     if coefficient == 0:
         return ()
     return (Term("entropy_bonus", -coefficient, _entropy, needs="entropy"),)
+
+
+def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
+    """`c Σ w · D`, D the algorithm's `teacher_divergence` of each token; no term at all when the coefficient is 0."""
+    check_nonnegative(coefficient=coefficient)
+    if coefficient == 0:
+        return ()
+    return (Term("teacher_divergence", coefficient, _teacher_divergence, needs="teacher_divergence"),)
 
 
 def positive_examples(coefficient: float) -> tuple[Term, ...]:

@@ -17,7 +17,7 @@ from rljax.book.slots import SIZES, Filling, fillings
 from rljax.records import documented
 
 UNDATED = "no paper"
-TEACHER = "teacher_advantage"
+TEACHERS = {"teacher_advantage", "teacher_divergence"}
 NOTHING = Filling("nothing", "")
 
 
@@ -114,7 +114,7 @@ def genealogy() -> tuple[Descent, ...]:
         parent = min(
             ways,
             key=lambda other: (
-                (TEACHER in held[other]) != (TEACHER in held[name]),
+                TEACHERS.isdisjoint(held[other]) != TEACHERS.isdisjoint(held[name]),
                 _other_functions(ways[other]),
                 papers[other] != papers[name],
             ),

@@ -21,6 +21,7 @@ from rljax.cli.config import Config, run_config
 from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
+from rljax.cli.explain import Explain, run_explain
 from rljax.cli.flags import check_flags
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.plot import Plot, run_plot
@@ -45,6 +46,7 @@ rljax config [FLAGS]              print the settings in force, as a file for --c
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
 rljax plot RUN [RUN ...]          draw the curves of one or several runs
+rljax explain [NUMBER ...]        what a number of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
 
 rljax preprocess INPUT OUTPUT     check a dataset, and drop bad and repeated rows
@@ -77,6 +79,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
         "plot": (Plot, run_plot),
+        "explain": (Explain, run_explain),
         "export": (Export, run_export),
         "preprocess": (Preprocess, run_preprocess),
         "reward-model": (RewardModel, run_reward_model),

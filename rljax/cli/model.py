@@ -1,11 +1,14 @@
 """`rljax sample` and `rljax export`: sample from a trained model, and write it as a Hugging Face folder."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
+from rljax.cli.hosts import join_hosts
+from rljax.errors import InputError
 from rljax.records import documented
 
 
@@ -15,9 +18,11 @@ class Sample:
     """Continue prompts with a trained model."""
 
     target: tyro.conf.Positional[str]
-    """Folder of a run, Hugging Face folder, or hub id."""
-    prompt: tuple[str, ...]
+    """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
+    prompt: tuple[str, ...] = ()
     """One or more prompts."""
+    prompt_ids: tuple[int, ...] = ()
+    """One prompt as token ids. Where the model has no tokenizer, ids are printed, the end token included."""
     count: int = 1
     """Number of continuations of each prompt."""
     temperature: float = 0.0
@@ -29,7 +34,7 @@ class Sample:
     max_response_tokens: int | None = None
     """Maximum number of tokens of a continuation; by default the run's."""
     tokenizer: str | None = None
-    """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
+    """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run."""
     seed: int = 0
@@ -39,45 +44,89 @@ class Sample:
 @documented
 @dataclass(frozen=True)
 class Export:
-    """Write a run's model as a Hugging Face folder (config.json, model.safetensors)."""
+    """Write a run's model as a Hugging Face folder.
+
+    The folder holds config.json, safetensors, generation_config.json, and the tokenizer of the run with its chat template.
+    AutoTokenizer, AutoModelForCausalLM, `rljax sample` and `rljax train --model` open it.
+    """
 
     target: tyro.conf.Positional[str]
-    """Folder of a run."""
+    """Folder of a run or of its checkpoint (RUN/checkpoints/last)."""
     folder: tyro.conf.Positional[Path]
     """Folder to write; it must not exist yet."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type of the weights; by default that of the checkpoint that the run started from, or float32."""
+    max_shard_size: str = "50GB"
+    """Largest file of weights, such as 5GB; more weights are divided among files with an index."""
+    push: str | None = None
+    """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs the extra 'hub' and `hf auth login`."""
+    private: bool = False
+    """Make the repository private if it does not exist yet."""
+    coordinator: str | None = None
+    """Export on several hosts that share a file system, with the same command on each; see `rljax train --help-all`."""
+    hosts: int | None = None
+    """Number of hosts, if the coordinator is an address."""
+    host: int | None = None
+    """Index of this host, counted from 0, if the coordinator is an address."""
 
 
 def run_sample(command: Sample) -> int:
     """Print continuations."""
     from rljax.data.problem import Problem  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.opening import load  # noqa: PLC0415
+    from rljax.data.tokenizer import IDS, IdTokenizer  # noqa: PLC0415
+    from rljax.training.opening import find_run, load  # noqa: PLC0415
+    from rljax.training.setup import has_tokenizer  # noqa: PLC0415
 
+    if not command.prompt and not command.prompt_ids:
+        raise InputError("there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3.")
+    tokenizer = command.tokenizer
+    is_model = find_run(command.target, command.checkpoint)[0] is None
+    if is_model and tokenizer is None and not command.prompt and not has_tokenizer(command.target):
+        tokenizer = IDS
+        print(f"note: {command.target} has no tokenizer, so ids are printed; --tokenizer gives one.", file=sys.stderr)
     opened = load(
         command.target,
         which=command.checkpoint,
-        tokenizer=command.tokenizer,
-        problems=[Problem(prompt, "") for prompt in command.prompt],
+        tokenizer=tokenizer,
+        problems=[Problem(prompt, "") for prompt in command.prompt] or [Problem("", "")],
         max_response_tokens=command.max_response_tokens,
     )
-    continuations = opened.sample(
-        command.prompt,
-        count=command.count,
-        temperature=command.temperature,
-        top_k=command.top_k,
-        top_p=command.top_p,
-        seed=command.seed,
-    )
-    for prompt, texts in zip(command.prompt, continuations, strict=True):
+    drawn = {name: getattr(command, name) for name in ("count", "temperature", "top_k", "top_p", "seed")}
+    for prompt, texts in zip(command.prompt, opened.sample(command.prompt, **drawn) if command.prompt else [], strict=True):
         for text in texts:
             print(f"{prompt}{text}")
+    if command.prompt_ids:
+        for ids in opened.sample_ids([command.prompt_ids], **drawn)[0]:
+            whole = [*command.prompt_ids, *ids]
+            is_text = not isinstance(opened.tokenizer, IdTokenizer)
+            print(opened.tokenizer.decode(whole) if is_text else " ".join(map(str, whole)))
     return 0
 
 
 def run_export(command: Export) -> int:
     """Write a Hugging Face folder."""
-    from rljax.training.opening import export  # noqa: PLC0415  --help need not wait for JAX
+    join_hosts(command.coordinator, command.hosts, command.host)
+    from rljax.data.tokenizer import holds_tokenizer  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.parallel import is_first  # noqa: PLC0415
+    from rljax.training.opening import export  # noqa: PLC0415
 
-    print(f"Model: {export(command.target, command.folder, which=command.checkpoint)}")
+    folder = export(
+        command.target,
+        command.folder,
+        which=command.checkpoint,
+        dtype=command.dtype,
+        max_shard_size=command.max_shard_size,
+        push=command.push,
+        private=command.private,
+    )
+    if is_first():
+        print(f"Model: {folder}")
+        if not holds_tokenizer(folder):
+            print(
+                f"note: no tokenizer was written, and AutoTokenizer would give an empty one; copy its files into {folder}."
+            )
+        if command.push is not None:
+            print(f"Pushed to https://huggingface.co/{command.push}")
     return 0

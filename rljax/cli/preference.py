@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
+from rljax.cli.loading import loading
 from rljax.cli.reward_model import INTERRUPTED
 from rljax.training.config.preference import PreferenceConfig
 
@@ -23,8 +24,9 @@ class Preference:
 
 def run_preference(command: Preference) -> int:
     """Train, and write the folder."""
-    from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.preference import train_preference  # noqa: PLC0415
+    with loading(quiet=command.config.quiet):
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.preference import train_preference  # noqa: PLC0415
 
     try:
         train_preference(command.config)

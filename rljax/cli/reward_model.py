@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
+from rljax.cli.loading import loading
 from rljax.preference.config import RewardModelConfig
 from rljax.records import documented
 
@@ -26,8 +27,9 @@ class RewardModel:
 
 def run_reward_model(command: RewardModel) -> int:
     """Train the reward model, and write its folder."""
-    from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.reward_model import train_reward_model  # noqa: PLC0415
+    with loading(quiet=command.config.quiet):
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.reward_model import train_reward_model  # noqa: PLC0415
 
     try:
         train_reward_model(command.config)

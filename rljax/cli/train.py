@@ -4,8 +4,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.hosts import join_hosts
+from rljax.cli.loading import loading
 from rljax.cli.starting import Settings
-from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config.start import Start
 
@@ -37,28 +39,19 @@ class Train(Settings):
 
 def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     """Train, or resume a run."""
-    from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.training.loop import train  # noqa: PLC0415
+    with loading(quiet=command.config.run.quiet):
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.loop import train  # noqa: PLC0415
 
     del arguments
     for note in begun.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
-    join_hosts(command)
+    join_hosts(command.coordinator, command.hosts, command.host)
     try:
         train(command.config, resume=command.resume)
     except Interrupted:
         return INTERRUPTED
     if command.smoke:
-        print("The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing.")
+        text = "The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing."
+        print(wrapped(text, columns_of(sys.stdout)))
     return 0
-
-
-def join_hosts(command: Train) -> None:
-    """Join the other hosts of the run, if there are any."""
-    if command.coordinator is None:
-        if (command.hosts, command.host) != (None, None):
-            raise InputError(f"hosts={command.hosts} and host={command.host} need --coordinator: the address of host 0.")
-        return
-    from rljax.parallel.joining import join  # noqa: PLC0415
-
-    join(command.coordinator, hosts=command.hosts, host=command.host)

@@ -1,5 +1,6 @@
 """Tokenizers: from text to token ids and back, behind one small interface."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +24,12 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "tekken.json",
 )
+
+
+IDS = "ids"
+"""Value of `--tokenizer` for token ids as text."""
+OWN_NAME = "rljax_tokenizer"
+"""Key of tokenizer_config.json under which a folder with one of rljax's own tokenizers holds the value of `--tokenizer`."""
 
 
 @runtime_checkable
@@ -144,11 +151,49 @@ class ByteTokenizer:
         return bytes(i - 3 if i < self.vocab_size else not_utf8 for i in ids if i >= 3).decode(errors="replace")
 
 
+class IdTokenizer:
+    """Token ids as text, "12 7 3", for models whose tokenizer is not at hand.
+
+    Args:
+        vocab_size: number of token ids of the model.
+        eos: token that ends a response.
+
+    Example:
+        >>> tokenizer = IdTokenizer(20, eos=2)
+        >>> tokenizer.encode("12 7 3")
+        [12, 7, 3]
+        >>> tokenizer.decode([12, 7, 3, 2])
+        '12 7 3'
+    """
+
+    bos_token_id = None
+
+    def __init__(self, vocab_size: int, *, eos: int):
+        self.vocab_size = vocab_size
+        self.eos_token_id = eos
+        self.pad_token_id = eos
+
+    def encode(self, text: str) -> list[int]:
+        """Read ids; a word that is not the id of a token is an `InputError`."""
+        words = text.split()
+        wrong = next((word for word in words if not (word.isdecimal() and int(word) < self.vocab_size)), None)
+        if wrong is not None:
+            raise InputError(
+                f"{wrong!r} in {_shortened(text)} is not a token id from 0 to {self.vocab_size - 1}; write ids with spaces "
+                "between them, or give a tokenizer with --tokenizer."
+            )
+        return [int(word) for word in words]
+
+    def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
+        """Write ids with spaces between them, without the end token."""
+        return " ".join(str(int(i)) for i in ids if i != self.eos_token_id)
+
+
 class HuggingFaceTokenizer:
     """A tokenizer of `transformers` behind the trainer's interface.
 
     Args:
-        inner: the tokenizer of `transformers`; it is saved with exported weights.
+        inner: the tokenizer of `transformers`; its files are written beside exported weights.
         name: its folder or hub id, for messages.
 
     Raises:
@@ -224,7 +269,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             with tokenizer files; or the id of a model on the Hugging Face hub.
 
     Returns:
-        A tokenizer.
+        A tokenizer; one of rljax's own for the folder of a model that was trained with it.
 
     Raises:
         InputError: the folder has no tokenizer files, the files cannot be read, or the id cannot be fetched.
@@ -237,6 +282,10 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise InputError("the name of the tokenizer is empty; give a folder, a model's id, `bytes` or `characters`.")
     if name == "bytes":
         return ByteTokenizer()
+    if name == IDS:
+        raise InputError(
+            "the tokenizer 'ids' belongs to a model folder and cannot be loaded here; choose 'bytes' or 'characters'."
+        )
     kind, colon, alphabet = name.partition(":")
     if kind == "characters":
         return CharacterTokenizer(alphabet if colon else ALPHABET)
@@ -244,9 +293,12 @@ def load_tokenizer(name: str) -> Tokenizer:
     if folder.is_dir():
         if not holds_tokenizer(folder):
             raise InputError(
-                f"the folder {name!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give another folder, or "
-                f"`--tokenizer bytes` for one token per byte."
+                f"the folder {name!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the files of its model into "
+                f"it, or give another folder, or `--tokenizer bytes` for one token per byte."
             )
+        own = _own_name(folder)
+        if own is not None:
+            return load_tokenizer(own)
         return _from_transformers(str(folder), name, "repair the folder's tokenizer files")
     if folder.is_file():
         raise InputError(f"the tokenizer {name!r} is a file; give the folder that contains it.")
@@ -256,6 +308,21 @@ def load_tokenizer(name: str) -> Tokenizer:
             f"`bytes` or `characters`."
         )
     return _from_transformers(name, name, "check the id and the network, or give a folder, `bytes` or `characters`")
+
+
+def _own_name(folder: Path) -> str | None:
+    """Value of `--tokenizer` for a folder that was written with one of rljax's own tokenizers, and not changed since."""
+    files = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    if not all(file.is_file() for file in files):
+        return None
+    try:
+        config, tokens = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+        name = config.get(OWN_NAME)
+        ids = {*tokens["model"]["vocab"].values(), *(token["id"] for token in tokens["added_tokens"])}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # another program's files: `transformers` says what is wrong with them
+    is_own = isinstance(name, str) and (name == "bytes" or name.startswith("characters:"))
+    return name if is_own and load_tokenizer(name).vocab_size == len(ids) else None
 
 
 def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokenizer:

@@ -2,7 +2,7 @@
 
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.language_model import Model, abstract_params, count_parameters, init_params, score_tokens
-from rljax.models.packed import Packed, Scores
+from rljax.models.packed import Features, Packed, Scores
 from rljax.models.policy import (
     Decoder,
     Params,
@@ -17,6 +17,7 @@ from rljax.models.transformer_policy import transformer_policy
 
 __all__ = [
     "Decoder",
+    "Features",
     "Model",
     "Packed",
     "Params",

@@ -1,10 +1,10 @@
 """Reading and writing of Hugging Face folders: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,33 +12,28 @@ import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from rljax.errors import InputError
+from rljax.models.checkpoint_tensors import entries, get_at, put_at, same
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.language_model import abstract_params
+from rljax.models.model_folder import (
+    CODES,
+    DTYPES,
+    INDEX,
+    WEIGHTS,
+    ModelContents,
+    Tensor,
+    read_json,
+    write_model,
+)
 from rljax.models.policy import HostParams, Params
-from rljax.records import documented
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-Path_ = tuple[str | int, ...]
-
-
-@documented
-class Entry(NamedTuple):
-    """One tensor of a checkpoint, and where and how it is stored in the parameters."""
-
-    name: str
-    """Name of the tensor in the safetensors file."""
-    path: Path_
-    """Keys of the array in the pytree of parameters."""
-    read: Callable[[np.ndarray], np.ndarray]
-    """Turns the tensor into the array."""
-    write: Callable[[np.ndarray], np.ndarray]
-    """Turns the array into the tensor."""
+FAMILY_NAMES: Mapping[str, str] = MappingProxyType(
+    {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+)
+"""Family in config.json -> its name in the classes of `transformers`."""
+FAMILIES = tuple(FAMILY_NAMES)
 
 
 def locate(name_or_folder: str) -> Path:
@@ -81,7 +76,11 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
     file = folder / "config.json"
     if not file.is_file():
         raise InputError(f"The model folder {str(folder)!r} has no config.json; give a folder that save_pretrained wrote.")
-    raw = json.loads(file.read_text(encoding="utf-8"))
+    if (folder / "checkpoints").is_dir():
+        raise InputError(
+            f"{str(folder)!r} is the folder of a run, not of a model; write one with `rljax export {folder} MODEL`."
+        )
+    raw = read_json(file)
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise InputError(f"{file} is of the family {family!r}, which is not supported; choose among {', '.join(FAMILIES)}.")
@@ -129,62 +128,6 @@ def _read_rope(raw: dict, file: Path) -> tuple[float, RopeScaling | None]:
     return theta, scaling
 
 
-def _same(x: np.ndarray) -> np.ndarray:
-    return x
-
-
-def _transposed(x: np.ndarray) -> np.ndarray:
-    return x.T
-
-
-def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
-    """Conversions of a linear weight: `[N H, D]` in the file, `[D, N, H]` in the parameters."""
-    return (
-        lambda x: x.reshape(heads, -1, width).transpose(2, 0, 1),
-        lambda x: x.transpose(1, 2, 0).reshape(-1, width),
-    )
-
-
-def _entries(config: TransformerConfig) -> Iterator[Entry]:
-    """Every tensor of a checkpoint of this shape."""
-    yield Entry("model.embed_tokens.weight", ("embedding",), _same, _same)
-    yield Entry("model.norm.weight", ("norm", "scale"), _same, _same)
-    if not config.tied_head:
-        yield Entry("lm_head.weight", ("head",), _same, _same)
-    for index in range(config.layers):
-        yield from _layer_entries(config, index)
-
-
-def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
-    prefix, path = f"model.layers.{index}", ("layers", index)
-    yield Entry(f"{prefix}.input_layernorm.weight", (*path, "attention_norm", "scale"), _same, _same)
-    yield Entry(f"{prefix}.post_attention_layernorm.weight", (*path, "feed_forward_norm", "scale"), _same, _same)
-    for letter, name, heads in (
-        ("q", "query", config.heads),
-        ("k", "key", config.kv_heads),
-        ("v", "value", config.kv_heads),
-    ):
-        projection = f"{prefix}.self_attn.{letter}_proj"
-        yield Entry(f"{projection}.weight", (*path, "attention", name), *_heads_in(heads, config.width))
-        if config.qkv_bias:
-            place = (*path, "attention", f"{name}_bias")
-            yield Entry(f"{projection}.bias", place, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
-    if config.qk_norm:
-        for letter, name in (("q", "query"), ("k", "key")):
-            place = (*path, "attention", f"{name}_norm", "scale")
-            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", place, _same, _same)
-    yield Entry(
-        f"{prefix}.self_attn.o_proj.weight",
-        (*path, "attention", "output"),
-        lambda x: x.reshape(config.width, config.heads, -1).transpose(1, 2, 0),
-        lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
-    )
-    if config.output_bias:
-        yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), _same, _same)
-    for name in ("gate", "up", "down"):
-        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed)
-
-
 def _files(folder: Path) -> dict[str, Path]:
     """Map the name of each tensor to its file."""
     index = folder / INDEX
@@ -201,24 +144,11 @@ def _files(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(opened.keys(), weights)
 
 
-def _put(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
-    *parents, last = path
-    for key in parents:
-        tree = tree.setdefault(key, {})
-    tree[last] = value
-
-
-def _get(tree: PyTree, path: Path_) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
-
-
 def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
     """Refuse a checkpoint with a tensor that this transformer would not compute with."""
     # A tied head may be stored beside the embedding, and older checkpoints hold the rotary frequencies, which config.json gives.
     copies = {"lm_head.weight"} if config.tied_head else set()
-    known = {entry.name for entry in _entries(config)} | copies | set(besides)
+    known = {entry.name for entry in entries(config)} | copies | set(besides)
     strange = sorted(name for name in names if name not in known and not name.endswith(".rotary_emb.inv_freq"))
     if strange:
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
@@ -250,18 +180,18 @@ def load_params(
     _check_all_used(files, config, folder, besides)
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}
-    for entry in _entries(config):
+    for entry in entries(config):
         if entry.name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {entry.name!r} that config.json implies.")
         tensor = _read(files[entry.name], entry.name)
-        want = _get(expected, entry.path).shape
+        want = get_at(expected, entry.path).shape
         if tensor.size != int(np.prod(want)):
             raise InputError(
                 f"{entry.name!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {want} in rljax."
             )
         array = np.ascontiguousarray(entry.read(tensor))
-        sharding = None if shardings is None else _get(shardings, entry.path)
-        _put(params, entry.path, jnp.asarray(array) if sharding is None else _sharded(array, sharding))
+        sharding = None if shardings is None else get_at(shardings, entry.path)
+        put_at(params, entry.path, jnp.asarray(array) if sharding is None else _sharded(array, sharding))
     return params
 
 
@@ -283,6 +213,61 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
     return jnp.asarray(_read(files[name], name))
 
 
+def stored_types(folder: Path) -> dict[str, np.dtype]:
+    """Type of each tensor of a folder's weights.
+
+    Raises:
+        InputError: a tensor has a type that rljax cannot write.
+    """
+    names = {code: name for name, code in CODES.items()}
+    types: dict[str, np.dtype] = {}
+    files = _files(folder)
+    for file in dict.fromkeys(files.values()):
+        with safe_open(file, framework="numpy") as opened:
+            for name in (name for name, place in files.items() if place == file):
+                code = opened.get_slice(name).get_dtype()
+                if code not in names:
+                    raise InputError(
+                        f"{name!r} in {str(folder)!r} is stored as {code}; rljax writes {', '.join(CODES.values())}."
+                    )
+                types[name] = DTYPES[names[code]]
+    return types
+
+
+def model_contents(
+    config: TransformerConfig,
+    params: Params | HostParams,
+    *,
+    bos: int | None,
+    eos: int,
+    source: Path | None = None,
+    extra: Mapping[str, Array | np.ndarray] = MappingProxyType({}),
+) -> ModelContents:
+    """config.json and weights of a model, as Hugging Face writes them (Llama, Mistral, Qwen 2 or Qwen 3).
+
+    Args:
+        config: shape of the transformer.
+        params: its parameters, wherever they lie.
+        bos: token that opens a sequence.
+        eos: token that ends a response.
+        source: folder of the checkpoint that the model was trained from: its config.json is kept, and each tensor has the type
+            that it has there. None for a model that began with random weights.
+        extra: further tensors by name; in the type of the embedding.
+
+    Raises:
+        InputError: the source cannot be read, it holds weights of another type, or no family has biases at these projections.
+    """
+    if source is None:
+        raw, types = _raw_config(config, bos=bos, eos=eos), {}
+    else:
+        raw, types = read_json(source / "config.json"), stored_types(source)
+    own = list(entries(config))
+    usual = types.get(own[0].name, DTYPES["float32"])
+    tensors = [Tensor(e.name, get_at(params, e.path), types.get(e.name, usual), e.write) for e in own]
+    tensors += [Tensor(name, array, usual, same) for name, array in extra.items()]
+    return ModelContents(raw, tuple(tensors))
+
+
 def save_pretrained(
     folder: Path,
     config: TransformerConfig,
@@ -292,19 +277,23 @@ def save_pretrained(
     eos: int,
     extra: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> None:
-    """Write config.json and model.safetensors as Hugging Face writes them (Llama, Qwen 2 or Qwen 3), with extra tensors."""
+    """Write config.json and float32 safetensors as Hugging Face writes them, with extra tensors; `write_model` has more options."""
+    contents = model_contents(config, params, bos=bos, eos=eos, extra=extra)
+    write_model(folder, contents)
+
+
+def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict[str, Any]:
+    """config.json of a model that does not come from a checkpoint.
+
+    Raises:
+        InputError: no family has biases at these projections.
+    """
     family = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias and not config.output_bias else "llama"
     if family != "qwen2" and config.qkv_bias != config.output_bias:
         raise InputError(
             f"A {family} model has biases at all projections of its attention or at none; this one has "
             f"qkv_bias={config.qkv_bias} and output_bias={config.output_bias}."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        entry.name: np.ascontiguousarray(entry.write(np.asarray(jax.device_get(_get(params, entry.path)))))
-        for entry in _entries(config)
-    }
-    save_file(tensors | dict(extra), folder / WEIGHTS, metadata={"format": "pt"})
     rope: dict = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling is not None:
         scaling = config.rope_scaling
@@ -315,8 +304,8 @@ def save_pretrained(
             "high_freq_factor": scaling.high_frequency,
             "original_max_position_embeddings": scaling.original_length,
         }
-    raw = {
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[family]],
+    return {
+        "architectures": [f"{FAMILY_NAMES[family]}ForCausalLM"],
         "model_type": family,
         "vocab_size": config.vocab_size,
         "hidden_size": config.width,
@@ -335,4 +324,3 @@ def save_pretrained(
         "eos_token_id": eos,
         "dtype": "float32",
     }
-    (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")

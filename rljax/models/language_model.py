@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.models.axes import constrained, parameter_axes
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.models.transformer import Cache, Transformer
@@ -88,6 +88,12 @@ def logits(
     return model.module(params).logits(hidden_states(model, params, tokens, positions, segments))
 
 
+def token_features(model: Model, params: Params, packed: Packed) -> Features:
+    """What the logits of the scored tokens are made of."""
+    hidden = hidden_states(model, params, packed.tokens, packed.positions, packed.segments)
+    return Features(before_scored(hidden, packed), model.module(params).head_weight)
+
+
 def score_tokens(
     model: Model,
     params: Params,
@@ -108,11 +114,9 @@ def score_tokens(
     Returns:
         `Scores` over `[B, T]`; where the batch has no token, they are meaningless and must be masked.
     """
-    module = model.module(params)
-    hidden = before_scored(hidden_states(model, params, packed.tokens, packed.positions, packed.segments), packed)
+    hidden, head = token_features(model, params, packed)
     chunk = default_chunk(model.config.vocab_size) if chunk is None else chunk
-    tokens = scored_tokens(packed)
-    scores = token_scores(hidden, module.head_weight, tokens, temperature=temperature, chunk=chunk, mesh=model.mesh)
+    scores = token_scores(hidden, head, scored_tokens(packed), temperature=temperature, chunk=chunk, mesh=model.mesh)
     return Scores(*(batched(part, packed) for part in scores))
 
 

@@ -41,6 +41,16 @@ class Scores(NamedTuple):
     """Entropy of the distribution that the token was drawn from, nats."""
 
 
+@documented
+class Features(NamedTuple):
+    """What the logits of the scored tokens are made of: `hidden @ head.T`, before any temperature."""
+
+    hidden: Float[Array, "R K D"]
+    """Last hidden state at the slot before each scored token."""
+    head: Float[Array, "V D"]
+    """Matrix that makes logits of hidden states."""
+
+
 def visible_slots(
     segments: Int[Array, "R S"], *, first: Int[Array, ""] | int = 0, count: int | None = None
 ) -> Bool[Array, "R T S"]:

@@ -22,7 +22,8 @@ from jax.tree_util import KeyPath, keystr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
-from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.model_folder import ModelContents
+from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.records import documented
 
 Params = PyTree[Array]
@@ -145,6 +146,8 @@ class ValueFunction(NamedTuple):
     """(params, packed) -> the numbers before each token, from which a value head computes the value."""
     save: Callable[[HostParams, Path], None]
     """(params on the host, folder) -> a model folder."""
+    contents: Callable[[Params], ModelContents] | None = None
+    """(params, wherever they lie) -> what is in its model folder, which is then written tensor by tensor; None: `save` writes."""
 
 
 @documented
@@ -166,12 +169,20 @@ class Policy(NamedTuple):
     parameter."""
     save: Callable[[HostParams, Path], None]
     """(params on the host, a folder that does not exist yet) -> None; makes the folder and writes the files that the model
-    can be loaded from. `rljax.training.opening.export` calls it; checkpoints do not need it."""
+    can be loaded from. `rljax.export` calls it; checkpoints do not need it."""
     decoder: Decoder | None = None
     """For the built-in engine; None if responses come from your own engine."""
     value_function: Callable[[int, bool], ValueFunction] | None = None
     """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
     critic cannot be used."""
+    contents: Callable[[Params], ModelContents] | None = None
+    """(params, wherever they lie) -> config.json and the tensors of a Hugging Face folder. `rljax.export` then writes them one by
+    one, with the tokenizer beside them, so that the model is never whole on a host; None: it calls `save`."""
+    shapes: Callable[[], PyTree[jax.ShapeDtypeStruct]] | None = None
+    """Shapes and types of the parameters, without drawing or reading them; None: they are those that `init` gives."""
+    features: Callable[[Params, Packed], Features] | None = None
+    """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
+    differentiable in the parameters. None: algorithms that read whole distributions (gkd, otb) cannot be used."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ Axes: N parts that devices hold, A rows of a part, K scored tokens of a row, C t
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.axes import TENSOR, constrained, row_shards
+from rljax.records import documented
 
 LOGITS = ("rows", "tokens", "tokens", "vocab")
 
@@ -29,6 +31,47 @@ def default_chunk(vocab_size: int) -> int:
         (263, 1250)
     """
     return max(1, LOGITS_AT_ONCE // vocab_size)
+
+
+@documented
+class Chunked(NamedTuple):
+    """Tokens of rows, cut so that each device takes part in each chunk."""
+
+    chunks: Array
+    """The tokens, `[chunks, N, A, C, ...]`; the last chunk is filled up with zeros."""
+    length: int
+    """K, tokens of a row."""
+
+    @property
+    def parts(self) -> int:
+        """N, parts that devices hold."""
+        return self.chunks.shape[1]
+
+    def join(self, numbers: Float[Array, "chunks N A C"]) -> Float[Array, "R K"]:
+        """Put the numbers of all tokens back into rows."""
+        count, parts, rows, columns = numbers.shape
+        return jnp.moveaxis(numbers, 0, 2).reshape(parts * rows, count * columns)[:, : self.length]
+
+
+def chunked(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
+    """Cut rows of tokens into chunks.
+
+    Args:
+        array: one entry a token, `[R, K, ...]`.
+        chunk: tokens of a part in a chunk.
+        mesh: devices that share the rows; None: one device.
+
+    Raises:
+        ValueError: the mesh does not divide the rows.
+    """
+    rows, length = array.shape[:2]
+    parts = 1 if mesh is None else row_shards(mesh)
+    if rows % parts:
+        raise ValueError(f"the {rows} rows must be a multiple of the {parts} devices that share them")
+    columns = min(length, max(1, chunk * parts // rows))
+    chunks = -(-length // columns)
+    padded = jnp.pad(array, ((0, 0), (0, chunks * columns - length), *[(0, 0)] * (array.ndim - 2)))
+    return Chunked(jnp.moveaxis(padded.reshape(parts, rows // parts, chunks, columns, *array.shape[2:]), 2, 0), length)
 
 
 def token_scores(
@@ -63,23 +106,9 @@ def token_scores(
     Raises:
         ValueError: the mesh does not divide the rows.
     """
-    rows, length = tokens.shape
-    parts = 1 if mesh is None else row_shards(mesh)
-    if rows % parts:
-        raise ValueError(f"the {rows} rows must be a multiple of the {parts} devices that share them")
-    columns = min(length, max(1, chunk * parts // rows))
-    chunks = -(-length // columns)
-    spare = chunks * columns - length
-
-    def chunked(array: Array) -> Array:
-        padded = jnp.pad(array, ((0, 0), (0, spare), *[(0, 0)] * (array.ndim - 2)))
-        return jnp.moveaxis(padded.reshape(parts, rows // parts, chunks, columns, *array.shape[2:]), 2, 0)
-
-    def joined(array: Float[Array, "chunks N A C"]) -> Float[Array, "R K"]:
-        return jnp.moveaxis(array, 0, 2).reshape(rows, chunks * columns)[:, :length]
-
-    logp, entropy = _scores(chunked(hidden), head, chunked(tokens), temperature, mesh)
-    return joined(logp), joined(entropy)
+    cut = chunked(tokens, chunk, mesh)
+    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, cut.chunks, temperature, mesh)
+    return cut.join(logp), cut.join(entropy)
 
 
 def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N A C V"]:

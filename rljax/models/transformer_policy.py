@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models.axes import check_shape, parameter_spec
 from rljax.models.config import TransformerConfig
-from rljax.models.huggingface import load_params, save_pretrained
+from rljax.models.huggingface import load_params, model_contents
 from rljax.models.language_model import (
     Model,
     abstract_params,
@@ -22,9 +22,11 @@ from rljax.models.language_model import (
     init_params,
     insert_prompts,
     score_tokens,
+    token_features,
 )
+from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
-from rljax.models.value_model import ValueModel, init_value_params, save_value_model, value_model, value_outputs
+from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
 
 
 def transformer_policy(
@@ -40,7 +42,8 @@ def transformer_policy(
 
     Args:
         config: shape of the transformer.
-        folder: Hugging Face folder of the initial parameters; None draws random ones.
+        folder: Hugging Face folder of the initial parameters; None draws random ones. A saved folder has its config.json and
+            types of weights.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
         mesh: devices that share rows and parameters; no matrix of first parameters is ever whole on one of several. None: one
@@ -59,15 +62,14 @@ def transformer_policy(
             return init_params(config, key) if mesh is None else drawn_params(config, mesh, key)
         return load_params(folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh))
 
-    def save(params: HostParams, into: Path) -> None:
-        save_pretrained(into, config, params, bos=bos, eos=eos)
+    contents = partial(model_contents, config, bos=bos, eos=eos, source=folder)
 
     return Policy(
         vocab_size=config.vocab_size,
         init=init,
         score=partial(score_tokens, model, chunk=chunk),
         partition=parameter_spec,
-        save=save,
+        save=_writer(contents),
         decoder=Decoder(
             Bound(begin_decode, model),
             Bound(advance_decode, model),
@@ -75,9 +77,21 @@ def transformer_policy(
             Bound(decode_weights, model),
         ),
         value_function=lambda size, surprisal: value_function(
-            value_model(model, size, surprisal=surprisal), bos=bos, eos=eos
+            value_model(model, size, surprisal=surprisal), bos=bos, eos=eos, source=folder
         ),
+        contents=contents,
+        shapes=partial(abstract_params, config),
+        features=partial(token_features, model),
     )
+
+
+def _writer(contents: Callable[[Params], ModelContents]) -> Callable[[HostParams, Path], None]:
+    """Make the function that writes whole parameters."""
+
+    def save(params: HostParams, folder: Path) -> None:
+        write_model(folder, contents(params))
+
+    return save
 
 
 def parameter_shardings(config: TransformerConfig, mesh: Mesh) -> PyTree[NamedSharding]:
@@ -103,7 +117,12 @@ def drawn_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Pa
 
 
 def value_function(
-    model: ValueModel, *, bos: int | None, eos: int, init: Callable[[PRNGKeyArray, Params | None], Params] | None = None
+    model: ValueModel,
+    *,
+    bos: int | None,
+    eos: int,
+    source: Path | None = None,
+    init: Callable[[PRNGKeyArray, Params | None], Params] | None = None,
 ) -> ValueFunction:
     """Make a critic from the built-in transformer with a value head.
 
@@ -111,15 +130,15 @@ def value_function(
         model: shape of the critic.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
+        source: Hugging Face folder that the trunk comes from; a saved folder has its config.json and types of weights.
         init: returns the initial parameters; None draws a head, and copies the policy's trunk if there is a policy.
     """
 
-    def save(params: HostParams, folder: Path) -> None:
-        save_value_model(folder, model, params, bos=bos, eos=eos)
-
+    contents = partial(value_contents, model, bos=bos, eos=eos, source=source)
     return ValueFunction(
         size=model.size,
         init=partial(init_value_params, model) if init is None else init,
         outputs=partial(value_outputs, model),
-        save=save,
+        save=_writer(contents),
+        contents=contents,
     )

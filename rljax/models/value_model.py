@@ -5,19 +5,18 @@ of other libraries can be read unchanged, and a critic trained here can initiali
 log-probabilities also has a tensor `surprisal.weight`, which other libraries do not know.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.errors import InputError
-from rljax.models.huggingface import load_params, load_tensor, read_config, save_pretrained
+from rljax.models.huggingface import FAMILY_NAMES, load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
+from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.packed import Packed, batched, before_scored
 from rljax.models.policy import HostParams, Params
 from rljax.records import documented
@@ -96,16 +95,24 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
     return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=jnp.float32), packed)
 
 
+def value_contents(
+    model: ValueModel, params: Params | HostParams, *, bos: int | None, eos: int, source: Path | None = None
+) -> ModelContents:
+    """config.json and weights of a critic or a reward model, the head as `score.weight` `[N, D]`; see `model_contents`."""
+    names = {HEAD: "head"} | ({SURPRISAL: "surprisal"} if model.surprisal else {})
+    extra = {tensor: params[name] for tensor, name in names.items()}
+    contents = model_contents(model.trunk.config, params["trunk"], bos=bos, eos=eos, source=source, extra=extra)
+    changes = {
+        "architectures": [f"{FAMILY_NAMES[contents.config['model_type']]}ForSequenceClassification"],
+        "num_labels": model.size,
+    }
+    return contents._replace(config=dict(contents.config) | changes)
+
+
 def save_value_model(folder: Path, model: ValueModel, params: Params | HostParams, *, bos: int | None, eos: int) -> None:
     """Write config.json and model.safetensors, the head as `score.weight` `[N, D]`."""
-    names = {HEAD: "head"} | ({SURPRISAL: "surprisal"} if model.surprisal else {})
-    extra = {tensor: np.asarray(jax.device_get(params[name])) for tensor, name in names.items()}
-    save_pretrained(folder, model.trunk.config, params["trunk"], bos=bos, eos=eos, extra=extra)
-    file = folder / "config.json"
-    raw = json.loads(file.read_text(encoding="utf-8"))
-    raw["architectures"] = [name.replace("CausalLM", "SequenceClassification") for name in raw["architectures"]]
-    raw["num_labels"] = model.size
-    file.write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+    contents = value_contents(model, params, bos=bos, eos=eos)
+    write_model(folder, contents)
 
 
 def load_value_model(

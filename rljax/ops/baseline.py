@@ -140,7 +140,7 @@ def optimal_token_baseline(
         returns: G_it, the sum of the rewards from t on, `[..., G, T]`.
         logp: log π(o_it), `[..., G, T]`, nats.
         square_sum: Σ_v π(v)² of the distribution that token was drawn from, `[..., G, T]`, in (0, 1].
-        mask: response tokens, bool or 0/1, `[..., G, T]`. Positions are slots of the array, so tokens must start at the first.
+        mask: response tokens, bool or 0/1, `[..., G, T]`. Positions count them: what lies between two tokens is not a position.
 
     Returns:
         `[..., G, T]`, in the rewards' unit; 0 outside the mask. Without any energy at a position (every token certain) the
@@ -166,6 +166,9 @@ def optimal_token_baseline(
     energy = jnp.where(counts, 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask), 0.0)
     weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
     clean = zero_outside(returns, mask)
+    order = jnp.argsort(~counts, axis=-1, stable=True)  # the tokens first: slot t then holds token t of every response
+    weight, by_position = (jnp.take_along_axis(x, order, axis=-1) for x in (weight, clean))
     total = weight.sum(-2, keepdims=True)
-    baseline = jnp.where(total > 0, (weight * clean).sum(-2, keepdims=True) / jnp.where(total > 0, total, 1.0), 0.0)
-    return jnp.where(counts, clean - baseline, 0.0)
+    baseline = jnp.where(total > 0, (weight * by_position).sum(-2, keepdims=True) / jnp.where(total > 0, total, 1.0), 0.0)
+    of_slots = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order, axis=-1), axis=-1)
+    return jnp.where(counts, clean - of_slots, 0.0)

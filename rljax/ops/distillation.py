@@ -77,7 +77,8 @@ def teacher_log_ratio(
     """The advantage of on-policy distillation: the teacher's log-probability of each sampled token less the student's.
 
     For tokens sampled from π, at a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage climbs on average exactly
-    -∇KL(π‖π_T). The token is judged for itself: what follows it in the response does not count (discount 0).
+    -∇KL(π‖π_T). The token is judged for itself: what follows it in the response does not count (discount 0). That holds for weights
+    that do not depend on the token: 1/|o| does, for a token may end the response.
 
     ::
 

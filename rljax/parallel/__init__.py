@@ -1,7 +1,7 @@
 """Floor 3: the device mesh, and the processes whose devices make it up."""
 
 from rljax.models.axes import row_shards
-from rljax.parallel.hosts import agree, any_host, divide, fetch, is_first, of_first, on_first, together
+from rljax.parallel.hosts import agree, any_host, divide, fetch, fetch_once, is_first, of_first, on_first, together
 from rljax.parallel.mesh import (
     Partition,
     check_rows,
@@ -23,6 +23,7 @@ __all__ = [
     "check_rows",
     "divide",
     "fetch",
+    "fetch_once",
     "is_first",
     "make_mesh",
     "micro_batches",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 from jaxtyping import Int, PyTree
@@ -32,6 +33,15 @@ def fetch(tree: PyTree) -> PyTree[np.ndarray]:
         return array if is_here else process_allgather(array, tiled=True)
 
     return jax.device_get(jax.tree.map(whole, tree))
+
+
+def fetch_once(array: jax.Array | np.ndarray) -> np.ndarray:
+    """Copy one whole array to this host, as `fetch` does, of which JAX keeps no second copy; all processes must call it together.
+
+    JAX keeps the host's copy of an array for as long as the array lives. This fetches a copy on the devices instead, so that the
+    arrays of a large model can pass through the host one by one.
+    """
+    return fetch(jnp.copy(array) if isinstance(array, jax.Array) else array)
 
 
 def together(work: Callable[[], Returned]) -> Returned:

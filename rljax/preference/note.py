@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, load_tokenizer
+from rljax.data.tokenizer import Tokenizer, load_tokenizer
+from rljax.data.tokenizer_files import save_tokenizer_files, tokenizer_name
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.text import one_line
@@ -27,7 +28,7 @@ class Note(NamedTuple):
 
 
 def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool) -> None:
-    """Write a note on the tokenizer, and the tokenizer's files where it has any.
+    """Write a note on the tokenizer, and the tokenizer's files.
 
     Args:
         folder: of the model; it exists.
@@ -38,9 +39,8 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool)
     Raises:
         InputError: the note cannot name the tokenizer.
     """
-    note = Note(_name_of(tokenizer), tokenizer.vocab_size, chat)
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        tokenizer.inner.save_pretrained(folder)
+    note = Note(tokenizer_name(tokenizer), tokenizer.vocab_size, chat)
+    save_tokenizer_files(tokenizer, folder)
     (folder / file).write_text(json.dumps(note._asdict(), indent=2) + "\n", encoding="utf-8")
 
 
@@ -50,7 +50,7 @@ def check_named(tokenizer: Tokenizer) -> None:
     Raises:
         InputError: it is of another kind.
     """
-    _name_of(tokenizer)
+    tokenizer_name(tokenizer)
 
 
 def read_note(folder: Path) -> Note | None:
@@ -76,15 +76,3 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     """
     note = read_note(folder)
     return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)
-
-
-def _name_of(tokenizer: Tokenizer) -> str:
-    if isinstance(tokenizer, CharacterTokenizer):
-        return f"characters:{tokenizer.alphabet}"
-    if isinstance(tokenizer, ByteTokenizer):
-        return "bytes"
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        return "."
-    raise InputError(
-        f"a {type(tokenizer).__name__} cannot be named in a model's folder; use 'characters', 'bytes' or a model's."
-    )

@@ -24,7 +24,8 @@ from rljax.errors import InputError
 from rljax.models import Model, Params
 from rljax.models.huggingface import locate
 from rljax.models.language_model import hidden_states, positions_of
-from rljax.models.value_model import ValueModel, load_value_model, save_value_model
+from rljax.models.model_folder import with_token_ids, write_model
+from rljax.models.value_model import ValueModel, load_value_model, value_contents
 from rljax.parallel import agree, fetch, put, put_rows, row_shards, shardings
 from rljax.preference.note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
 from rljax.records import documented
@@ -146,7 +147,7 @@ def save_reward_model(folder: Path, trained: RewardModel) -> None:
 
     Args:
         folder: folder of the model; the files of an earlier model are overwritten.
-        trained: the model with its parameters. The files of its tokenizer are written too, if there are any.
+        trained: the model with its parameters. The files of its tokenizer are written too.
 
     Raises:
         InputError: the note cannot name the tokenizer.
@@ -154,7 +155,9 @@ def save_reward_model(folder: Path, trained: RewardModel) -> None:
     tokenizer = trained.tokenizer
     check_named(tokenizer)
     ends = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
-    save_value_model(folder, trained.model, trained.params, **ends)
+    contents = value_contents(trained.model, trained.params, **ends)
+    config = with_token_ids(contents.config, **ends, pad=tokenizer.pad_token_id)
+    write_model(folder, contents._replace(config=config))
     save_tokenizer(folder, REWARD_NOTE, tokenizer, chat=trained.chat)
 
 

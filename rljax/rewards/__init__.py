@@ -29,6 +29,10 @@ RUN_PROGRAMS = ("code", "code_fraction")
 """Those that run programs in the sandbox."""
 
 
+VERIFIERS = ("exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code")
+"""Those whose value is above 0 exactly when the answer is right."""
+
+
 def resolve(reward: str | Callable) -> Callable:
     """Find a reward function by its name.
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int, PRNGKeyArray
 from rljax.algorithms import Rollout
 from rljax.data.prompts import EncodedPrompts, left_pad
 from rljax.models import Params
+from rljax.records import required
 from rljax.rewards.calling import Progress
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.environment import Environment, play
@@ -29,6 +30,7 @@ class RolloutWorker:
         sampling: how tokens are drawn.
         judge: rewards the responses.
         environment: judges in place of the reward, for responses of several turns.
+        compares_with_greedy: whether each prompt gets one more response, decoded greedily; the others are compared with its reward.
     """
 
     engine: Engine
@@ -37,6 +39,7 @@ class RolloutWorker:
     sampling: Sampling
     judge: Judge
     environment: Environment | None = None
+    compares_with_greedy: bool = False
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Requests for a response to each of the prompts, with seeds drawn from the key."""
@@ -88,7 +91,18 @@ class RolloutWorker:
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
         responses, verdicts = self._played(params, requests, problems)
         prompts = left_pad([self.prompts.tokens[prompt_id] for prompt_id in prompt_ids], self.prompt_length, 0)
-        return _stacked(np.asarray(prompt_ids), prompts, member, responses, verdicts, self.sampling.max_tokens, version)
+        length = self.sampling.max_tokens
+        groups = _stacked(np.asarray(prompt_ids), prompts, member, responses, verdicts, length, version)
+        return self._with_greedy(params, groups) if self.compares_with_greedy else groups
+
+    def _with_greedy(self, params: Params, groups: Groups) -> Groups:
+        """Add the rewards of greedy responses; a group whose greedy response has none takes no part."""
+        greedy = self.drawn_with(temperature=0.0, top_k=None, top_p=None)
+        requests = greedy.requests(groups.prompt_ids.tolist(), range(groups.count), jax.random.key(0))
+        problems = [self.prompts.problems[request.prompt_id] for request in requests]
+        verdicts = greedy._played(params, requests, problems)[1]
+        valid = required(groups.rollout.valid, "rollout.valid") & verdicts.valid[:, None]
+        return groups._replace(rollout=groups.rollout._replace(greedy_rewards=verdicts.rewards, valid=valid))
 
     def _played(self, params: Params, requests: list[Request], problems: list) -> tuple[list[Response], Verdicts]:
         """Responses to the requests, judged by the environment or by the reward."""
@@ -147,11 +161,6 @@ def _stacked(
     arrays = padded_responses(responses, length)
     versions = [version if response.version is None else response.version for response in responses]
     rows = {name: grouped(array, member) for name, array in arrays.items()}
-    steps = {
-        name: grouped(array, member)
-        for name, array in (("step_rewards", verdicts.step_rewards), ("step_end", verdicts.step_end))
-        if array is not None
-    }
     return Groups(
         rollout=Rollout(
             mask=rows["mask"],
@@ -160,7 +169,8 @@ def _stacked(
             rewards=grouped(verdicts.rewards, member),
             truncated=grouped(np.array([response.truncated for response in responses], bool), member),
             valid=grouped(verdicts.valid, member),
-            **steps,
+            step_rewards=None if verdicts.step_rewards is None else grouped(verdicts.step_rewards, member),
+            step_end=None if verdicts.step_end is None else grouped(verdicts.step_end, member),
         ),
         prompt_ids=prompt_ids,
         prompt_tokens=prompts[0],

@@ -18,13 +18,17 @@ class Metric(NamedTuple):
     key: str
     """Name of the number in the metrics."""
     label: str
-    """Name on the display."""
+    """Name on the display; see `label_of` for that of `accuracy`."""
     unit: str
     """Unit on the display; empty if there is none."""
     form: str
     """Format specification, as for `format`."""
     scale: float = 1.0
     """Factor that converts the number to the unit."""
+    is_brief: bool = False
+    """Whether a line in a pipe has it, too."""
+    is_count: bool = False
+    """Whether it counts events: it is hidden while it is 0, and summed up instead of averaged."""
 
     def written(self, value: float) -> str:
         """Format the number in its unit, without the unit."""
@@ -36,26 +40,63 @@ class Metric(NamedTuple):
 
 
 METRICS = (
-    Metric("reward", "reward", "", ".3f"),
-    Metric("accuracy", "accuracy", "%", ".1f", 100.0),
-    Metric("entropy", "entropy", "nats/token", ".3f"),
-    Metric("kl", "KL", "nats/token", ".4f"),
+    Metric("reward", "reward", "", ".3f", is_brief=True),
+    Metric("accuracy", "rewards above 0", "%", ".1f", 100.0, is_brief=True),
+    Metric("margin", "margin", "", ".3f", is_brief=True),
+    Metric("lead", "lead", "", ".3f", is_brief=True),
+    Metric("chosen_logp", "log p of preferred", "nats", ".2f"),
+    Metric("rejected_logp", "log p of others", "nats", ".2f"),
+    Metric("score", "score", "", ".3f"),
+    Metric("entropy", "entropy", "nats/token", ".3f", is_brief=True),
+    Metric("kl", "KL", "nats/token", ".4f", is_brief=True),
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
     Metric("teacher_kl", "KL to the teacher", "nats/token", ".4f"),
+    Metric("teacher_divergence", "divergence from the teacher", "nats/token", ".4f"),
     Metric("correction_cut", "cut by correction", "%", ".2f", 100.0),
     Metric("surrogate_masked", "off-policy masked", "%", ".2f", 100.0),
-    Metric("explained_variance", "explained variance", "", ".3f"),
-    Metric("value_loss", "value loss", "", ".4f"),
+    Metric("explained_variance", "explained variance", "", ".3f", is_brief=True),
+    Metric("value_loss", "value loss", "", ".4f", is_brief=True),
     Metric("advantage_correlation", "credit correlation", "", ".3f"),
-    Metric("response_length", "response length", "tokens", ".1f"),
+    Metric("response_length", "response length", "tokens", ".1f", is_brief=True),
     Metric("truncated_share", "truncated", "%", ".1f", 100.0),
     Metric("grad_norm", "gradient norm", "", ".3f"),
     Metric("tokens_per_second", "speed", "tokens/s", ",.0f"),
     Metric("filtered_ratio", "filtered groups", "%", ".1f", 100.0),
+    Metric("unfilled_groups", "unfilled groups", "", ".0f", is_brief=True, is_count=True),
+    Metric("unjudged", "unjudged responses", "", ".0f", is_brief=True, is_count=True),
     Metric("learning_rate", "learning rate", "", ".2e"),
-    Metric("loss", "loss", "", ".4f"),
+    Metric("loss", "loss", "", ".4f", is_brief=True),
 )
-PHASE_NAMES = {"warm_start": "warm start", "value": "value pretraining", "rl": "RL", "eval": "evaluation"}
+CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
+"""Names of the number `accuracy`: where a reward above 0 means a right answer, where it may mean anything, and for pairs."""
+PHASE_NAMES = {
+    "warm_start": "warm start",
+    "value": "value pretraining",
+    "rl": "RL",
+    "eval": "evaluation",
+    "reward_model": "reward model",
+}
+SHOWN_SAMPLES = 4
+SAMPLE_CHARACTERS = 200
+
+
+def label_of(metric: Metric, accuracy: str) -> str:
+    """Name of a number on the display; that of `accuracy` is the argument."""
+    return accuracy if metric.key == "accuracy" else metric.label
+
+
+def verdict(reward: float, accuracy: str) -> str:
+    """A reward in words: right or wrong where it means that, else the number.
+
+    Example:
+        >>> verdict(1.0, CORRECT), verdict(0.0, CORRECT), verdict(0.25, POSITIVE), verdict(float("nan"), CORRECT)
+        ('right', 'wrong', 'reward 0.25', 'not judged')
+    """
+    if math.isnan(reward):
+        return "not judged"
+    if accuracy != CORRECT:
+        return f"reward {reward:g}"
+    return "right" if reward > 0 else "wrong"
 
 
 @dataclass(frozen=True)
@@ -70,6 +111,7 @@ class Progress:
         at: time at which `step` was finished.
         first_step: the first step that this process finished; None before that.
         first_at: time at which `first_step` was finished.
+        compiled: seconds that compilation took.
     """
 
     name: str
@@ -79,6 +121,7 @@ class Progress:
     at: float = 0.0
     first_step: int | None = None
     first_at: float = 0.0
+    compiled: float = 0.0
 
     @property
     def title(self) -> str:
@@ -95,12 +138,35 @@ class Progress:
         """Time since the phase began."""
         return clock_time(now - self.started)
 
+    def with_compilation(self, seconds: float) -> "Progress":
+        """The same phase after a compilation."""
+        return replace(self, compiled=self.compiled + seconds)
+
+    def spent(self, now: float) -> str:
+        """Time since the phase began, and how much of it was compilation, if that is a second or more."""
+        return self.elapsed(now) + (f", {clock_time(self.compiled)} of it compiling" if self.compiled >= 1 else "")
+
+    def is_tenth(self, step: int) -> bool:
+        """Whether `step`, the next one, ends a tenth of the phase."""
+        return step >= self.total or step * 10 // self.total > self.step * 10 // self.total
+
     def remaining(self, now: float) -> str | None:
         """Time left, estimated from this process's steps after the first one, which compiles; None if it is unknown."""
         if self.first_step is None or self.step <= self.first_step:
             return None
         seconds_per_step = (self.at - self.first_at) / (self.step - self.first_step)
         return clock_time(max(0.0, seconds_per_step * (self.total - self.step) - (now - self.at)))
+
+
+def begun(progress: Progress | None) -> Progress:
+    """The phase in progress.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if progress is None:
+        raise ValueError("update was called before phase: a step belongs to a phase")
+    return progress
 
 
 def clock_time(seconds: float) -> str:

@@ -5,14 +5,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from rljax.tracking.display import Display, PlainDisplay
+from rljax.tracking.display import Display
+from rljax.tracking.display_text import POSITIVE
+from rljax.tracking.plain_display import PlainDisplay
 
 
 class _StampedDisplay(PlainDisplay):
     """Lines with the time before each."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], datetime]):
-        super().__init__(stream)
+    def __init__(self, stream: TextIO, accuracy: str, clock: Callable[[], datetime]):
+        super().__init__(stream, is_log=True, accuracy=accuracy)
         self._now = clock
 
     def _write(self, lines: Iterable[str]) -> None:
@@ -20,40 +22,54 @@ class _StampedDisplay(PlainDisplay):
 
 
 class LoggedDisplay:
-    """A display that also writes every line to a file.
+    """A display that also writes to a file. As a context it closes the file alone: the display of the screen is open before.
 
     Args:
         shown: the display of the screen.
         path: the file; lines are appended.
+        accuracy: name of the number `accuracy`.
         clock: returns the time.
     """
 
-    def __init__(self, shown: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
+    def __init__(
+        self, shown: Display, path: Path, *, accuracy: str = POSITIVE, clock: Callable[[], datetime] = datetime.now
+    ):
         self._shown = shown
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-        self._log = _StampedDisplay(self._file, clock)
+        self._log = _StampedDisplay(self._file, accuracy, clock)
 
     def __enter__(self) -> "LoggedDisplay":
-        """Take the terminal."""
-        self._shown.__enter__()
+        """Return the display."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Restore the terminal, write down why the run ended if an exception ended it, and close the file."""
+        """Write down why the run ended if an exception ended it, and close the file."""
         if exception and exception[0] is not None:
             self._log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
         self._file.close()
-        self._shown.__exit__(*exception)
 
     def header(self, lines: Sequence[str]) -> None:
         """Show and write the description of the run."""
         self._log.header(lines)
         self._shown.header(lines)
 
-    def phase(self, name: str, total_steps: int) -> None:
+    def activity(self, name: str, *, compiles: bool = False) -> None:
+        """Show what is done at present; nothing is written."""
+        self._shown.activity(name, compiles=compiles)
+
+    def compiling(self, function: str | None) -> None:
+        """Show that a function is being compiled; the time is written with the step."""
+        self._log.compiling(function)
+        self._shown.compiling(function)
+
+    def stopping(self) -> None:
+        """Show that the run will stop; nothing is written."""
+        self._shown.stopping()
+
+    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
         """Begin a phase."""
-        self._log.phase(name, total_steps)
-        self._shown.phase(name, total_steps)
+        self._log.phase(name, total_steps, done=done)
+        self._shown.phase(name, total_steps, done=done)
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show and write the numbers of a step."""
@@ -63,6 +79,11 @@ class LoggedDisplay:
     def judging(self, done: int, total: int) -> None:
         """Show how many responses have been judged; nothing is written."""
         self._shown.judging(done, total)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
+        """Show and write the numbers of a held-out evaluation."""
+        self._log.evaluated(step, metrics, detail=detail)
+        self._shown.evaluated(step, metrics, detail=detail)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show and write samples."""
@@ -78,6 +99,16 @@ class LoggedDisplay:
         """Show and write a warning."""
         self._log.warning(text)
         self._shown.warning(text)
+
+    def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Show and write answers before and after."""
+        self._log.comparison(rows)
+        self._shown.comparison(rows)
+
+    def commands(self, title: str, commands: Sequence[str]) -> None:
+        """Show and write commands to type."""
+        self._log.commands(title, commands)
+        self._shown.commands(title, commands)
 
     def finish(self, lines: Sequence[str]) -> None:
         """Show and write the outcome of the run."""

@@ -35,6 +35,7 @@ PANELS = {
         "grad_norm": COLOURS[1],
         "clip_fraction": COLOURS[7],
         "teacher_kl": COLOURS[0],
+        "teacher_divergence": COLOURS[1],
         "correction_cut": COLOURS[3],
         "surrogate_masked": COLOURS[5],
         "explained_variance": COLOURS[0],

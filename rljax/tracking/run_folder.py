@@ -9,6 +9,7 @@
       critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row per step: {"phase", "step", ...numbers}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
+      heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its place among them
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same numbers as TensorBoard events
       checkpoints/     the training states
@@ -21,7 +22,7 @@ before RL. Rows are in the order of time, so an `eval` row belongs to the traini
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -133,6 +134,11 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def heldout(self) -> Path:
+        """`heldout.jsonl`."""
+        return self.path / "heldout.jsonl"
+
+    @property
     def curves(self) -> Path:
         """`curves.png`."""
         return self.path / "curves.png"
@@ -166,6 +172,7 @@ class RunFolder:
             self.log,
             self.metrics,
             self.samples,
+            self.heldout,
             *self.tensorboard.glob("events.*"),
         ):
             file.unlink(missing_ok=True)
@@ -180,7 +187,7 @@ class RunFolder:
 
         Args:
             warm_step: warm-start steps done at the checkpoint; later `warm_start` rows and the `eval` rows after them are dropped.
-            rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows and samples are dropped.
+            rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows, samples and held-out answers are dropped.
             value_step: steps of value pretraining done at the checkpoint; later `value` rows are dropped.
 
         Raises:
@@ -201,7 +208,25 @@ class RunFolder:
             return kept and (belongs_to == "warm_start" or row["step"] <= rl_step)
 
         _keep_lines(self.metrics, _check_metrics_row, keeps_metrics)
-        _keep_lines(self.samples, _check_step, lambda row: row["step"] <= rl_step)
+        for file in (self.samples, self.heldout):
+            _keep_lines(file, _check_step, lambda row: row["step"] <= rl_step)
+
+    def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to `heldout.jsonl`."""
+        # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
+        with self.heldout.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.writelines(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in rows)
+
+    def read_heldout(self) -> list[Row]:
+        """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.
+
+        Raises:
+            InputError: a row cannot be read; names the file and the line.
+        """
+        if not self.heldout.is_file():
+            return []
+        *lines, _ = _lines(self.heldout)
+        return [_parse(line, self.heldout, number, _check_step) for number, line in enumerate(lines, 1)]
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:

@@ -14,6 +14,7 @@ from rljax.algorithms.corrections import off_policy_mask
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
+from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.training.config import AlgorithmConfig, TrainConfig
@@ -145,6 +146,11 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
             "cannot apply to it; leave it out."
         )
+    if algorithm.parts_advantage is not None and config.reward.weights is not None:
+        raise InputError(
+            f"{name} gives every reward the same weight, so reward_weights={config.reward.weights} cannot apply to it; leave it "
+            "out."
+        )
     try:
         jax.eval_shape(lambda: _one_loss(algorithm, config, _blank_rollout(config)))
     except ValueError as error:
@@ -152,6 +158,19 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
             f"{name} with the options {config.algorithm.options} cannot train on {sampling.prompts} prompts x "
             f"group_size={sampling.group_size} responses: {error}."
         ) from error
+
+
+def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) -> None:
+    """Refuse a policy that cannot show its whole distributions to an algorithm that reads them.
+
+    Raises:
+        InputError: the message names the function that is missing.
+    """
+    if policy.features is None and (algorithm.teacher_divergence is not None or algorithm.needs("square_sum")):
+        raise InputError(
+            f"policy.features: {config.algorithm.name} reads whole distributions, so it needs the hidden states and the matrix "
+            "whose products are the logits; got None. Give the policy this function, or choose another algorithm."
+        )
 
 
 def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
@@ -169,6 +188,9 @@ def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
         values=number,
         behaviour_entropy=number,
         teacher_logp=number,
+        square_sum=number,
+        greedy_rewards=number[:, 0, 0],
+        reward_parts={"reward": number[..., 0]},
         step_rewards=number,
         step_end=flag,
     )
@@ -179,4 +201,5 @@ def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout[Array]
     prompts, remembered = config.sampling.prompts, config.sampling.remembered_rewards
     past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
     batch = prepare(algorithm, rollout, minibatches=config.optimization.minibatches, progress=0.0, past=past)
-    return loss(algorithm, batch.policy_logp, batch, entropy=batch.policy_logp)
+    blank = batch.policy_logp
+    return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)

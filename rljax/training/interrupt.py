@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -11,10 +12,15 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Inside this context, the first SIGINT or SIGTERM is only recorded; the second one interrupts at once."""
+    """Inside this context, the first SIGINT or SIGTERM is only recorded; the second one interrupts at once.
 
-    def __init__(self) -> None:
+    Args:
+        tell: is called at the first signal, inside the signal handler.
+    """
+
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self.requested = False
+        self._tell = tell
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -32,3 +38,4 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        self._tell()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout
+from rljax.models import Packed, Params
+from rljax.models.over_vocabulary import over_vocabulary, square_sum
+from rljax.models.packed import batched
+from rljax.models.token_scores import default_chunk
 from rljax.ops.divergence import ema_update
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
@@ -21,7 +26,8 @@ from rljax.training.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
-from rljax.training.update import make_policy_step, make_score, make_scores, put_layout
+from rljax.training.teacher import make_comparison
+from rljax.training.update import make_policy_step, make_score, make_scores, on_sequences, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
@@ -111,9 +117,10 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
     algorithm, temperature = setup.algorithm, setup.config.sampling.temperature
     scores = make_scores(make_score(setup.policy, temperature), setup.mesh, scored_rows(setup))
     judge = None
-    if setup.teacher is not None:
+    if setup.teacher is not None and algorithm.needs("teacher_logp"):
         teacher = make_scores(make_score(setup.teacher.policy, temperature), setup.mesh, scored_rows(setup))
         judge = partial(teacher, setup.teacher.params)
+    certainty = None if not algorithm.needs("square_sum") else make_square_sums(setup)
 
     def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
@@ -121,11 +128,25 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
             rollout = rollout._replace(ref_logp=scores(state.reference, sequences).logp.reshape(shape))
         if judge is not None:
             rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
+        if certainty is not None:
+            rollout = rollout._replace(square_sum=np.asarray(certainty(state.params, sequences)).reshape(shape))
         if algorithm.needs("behaviour_entropy"):
             rollout = rollout._replace(behaviour_entropy=scores(state.params, sequences).entropy.reshape(shape))
         return rollout
 
     return observe
+
+
+def make_square_sums(setup: Setup) -> Callable[[Params, Sequences], Array]:
+    """Build the function that computes the sum of the squared probabilities at each token, `[B, T]`, some tokens at a time."""
+    features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
+    chunk = default_chunk(setup.policy.vocab_size) if chunk is None else chunk
+    numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
+
+    def square_sums(params: Params, packed: Packed) -> Float[Array, "B T"]:
+        return batched(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
+
+    return on_sequences(square_sums, setup.mesh, scored_rows(setup))
 
 
 def make_recall(
@@ -154,7 +175,7 @@ def make_improve(
     """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter."""
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
-    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh)
+    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **comparison_of(setup))
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
 
@@ -172,6 +193,23 @@ def make_improve(
         return state._replace(step=state.step + 1), mean_of(history)
 
     return improve
+
+
+def comparison_of(setup: Setup) -> dict[str, Any]:
+    """Arguments of `make_policy_step` for an algorithm with a divergence from the teacher; none for the others."""
+    divergence = setup.algorithm.teacher_divergence
+    if divergence is None:
+        return {}
+    teacher, config = required(setup.teacher, "setup.teacher"), setup.config
+    compare = make_comparison(
+        setup.policy,
+        teacher.policy,
+        divergence,
+        temperature=config.sampling.temperature,
+        chunk=config.model.score_chunk,
+        mesh=setup.mesh,
+    )
+    return {"comparison": compare, "teacher": teacher.params}
 
 
 def make_teach(

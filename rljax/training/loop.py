@@ -23,20 +23,21 @@ from rljax.parallel import agree, is_first, of_first, on_first, row_shards, toge
 from rljax.records import documented, required
 from rljax.rollout import DecodingEngine, Engine, Environment
 from rljax.rollout.decoder_check import check_decoder
+from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, make_display
 from rljax.tracking.log_file import LoggedDisplay
-from rljax.tracking.plots import plot_curves
 from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
 from rljax.training.interrupt import StopRequest
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
-from rljax.training.resuming import Change, changes_between, check_changes, check_steps, story
+from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, story
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn
 from rljax.training.seams import ROWS, Seams, check_seams, saved_settings
 from rljax.training.setup import Setup, first_params, make_setup
@@ -106,18 +107,22 @@ def train(
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     config, existing, changes = settings_of(config, resume, seams)
     agree("settings", repr((config, seams.names())))
-    setup = together(lambda: make_setup(config, seams))
-    texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
-    agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
-    state = first_state(setup)
-    folder, checkpoint = opened(config, setup, state, seams, existing, changes)
+    accuracy = accuracy_name(config, seams.names())
     with ExitStack() as stack:
+        screen = stack.enter_context(make_screen(config, accuracy, stack))
+        screen.activity("loading the model and the problems")
+        setup = together(lambda: make_setup(config, seams))
+        texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
+        agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
+        state = first_state(setup)
+        folder, checkpoint = opened(config, setup, state, seams, existing, changes)
         if existing is None:
             stack.enter_context(discarded_on_error(folder))
-        display = stack.enter_context(make_screen(config, folder, stack))
+        display = stack.enter_context(LoggedDisplay(screen, folder.log, accuracy=accuracy)) if is_first() else screen
         run_trackers = together(lambda: make_trackers(config, folder, trackers))
         stack.callback(run_trackers.close)
-        stop = stack.enter_context(StopRequest())
+        stack.enter_context(watch_compilation(display.compiling))
+        stop = stack.enter_context(StopRequest(display.stopping))
         run = Run(setup.watched(display.judging), folder, display, run_trackers, stop)
         introduce(run, checkpoint, None if existing is None else changes)
         return execute(run, checkpoint)
@@ -151,6 +156,9 @@ def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None
     if changes is not None:
         for line in story(run.setup, checkpoint.state, run.folder, changes):
             run.display.message(line)
+        last = last_evaluation(run.folder)
+        if last is not None:
+            run.display.evaluated(last["step"], last)
         return
     missing = nothing_to_learn(run.config, run.folder.config["seams"])
     if missing is not None:
@@ -173,10 +181,10 @@ def with_dataset(
     return config.replace(dataset=str(dataset) if is_name else ROWS, task=None), None if is_name else dataset
 
 
-def make_screen(config: TrainConfig, folder: RunFolder, stack: ExitStack) -> Display:
-    """Make the display of the first host, which also writes the log file; other hosts show nothing."""
+def make_screen(config: TrainConfig, accuracy: str, stack: ExitStack) -> Display:
+    """Make the display of the first host; other hosts show nothing. `accuracy` is the name of that number."""
     if is_first():
-        return LoggedDisplay(make_display(config.run.quiet, sys.stdout), folder.log)
+        return make_display(config.run.quiet, sys.stdout, accuracy=accuracy)
     return make_display(config.run.quiet, stack.enter_context(Path(os.devnull).open("w")))
 
 
@@ -324,20 +332,7 @@ def execute(run: Run, checkpoint: Checkpoint) -> Result:
         checkpoint = checkpoint._replace(state=state)
         run.save(LAST, checkpoint)
     checkpoint = reinforce(run, checkpoint)
-    return finish(run, checkpoint)
-
-
-def finish(run: Run, checkpoint: Checkpoint) -> Result:
-    """Plot the curves, and show the results and the paths of the files."""
-    folder, notes, config = run.folder, checkpoint.notes, run.config
-    on_first(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
-    run.display.finish(
-        [
-            f"Held-out greedy accuracy: {notes.quality_before} before RL, {notes.quality} after.",
-            f"Best checkpoint: {folder.checkpoints / BEST} ({notes.best_quality} at step {notes.best_step})",
-            f"Curves: {folder.curves}",
-            f"Metrics: {folder.metrics}, samples: {folder.samples}, TensorBoard: {folder.tensorboard}",
-        ]
-    )
+    finish(run, checkpoint)
+    notes = checkpoint.notes
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
-    return Result(folder.path, before.accuracy, after.accuracy, checkpoint.state.params)
+    return Result(run.folder.path, before.accuracy, after.accuracy, checkpoint.state.params)

@@ -121,6 +121,10 @@ class RolloutMetrics(NamedTuple):
     """Number of sampling rounds."""
     trained_groups: int
     """Number of groups that are trained on."""
+    unfilled_groups: int
+    """Number of groups that dynamic sampling failed to find: the wanted number less `trained_groups`."""
+    unjudged: int
+    """Number of responses that the reward failed to judge; they are left out."""
     staleness: float | None
     """Mean number of RL steps since the responses that are trained on were sampled."""
     tokens_per_second: float
@@ -133,11 +137,12 @@ class RolloutMetrics(NamedTuple):
     """Number of responses that the reward failed to judge, by kind of failure, as `reward_KIND`."""
 
 
-def rollout_metrics(collected: Collected, *, version: int, seconds: float) -> RolloutMetrics:
+def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds: float) -> RolloutMetrics:
     """Measure a rollout.
 
     Args:
         collected: the sampled groups and the groups that are trained on.
+        wanted: number of groups that a step should train on.
         version: RL steps done before this one.
         seconds: time of the whole step.
     """
@@ -154,6 +159,8 @@ def rollout_metrics(collected: Collected, *, version: int, seconds: float) -> Ro
         filtered_ratio=collected.filtered_ratio,
         tries=collected.tries,
         trained_groups=trained.count,
+        unfilled_groups=wanted - trained.count,
+        unjudged=int((sampled.failed > 0).sum()),
         staleness=float(age.mean()) if age.size else None,
         tokens_per_second=float(lengths.sum()) / seconds,
         seconds=seconds,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -13,21 +13,26 @@ from jax.sharding import Mesh
 
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.parallel import fetch, make_mesh, policy_shardings, put
+from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
+from rljax.parallel import agree, make_mesh, on_first, policy_shardings, put, together
 from rljax.records import documented
-from rljax.rollout import Engine, Environment, RolloutWorker
+from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
+from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
+from rljax.training.saving import atomically, companions, save_model
 from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
 from rljax.training.setup import encoded, greedy, make_policy, make_tokenizer, make_worker
 
 JUDGING = ("environment", "reward")
 """Arguments of `train` that judge responses."""
+Which = Literal["best", "last"]
 
 
 @documented
@@ -88,23 +93,78 @@ class OpenPolicy(NamedTuple):
         Raises:
             InputError: a value is out of range, or a prompt is too long.
         """
-        if count < 1:
-            raise InputError(f"count is {count}; it must be at least 1.")
         problems = [Problem(prompt, "") for prompt in prompts]
-        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
-        worker = replace(worker, prompts=encoded(self.config, problems, self.tokenizer))
-        if worker.prompts.dropped:
+        found = encoded(self.config, problems, self.tokenizer)
+        if found.dropped:
             limit = self.config.data.max_prompt_tokens
-            raise InputError(f"{worker.prompts.dropped} prompts are longer than max_prompt_tokens={limit}.")
-        places = np.arange(len(prompts)).repeat(count).tolist()
-        responses = worker.answer(self.params, places, jax.random.key(seed))
-        texts = [worker.judge.completion(response) for response in responses]
-        return [texts[begin : begin + count] for begin in range(0, len(texts), count)]
+            raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+        responses = _continued(replace(worker, prompts=found), self.params, count, seed)
+        return [[worker.judge.completion(response) for response in row] for row in responses]
+
+    def sample_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int = 1,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> list[list[list[int]]]:
+        """Draw continuations of token ids, exactly as they are: no token is added before them.
+
+        Args:
+            prompts: token ids.
+            count: number of continuations of each prompt.
+            temperature: 0 takes the most likely token each time.
+            top_k: draw from the k most likely tokens only.
+            top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
+            seed: random seed of the sampling.
+
+        Returns:
+            The token ids of `count` continuations of each prompt; one that has ended has the end token as its last.
+
+        Raises:
+            InputError: a value is out of range, a prompt is empty, or an id is not in the model's vocabulary.
+        """
+        size = self.policy.vocab_size
+        for tokens in prompts:
+            wrong = next((token for token in tokens if not 0 <= token < size), None)
+            if wrong is not None:
+                raise InputError(f"the token id {wrong} is not in the model's vocabulary; its ids are 0 to {size - 1}.")
+            if not tokens:
+                raise InputError("a prompt has no token ids; give at least one.")
+        rows = tuple(list(map(int, tokens)) for tokens in prompts)
+        found = EncodedPrompts(tuple(Problem("", "") for _ in rows), rows, dropped=0)
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+        responses = _continued(replace(worker, prompts=found), self.params, count, seed)
+        return [[response.tokens.tolist() for response in row] for row in responses]
+
+
+def _continued(worker: RolloutWorker, params: Params, count: int, seed: int) -> list[list[Response]]:
+    """Draw `count` responses to each of the worker's prompts."""
+    if count < 1:
+        raise InputError(f"count is {count}; it must be at least 1.")
+    places = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
+    responses = worker.answer(params, places, jax.random.key(seed))
+    return [responses[begin : begin + count] for begin in range(0, len(responses), count)]
 
 
 def is_run(target: str | Path) -> bool:
     """Whether `target` is the folder of a run rather than a model."""
     return (Path(target) / "checkpoints").is_dir()
+
+
+def find_run(target: str | Path, which: Which) -> tuple[Path | None, Which]:
+    """Run and checkpoint that a folder stands for: `RUN`, or `RUN/checkpoints/last`; None if it is not of a run."""
+    path = Path(target)
+    if is_run(path):
+        return path, which
+    for name in get_args(Which):
+        if path.name == name and path.parent.name == "checkpoints":
+            return path.parent.parent, name
+    return None, which
 
 
 def fitted(devices: DevicesConfig) -> DevicesConfig:
@@ -118,7 +178,7 @@ def fitted(devices: DevicesConfig) -> DevicesConfig:
 def load(
     target: str | Path,
     *,
-    which: Literal["best", "last"] = "best",
+    which: Which = "best",
     tokenizer: str | None = None,
     dataset: str | None = None,
     problems: Sequence[Problem] | None = None,
@@ -131,7 +191,7 @@ def load(
     """Open the policy of a run, or a Hugging Face model.
 
     Args:
-        target: run folder, model folder or hub id.
+        target: folder of a run or of its checkpoint (`RUN/checkpoints/last`), model folder or hub id.
         which: "best" or "last" checkpoint of a run.
         tokenizer: tokenizer of a model folder; a run has its own.
         dataset: file or hub id of the problems to work on; a run's held-out problems by default.
@@ -148,7 +208,8 @@ def load(
     Raises:
         InputError: the target, its checkpoint or an argument cannot be used, or an argument is missing.
     """
-    run = RunFolder.open(target) if is_run(target) else None
+    path, which = find_run(target, which)
+    run = None if path is None else RunFolder.open(path)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     overrides: dict[str, str | int | None] = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
     overrides["max_response_tokens"] = max_response_tokens
@@ -198,40 +259,81 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
 
 def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
     """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint."""
-    params = policy.init(jax.random.key(config.run.seed))
-    params = put(params, policy_shardings(mesh, params, params, policy.partition))
-    return params if run is None else checkpoints.restore_params(run.checkpoints / which, params)
+    key = jax.random.key(config.run.seed)
+    params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
+    places = policy_shardings(mesh, params, params, policy.partition)
+    if run is None:
+        return put(params, places)
+    like = jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), params, places)
+    del params
+    return checkpoints.restore_params(run.checkpoints / which, like)
 
 
 def export(
-    target: str | Path, folder: str | Path, *, which: Literal["best", "last"] = "best", policy: Policy | None = None
+    target: str | Path,
+    folder: str | Path,
+    *,
+    which: Which = "best",
+    policy: Policy | None = None,
+    dtype: str | None = None,
+    max_shard_size: str = MAX_SHARD_SIZE,
+    push: str | None = None,
+    private: bool = False,
+    client: Client | None = None,
 ) -> Path:
-    """Write a run's model to a folder: in Hugging Face format (config.json, model.safetensors), or with your policy's `save`.
+    """Write a run's model to a folder that `AutoTokenizer`, `AutoModelForCausalLM` and `rljax.load` open.
+
+    The folder holds config.json, safetensors, generation_config.json, and the run's tokenizer with its chat template. The weights
+    pass through the host one tensor at a time. A model that was trained from a checkpoint has its config.json and its types of
+    weights: bfloat16 stays bfloat16. A policy of your own is written by its `save`, unless it has `contents`.
+
+    On several hosts all processes call this together, and the first one writes.
 
     Args:
-        target: folder of a run.
-        folder: where to write; it must not exist yet.
-        which: "best" or "last" checkpoint of the run.
+        target: folder of a run, or of one of its checkpoints (`RUN/checkpoints/last`).
+        folder: where to write; it must not exist yet, and appears when it is complete.
+        which: "best" or "last" checkpoint of a run.
         policy: the policy that was passed to `train`, if any.
+        dtype: type of the weights: float32, bfloat16, float16 or float64; None: the checkpoint's, or float32.
+        max_shard_size: largest file of weights, such as "5GB".
+        push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is uploaded too.
+        private: whether a repository that does not exist yet is made private.
+        client: uploads, in place of `huggingface_hub.HfApi()`.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the folder exists, the target is not a run with checkpoints, or the policy is missing or cannot be saved.
+        InputError: the folder exists, the target is not a run with checkpoints, the policy is missing or cannot be saved, a value
+            is unknown, or the hub cannot be reached.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise InputError(f"{str(folder)!r} already exists; choose another folder.")
-    if not is_run(target):
+    folder, limit = Path(folder), byte_count(max_shard_size)
+    run, which = find_run(target, which)
+    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, push)))
+    together(lambda: _check_new(folder))
+    if run is None:
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
-    run = RunFolder.open(target)
-    config, needed = saved_settings(run.config)
+    uploads: list[Client] = []
+    if push is not None:
+        on_first(lambda: uploads.append(check_push(push, client)))
+    opened = RunFolder.open(run)
+    config, needed = saved_settings(opened.config)
     check_parts(Seams(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fitted(config.devices)
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
-    policy = make_policy(config.model, make_tokenizer(config), mesh) if policy is None else policy
-    policy.save(fetch(_parameters(config, policy, mesh, run, which)), folder)
+    tokenizer = make_tokenizer(config)
+    policy = make_policy(config.model, tokenizer, mesh) if policy is None else policy
+    params = _parameters(config, policy, mesh, opened, which)
+    beside = companions(config, tokenizer)
+    atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
+    if push is not None:
+        on_first(lambda: push_folder(uploads[0], folder, push, private=private))
     return folder
+
+
+def _check_new(folder: Path) -> None:
+    """Refuse a folder that exists, and make its parents."""
+    if folder.exists():
+        raise InputError(f"{str(folder)!r} already exists; choose another folder.")

@@ -1,9 +1,11 @@
 """Training on preference pairs, of whatever kind: data, order, schedule, the loop with its evaluations, and the folder."""
 
 import json
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +27,9 @@ from rljax.preference.config import PairConfig
 from rljax.preference.note import NOTES, folder_tokenizer
 from rljax.preference.pair_update import EncodedPairs, Metrics, PairState, encode_pairs
 from rljax.records import documented
+from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, make_display
+from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.run_folder import default_run_path
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
 from rljax.training.interrupt import Interrupted, StopRequest
@@ -72,6 +76,8 @@ class PairTraining(NamedTuple):
     """(parameters, folder) -> None; writes the model."""
     closing: Callable[[dict[str, float], dict[str, float], Path], list[str]]
     """(metrics before, metrics after, folder) -> the last lines of the display."""
+    commands: Callable[[str], list[str]]
+    """Folder, quoted for a shell -> commands that use the model."""
 
 
 @documented
@@ -217,7 +223,15 @@ def make_updates(
         yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - start}
 
 
-def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState) -> PairOutcome:
+@contextmanager
+def open_display(config: PairConfig) -> Generator[Display]:
+    """Make the display of a training, which first shows that the model and the pairs are loaded."""
+    with make_display(config.quiet, sys.stdout, accuracy=IN_ORDER) as display, watch_compilation(display.compiling):
+        display.activity("loading the model and the pairs")
+        yield display
+
+
+def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState, display: Display) -> PairOutcome:
     """Train, evaluate and write the model, in a folder of its own.
 
     Raises:
@@ -225,25 +239,29 @@ def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState)
         Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
     folder = make_folder(config)
-    with make_display(config.quiet, sys.stdout) as display, StopRequest() as stop:
+    with StopRequest(display.stopping) as stop:
         display.header([*training.header, f"Folder: {folder}"])
         for warning in training.warnings:
             display.warning(warning)
         before = _evaluate(training, first.params, 0, folder, display)
-        display.phase(training.phase.replace("_", " "), training.steps)
+        display.phase(training.phase, training.steps)
+        display.activity("learning", compiles=True)
         state = first
         for done, (state, numbers) in enumerate(training.updates(first), start=1):
             write_row(folder, training.phase, done, numbers)
             display.update(done, numbers)
             if stop.requested:
                 training.save(state.params, folder)
-                display.warning(f"Stopped. The model as it is now is in {folder}; continue from it with --model {folder}.")
+                display.finish([f"Stopped after step {done} of {training.steps}. The model as it is now is in {folder}."])
+                display.commands("To go on from it, the same command with:", [f"--model {shlex.quote(str(folder))}"])
                 raise Interrupted
             if config.eval_every and done % config.eval_every == 0 and done < training.steps:
                 _evaluate(training, state.params, done, folder, display)
+                display.activity("learning", compiles=True)
         after = _evaluate(training, state.params, training.steps, folder, display)
         training.save(state.params, folder)
         display.finish(training.closing(before, after, folder))
+        display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
     return PairOutcome(folder, before, after, state.params)
 
 
@@ -282,11 +300,10 @@ def write_row(folder: Path, phase: str, step: int, numbers: Mapping[str, float])
 
 def _evaluate(training: PairTraining, params: Params, step: int, folder: Path, display: Display) -> dict[str, float]:
     """Evaluate on the held-out pairs; log and show the metrics."""
+    display.activity("judging held-out pairs", compiles=True)
     numbers, count = training.judge(params), training.heldout_pairs
     low, high = wilson_interval(round(numbers["accuracy"] * count), count)
     write_row(folder, "eval", step, numbers)
-    display.message(
-        f"Step {step}: {numbers['accuracy']:.1%} of {count} held-out pairs in the right order (95 % interval {low:.1%} to "
-        f"{high:.1%}), loss {numbers['loss']:.4f}."
-    )
+    detail = f" of {count} (95 % interval {low:.1%} to {high:.1%}), loss {numbers['loss']:.4f}"
+    display.evaluated(step, numbers, detail=detail)
     return numbers

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
 from rljax.models.value_model import HEAD
-from rljax.parallel import fetch, make_mesh, policy_shardings, put, row_shards
+from rljax.parallel import make_mesh, policy_shardings, put, row_shards
 from rljax.preference.direct_losses import BY_NAME, DirectLoss, check_loss
 from rljax.preference.direct_update import (
     DirectBatch,
@@ -42,10 +42,12 @@ from rljax.training.pair_training import (
     make_updates,
     microbatch_of,
     model_config,
+    open_display,
     sizes_line,
     steps_of,
     train_on_pairs,
 )
+from rljax.training.saving import Companions, save_model
 from rljax.training.setup import check_vocabulary, make_policy
 
 
@@ -224,19 +226,21 @@ def train_preference(config: PreferenceConfig, *, preferences: Split | None = No
         InputError: something in the settings or the data cannot work; nothing was overwritten.
         Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
-    setup, first = make_preference_setup(config, preferences)
-    training = PairTraining(
-        phase="preference",
-        header=header(setup, first.params),
-        warnings=setup.data.warnings,
-        steps=setup.steps,
-        heldout_pairs=len(setup.data.heldout.margin),
-        updates=lambda state: updates(setup, state),
-        judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
-        save=lambda params, folder: _save(setup, params, folder),
-        closing=closing,
-    )
-    return PreferenceResult(*train_on_pairs(config, training, first))
+    with open_display(config) as display:
+        setup, first = make_preference_setup(config, preferences)
+        training = PairTraining(
+            phase="preference",
+            header=header(setup, first.params),
+            warnings=setup.data.warnings,
+            steps=setup.steps,
+            heldout_pairs=len(setup.data.heldout.margin),
+            updates=lambda state: updates(setup, state),
+            judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
+            save=lambda params, folder: _save(setup, params, folder),
+            closing=closing,
+            commands=commands,
+        )
+        return PreferenceResult(*train_on_pairs(config, training, first, display))
 
 
 def header(setup: PreferenceSetup, params: Params) -> list[str]:
@@ -258,10 +262,20 @@ def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> 
         f"margin {before['margin']:.3f} before, {after['margin']:.3f} after.",
         f"Held-out log-probabilities: preferred {before['chosen_logp']:.2f} before, {after['chosen_logp']:.2f} after; others "
         f"{before['rejected_logp']:.2f} before, {after['rejected_logp']:.2f} after.",
-        f"Model: {folder} (try it: rljax sample {folder} --prompt ...)",
+        f"Model: {folder}",
+    ]
+
+
+def commands(folder: str) -> list[str]:
+    """Commands that use the model."""
+    return [
+        f"rljax sample {folder} --prompt ...",
+        f"rljax eval {folder} --dataset ...",
+        f"rljax train --model {folder} --dataset ...",
     ]
 
 
 def _save(setup: PreferenceSetup, params: Params, folder: Path) -> None:
-    setup.policy.save(fetch(params), folder)
+    source = None if setup.config.model is None else locate(setup.config.model)
+    save_model(folder, setup.policy, params, Companions(setup.tokenizer, source, sampling=None))
     save_tokenizer(folder, MODEL_NOTE, setup.tokenizer, chat=setup.config.chat)

@@ -3,7 +3,7 @@
 import time
 
 from rljax.parallel import is_first
-from rljax.rollout import Collected, Groups
+from rljax.rollout import Groups
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.learner import make_learner
 from rljax.training.metrics import present, rollout_metrics
@@ -17,9 +17,10 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     steps, settings = config.optimization.steps, config.run
     choose_prompts = make_choice(config, setup.order)
     learn = make_learner(setup, checkpoint.state)
-    run.display.phase("rl", steps)
+    run.display.phase("rl", steps, done=int(checkpoint.state.step))
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
+        run.display.activity("sampling", compiles=True)
         state, history, collected = next_rollout(
             checkpoint.state,
             checkpoint.carried,
@@ -29,11 +30,13 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
-        warn(run, version + 1, collected)
+        run.display.activity("learning", compiles=True)
         state, learned = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
         step = int(state.step)
-        sampled = rollout_metrics(collected, version=version, seconds=time.monotonic() - start)
+        sampled = rollout_metrics(
+            collected, wanted=config.sampling.prompts, version=version, seconds=time.monotonic() - start
+        )
         run.log("rl", step, present(learned) | present(sampled))
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
@@ -43,18 +46,6 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint
-
-
-def warn(run: Run, step: int, collected: Collected) -> None:
-    """Warn if a rollout has too few groups, or if the reward failed on some responses."""
-    if not collected.complete:
-        run.display.warning(
-            f"Step {step}: {collected.groups.count} of {run.config.sampling.prompts} groups after {collected.tries} tries; "
-            f"{collected.filtered_ratio:.0%} of the groups were all right or all wrong. Training on the rest."
-        )
-    unjudged = int((collected.sampled.failed > 0).sum())
-    if unjudged:
-        run.display.warning(f"Step {step}: the reward failed on {unjudged} responses; they are left out.")
 
 
 def show_samples(run: Run, step: int, groups: Groups) -> None:

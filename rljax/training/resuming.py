@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.display_text import sparkline
-from rljax.tracking.run_folder import RunFolder, read_metrics
+from rljax.tracking.run_folder import Row, RunFolder, read_metrics
 from rljax.training.config import TrainConfig
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
@@ -110,16 +110,29 @@ def story(setup: Setup, state: TrainState, folder: RunFolder, changes: Collectio
         lines.append(
             f"The run has made all of its RL steps; --steps N extends it, for example --steps {max(2 * steps, 1)}."
         )
-    if not folder.metrics.is_file() or not folder.metrics.stat().st_size:
-        return lines
-    rows = read_metrics(folder.metrics)
+    rows = past_rows(folder)
     curves = {
         "reward": [row["reward"] for row in rows if row["phase"] == "rl" and row.get("reward") is not None],
-        "held-out accuracy": [
-            row["accuracy"] for row in rows if row["phase"] == "eval" and row.get("accuracy") is not None
-        ],
+        "held-out accuracy": [row["accuracy"] for row in rows if is_evaluation(row)],
     }
     for name, values in curves.items():
         if values:
             lines.append(f"{name} so far: {sparkline(values, CURVE_WIDTH)} {values[0]:.3f} -> {values[-1]:.3f}")
     return lines
+
+
+def past_rows(folder: RunFolder) -> list[Row]:
+    """Rows of metrics.jsonl; none if the run has made no step."""
+    if not folder.metrics.is_file() or not folder.metrics.stat().st_size:
+        return []
+    return read_metrics(folder.metrics)
+
+
+def is_evaluation(row: Row) -> bool:
+    """Whether a row holds a held-out accuracy."""
+    return row["phase"] == "eval" and row.get("accuracy") is not None
+
+
+def last_evaluation(folder: RunFolder) -> Row | None:
+    """Row of the last held-out evaluation; None before the first one."""
+    return next((row for row in reversed(past_rows(folder)) if is_evaluation(row)), None)

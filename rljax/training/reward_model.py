@@ -29,6 +29,7 @@ from rljax.training.pair_training import (
     make_updates,
     microbatch_of,
     model_config,
+    open_display,
     sizes_line,
     steps_of,
     train_on_pairs,
@@ -147,21 +148,23 @@ def train_reward_model(config: RewardModelConfig, *, preferences: Split | None =
         InputError: something in the settings or the data cannot work; nothing was overwritten.
         Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
-    setup, first = make_reward_setup(config, preferences)
-    score = make_score(setup.model, setup.mesh)
-    training = PairTraining(
-        phase="reward_model",
-        header=header(setup, first.params),
-        warnings=setup.data.warnings,
-        steps=setup.steps,
-        heldout_pairs=len(setup.data.heldout.margin),
-        updates=lambda state: updates(setup, state),
-        judge=lambda params: judge_pairs(score, params, setup.data.heldout),
-        save=lambda params, folder: _save(setup, params, folder),
-        closing=closing,
-    )
-    outcome = train_on_pairs(config, training, first)
-    return RewardModelResult(outcome.folder, outcome.before["accuracy"], outcome.after["accuracy"], outcome.params)
+    with open_display(config) as display:
+        setup, first = make_reward_setup(config, preferences)
+        score = make_score(setup.model, setup.mesh)
+        training = PairTraining(
+            phase="reward_model",
+            header=header(setup, first.params),
+            warnings=setup.data.warnings,
+            steps=setup.steps,
+            heldout_pairs=len(setup.data.heldout.margin),
+            updates=lambda state: updates(setup, state),
+            judge=lambda params: judge_pairs(score, params, setup.data.heldout),
+            save=lambda params, folder: _save(setup, params, folder),
+            closing=closing,
+            commands=commands,
+        )
+        outcome = train_on_pairs(config, training, first, display)
+        return RewardModelResult(outcome.folder, outcome.before["accuracy"], outcome.after["accuracy"], outcome.params)
 
 
 def header(setup: RewardSetup, params: Params) -> list[str]:
@@ -179,8 +182,13 @@ def closing(before: dict[str, float], after: dict[str, float], folder: Path) -> 
     return [
         f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after.",
         f"Held-out scores: mean {after['score']:.3f}, deviation {after['score_deviation']:.3f}.",
-        f"Reward model: {folder} (as a reward: --reward model:{folder}, as a critic: --critic {folder})",
+        f"Reward model: {folder}",
     ]
+
+
+def commands(folder: str) -> list[str]:
+    """Commands that use the reward model, as a reward and as a critic."""
+    return [f"rljax train --reward model:{folder} ...", f"rljax train --algorithm vapo --critic {folder} ..."]
 
 
 def _save(setup: RewardSetup, params: Params, folder: Path) -> None:

@@ -1,14 +1,16 @@
 """A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import jax
 
 from rljax.data.fault import describe as describe_faults
+from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
-from rljax.parallel import any_host
+from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tracking.display import Display
 from rljax.tracking.run_folder import RunFolder
@@ -21,6 +23,9 @@ from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
+
+HELDOUT_KEPT = 1000
+"""Number of held-out answers that are written down before and after RL."""
 
 
 @documented
@@ -46,6 +51,7 @@ class Run:
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
         """Write a checkpoint as `which`, the last or the best one."""
+        self.display.activity("saving")
         checkpoints.save(self.folder.checkpoints / which, checkpoint)
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
@@ -61,20 +67,38 @@ class Run:
         """
         if any_host(self.stop.requested):
             self.save(LAST, checkpoint)
-            self.display.warning(f"Stopped. Everything is saved; resume with: rljax train --resume {self.folder.path}")
+            self.display.finish(["Stopped. Everything up to the last finished step is saved."])
+            self.display.commands("To go on:", [resume_command(self.folder)])
             raise Interrupted
+
+
+def resume_command(folder: RunFolder) -> str:
+    """What to type to go on with a run: a command, or a call if the run needs arguments that only a call can pass."""
+    needed = folder.config.get("seams", ())
+    if not needed:
+        return f"rljax train --resume {shlex.quote(str(folder.path))}"
+    arguments = "".join(f", {name}={name}" for name in needed)
+    return f"rljax.train(resume={str(folder.path)!r}{arguments})"
 
 
 def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Checkpoint:
     """Evaluate, log the result, and save the checkpoint if its mean reward is the best so far.
 
+    The answers before RL and after its last step are kept in `heldout.jsonl`.
+
     Returns:
         The checkpoint with the result in its notes.
     """
-    metrics = evaluate(run.setup.heldout, checkpoint.state.params).metrics()
+    run.display.activity("answering held-out problems", compiles=True)
+    evaluation = evaluate(run.setup.heldout, checkpoint.state.params)
+    metrics = evaluation.metrics()
     run.trackers.log("eval", step, metrics)
+    run.display.evaluated(step, metrics)
+    if step in (0, run.config.optimization.steps):
+        valid = required(evaluation.groups.rollout.valid, "rollout.valid")[:HELDOUT_KEPT, 0]
+        answers = run.setup.heldout.shown(evaluation.groups, HELDOUT_KEPT)
+        on_first(lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
     quality = Quality(metrics["accuracy"], metrics["reward"])
-    run.display.message(f"Step {step}: held-out greedy accuracy {quality}.")
     after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))
     if after.notes.best_step == step and after.notes.best_quality == quality:
         run.save(BEST, after)
@@ -96,6 +120,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     """Describe the run in a few lines."""
     config, task = setup.config, setup.config.generated_task
     mesh = " x ".join(f"{name}={size}" for name, size in setup.mesh.shape.items())
+    over = f", mesh {mesh}" if jax.device_count() > 1 else ""
     kind = setup.mesh.devices.flat[0].device_kind
     train, heldout = setup.train.prompts, setup.heldout.prompts
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
@@ -106,15 +131,17 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     model = "of your own" if "policy" in own_parts else model
     algorithm = "of your own" if "algorithm" in own_parts else config.algorithm.name
     lines = [
-        f"algorithm {algorithm} on {source}: {len(train.tokens)} training prompts, {len(heldout.tokens)} held out",
+        f"algorithm {algorithm} on {source}",
+        f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
         f"model {model}: {count_parameters(state.params):,} parameters, {config.model.dtype}",
-        f"mesh {mesh} of {jax.device_count()} {kind} device(s){hosts}",
+        f"devices {jax.device_count()} x {kind}{hosts}{over}",
         f"run folder {folder.path}",
+        "what a number means: rljax explain NUMBER",
     ]
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
-        lines.insert(2, f"critic from {start}: {trained:,} parameters that learn")
+        lines.insert(3, f"critic from {start}: {trained:,} parameters that learn")
     dropped = train.dropped + heldout.dropped
     if dropped:
         limit = config.data.max_prompt_tokens

@@ -18,12 +18,13 @@ from rljax.data.prompts import (
     encode_prompts,
     right_pad_demonstrations,
 )
-from rljax.data.tokenizer import Tokenizer, load_tokenizer
+from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
+from rljax.models.model_folder import read_json
 from rljax.parallel import check_rows, make_mesh, row_shards
-from rljax.preference.note import folder_tokenizer
+from rljax.preference.note import folder_tokenizer, read_note
 from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
 from rljax.rewards import resolve
@@ -31,7 +32,7 @@ from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import combine
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
-from rljax.training.algorithm import check_algorithm, corrected, laid_out, make_algorithm
+from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.optimizer import policy_optimizer
@@ -92,12 +93,41 @@ class Setup(NamedTuple):
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer of the settings, else the model's own, else characters for a generated task or bytes for a dataset."""
+    """Load the tokenizer of the settings, else the model's own, else characters for a generated task or bytes for a dataset.
+
+    Raises:
+        InputError: it cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
+    """
+    if config.model.tokenizer == IDS:
+        return _id_tokenizer(config.model)
     if config.model.tokenizer is not None:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
         return folder_tokenizer(locate(config.model.path))
     return load_tokenizer("bytes" if config.generated_task is None else "characters")
+
+
+def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
+    """Token ids as text, for a model folder."""
+    if config.path is None:
+        raise InputError(
+            "the tokenizer 'ids' is for a model without tokenizer; give the model, or choose 'bytes' or 'characters'."
+        )
+    folder = locate(config.path)
+    file = folder / "config.json"
+    eos = read_json(file).get("eos_token_id")
+    eos = eos[0] if isinstance(eos, list) and eos else eos
+    if not isinstance(eos, int):
+        raise InputError(
+            f"{file} has eos_token_id={eos!r}, so a response could never end; set it to the model's end token."
+        )
+    return IdTokenizer(read_config(folder).vocab_size, eos=eos)
+
+
+def has_tokenizer(model: str) -> bool:
+    """Whether a model folder or hub id comes with a tokenizer."""
+    folder = locate(model)
+    return read_note(folder) is not None or holds_tokenizer(folder)
 
 
 def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
@@ -238,6 +268,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
+    check_features(algorithm, config, policy)
     problems = own_problems(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
@@ -258,7 +289,11 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
-        train=replace(worker, judge=worker.judge._replace(step_reward=step_reward)),
+        train=replace(
+            worker,
+            judge=worker.judge._replace(step_reward=step_reward),
+            compares_with_greedy=algorithm.greedy_advantage is not None,
+        ),
         heldout=greedy(replace(worker, prompts=heldout)),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),

@@ -1,20 +1,25 @@
 """The teacher of a distillation: another model, read from a folder, that scores the responses and never changes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
+from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm
 from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, holds_tokenizer
 from rljax.errors import InputError
-from rljax.models import Params, Policy, transformer_policy
+from rljax.models import Packed, Params, Policy, Scores, transformer_policy
 from rljax.models.huggingface import load_tensor, locate, read_config
+from rljax.models.over_vocabulary import over_vocabulary
+from rljax.models.packed import batched, scored_tokens
+from rljax.models.token_scores import default_chunk, token_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
 from rljax.preference.note import folder_tokenizer, read_note
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.training.config import TrainConfig
 
 
@@ -26,6 +31,49 @@ class Teacher(NamedTuple):
     """The model; it may be of another size than the student."""
     params: Params
     """Its parameters, on the devices."""
+
+
+Comparison = Callable[[Params, Params | None, Packed], tuple[Scores, Float[Array, "B T"] | None]]
+"""(parameters, the teacher's, packed rows) -> scores, and the divergence from the teacher; None where none is learned from."""
+
+
+def make_comparison(
+    policy: Policy,
+    teacher: Policy,
+    divergence: Callable[[Array, Array], Float[Array, "..."]],
+    *,
+    temperature: float,
+    chunk: int | None,
+    mesh: Mesh,
+) -> Comparison:
+    """Build the function that scores the response tokens and measures how far the teacher's distributions lie.
+
+    Both models are read once. The logits of both exist for a chunk of tokens at a time. If the teacher has more logits than the
+    policy, those of the tokens that the policy lacks are left out of its distribution.
+
+    Args:
+        policy: the model that is trained.
+        teacher: the teacher; no gradient flows into it.
+        divergence: (logits, teacher logits) -> divergence of each token.
+        temperature: the sampling temperature, of both.
+        chunk: tokens whose logits a device holds at once, for each model; None takes as many as make 160 MB.
+        mesh: the devices.
+    """
+    own_features, other_features = (
+        required(policy.features, "policy.features"),
+        required(teacher.features, "teacher.features"),
+    )
+    chunk = default_chunk(policy.vocab_size) if chunk is None else chunk
+
+    def compare(params: Params, judge: Params | None, packed: Packed) -> tuple[Scores, Float[Array, "B T"]]:
+        own, other = own_features(params, packed), jax.lax.stop_gradient(other_features(judge, packed))
+        other = other._replace(head=other.head[: policy.vocab_size])
+        tokens = scored_tokens(packed)
+        scores = token_scores(*own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
+        apart = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
+        return Scores(*(batched(part, packed) for part in scores)), batched(apart, packed)
+
+    return compare
 
 
 def make_teacher(
@@ -45,11 +93,11 @@ def make_teacher(
             tokens are others.
     """
     name, source = config.algorithm.name, config.algorithm.teacher
-    if not algorithm.needs("teacher_logp"):
+    if not algorithm.needs("teacher_logp") and algorithm.teacher_divergence is None:
         if source is not None:
             raise InputError(
                 f"{name} does not learn from a teacher, so teacher={source!r} cannot apply to it; leave it out, or choose "
-                "on_policy_distillation."
+                "on_policy_distillation or gkd."
             )
         return None
     if source is None:

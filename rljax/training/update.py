@@ -22,6 +22,7 @@ from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.text import one_line
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.state import TrainState, places
+from rljax.training.teacher import Comparison
 
 Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""
@@ -143,7 +144,14 @@ def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
 
 
 def make_policy_step(
-    algorithm: Algorithm, score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+    algorithm: Algorithm,
+    score: Score,
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    mesh: Mesh,
+    *,
+    comparison: Comparison | None = None,
+    teacher: Params | None = None,
 ) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
 
@@ -153,20 +161,32 @@ def make_policy_step(
         optimizer: turns the gradient into an update.
         state: an example of the placed state.
         mesh: the devices that hold the state.
+        comparison: scores the tokens beside the teacher's, in place of `score`; for algorithms with a divergence from the teacher.
+        teacher: the teacher's parameters, for the comparison.
 
     Returns:
         `(state, layout, batch) -> (state, metrics)`; the old state is donated.
     """
 
-    def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, UpdateMetrics]:
+    def alone(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
+        del teacher
+        return score(params, packed), None
+
+    compare = alone if comparison is None else comparison
+
+    def step(
+        state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None
+    ) -> tuple[TrainState, UpdateMetrics]:
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores = score(params, part.packed)
-            return loss(algorithm, scores.logp, rows_of(batch, part.responses), entropy=scores.entropy)
+            scores, apart = compare(params, teacher, part.packed)
+            rows = rows_of(batch, part.responses)
+            return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
 
         gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
         return _applied(state, optimizer, gradient), UpdateMetrics(metrics, optax.tree.norm(gradient))
 
-    return _jitted(step, state, mesh)
+    compiled = _jitted(step, state, mesh)
+    return lambda state, layout, batch: compiled(state, layout, batch, teacher)
 
 
 def make_supervised_step(

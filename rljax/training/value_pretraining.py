@@ -11,7 +11,7 @@ from functools import partial
 
 from rljax.algorithms import Algorithm
 from rljax.ops.weights import token_mean
-from rljax.parallel import any_host, fetch, on_first
+from rljax.parallel import any_host
 from rljax.records import required
 from rljax.rollout import Groups, pad, sequences_of
 from rljax.training.algorithm import one_response_a_prompt
@@ -23,6 +23,7 @@ from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.optimizer import pretraining_optimizer
 from rljax.training.rollouts import for_algorithm, make_choice, make_prepare, next_rollout
 from rljax.training.run import Run
+from rljax.training.saving import companions, save_model
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 from rljax.training.value_update import value_schedule
@@ -75,9 +76,10 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     setup = run.setup._replace(config=pretraining_config(run.config), algorithm=monte_carlo(run.setup.algorithm))
     choose_prompts = make_choice(setup.config, setup.order)
     learn = make_value_learner(setup, checkpoint.state, steps)
-    run.display.phase("value", steps)
+    run.display.phase("value", steps, done=int(checkpoint.state.value_step))
     while int(checkpoint.state.value_step) < steps:
         start = time.monotonic()
+        run.display.activity("sampling", compiles=True)
         state, history, collected = next_rollout(
             checkpoint.state,
             None,
@@ -87,6 +89,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
+        run.display.activity("learning", compiles=True)
         state, metrics = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)
@@ -126,6 +129,6 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
 def save_critic(run: Run, state: TrainState) -> None:
     """Write the critic as a model folder; another run can start from it with `--critic RUN`."""
     critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
-    params = fetch(required(state.critic, "state.critic").params)
-    on_first(lambda: critic.function.save(params, folder))
+    params = required(state.critic, "state.critic").params
+    save_model(folder, critic.function, params, companions(run.config, run.setup.tokenizer))
     run.display.message(f"The pretrained critic is in {folder}.")

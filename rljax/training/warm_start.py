@@ -26,8 +26,9 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     score = make_score(setup.policy, config.sampling.temperature)
     state = checkpoint.state
     step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
-    run.display.phase("warm_start", settings.steps)
+    run.display.phase("warm_start", settings.steps, done=int(state.warm_step))
     while int(state.warm_step) < settings.steps:
+        run.display.activity("learning from demonstrations", compiles=True)
         start = time.monotonic()
         rows = order.indices(int(state.warm_step) * settings.batch, settings.batch)
         part = jax.tree.map(lambda array, rows=rows: array[rows], sequences)
@@ -39,9 +40,10 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)
         if settings.accuracy is not None and done % settings.eval_every == 0:
+            run.display.activity("answering held-out problems", compiles=True)
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]
             run.trackers.log("eval", 0, {"accuracy": accuracy})
-            run.display.message(f"Warm start step {done}: held-out greedy accuracy {accuracy:.1%}.")
+            run.display.evaluated(done, {"accuracy": accuracy})
             if accuracy >= settings.accuracy:
                 break
         run.stop_if_asked(checkpoint)

@@ -38,6 +38,10 @@ def make_data() -> SimpleNamespace:
         entropy=np.abs(draw()),
         old_entropy=np.abs(draw()),
         teacher=old + 0.5 * np.random.default_rng(4).normal(size=(P, G, T)),
+        divergence=np.random.default_rng(5).random((P, G, T)),
+        squares=np.random.default_rng(6).uniform(0.1, 1.0, (P, G, T)),
+        greedy=np.array([1.0, 0.0, 0.5]),
+        form=np.array([[0.0, 0.5, 0.25, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.5]]),
         step_rewards=draw(),
         step_end=mask & (rng.random((P, G, T)) < 0.5),
     )
@@ -135,6 +139,23 @@ def cispo(x, sg):
     return token_mean(lambda p, i, t: clip(rho(sg, p, i, t), 0, 1.28) * a[p][i] * (x[p, i, t] - D.old[p, i, t]))
 
 
+def covariance(a):
+    """Of each token with an advantage of its response: over the rollout, before its updates."""
+    mean_logp = token_mean(lambda p, i, t: D.old[p, i, t])
+    mean_advantage = token_mean(lambda p, i, t: a[p][i])
+    return {(p, i, t): (D.old[p, i, t] - mean_logp) * (a[p][i] - mean_advantage) for p, i, t in tokens()}
+
+
+def clip_cov(x, sg):
+    a = by_group(zscores)
+    held = covariance(a)
+
+    def surrogate(p, i, t):
+        return 0.0 if 0.1 < held[p, i, t] < 0.8 else pessimistic(rho(x, p, i, t), a[p][i], 0.2, 0.2)
+
+    return token_mean(surrogate)
+
+
 def overlong(length, longest=6, cache=3):
     if length <= longest - cache:
         return 0.0
@@ -187,6 +208,14 @@ def forking_tokens(x, sg):
     return token_mean(surrogate, MIXED)
 
 
+def gdpo(x, sg):
+    each = [by_group(zscores), by_group(zscores, D.form)]
+    total = [[each[0][p][i] + each[1][p][i] for i in range(G)] for p in range(P)]
+    every = [total[p][i] for p, i in ROWS]
+    mean, std = sum(every) / len(every), deviation(every)
+    return sequence_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), (total[p][i] - mean) / (std + 1e-6), 0.2, 0.2))
+
+
 def gepo(x, sg):
     a, total = by_group(centred), 0.0
     for p in range(P):
@@ -198,6 +227,10 @@ def gepo(x, sg):
         expected = sum(b * b for b in q) / sum(q)
         total += sum(pessimistic(w[i] / expected, a[p][i], 0.2, 0.2) for i in range(G))
     return total / len(ROWS) - 0.05 * sequence_mean(lambda p, i, t: 1 / rho(x, p, i, t) + log(rho(x, p, i, t)) - 1)
+
+
+def gkd(x, sg):
+    return -sequence_mean(lambda p, i, t: D.divergence[p, i, t])
 
 
 def gmpo(x, sg):
@@ -249,6 +282,18 @@ def gspo_token(x, sg):
     return sequence_mean(surrogate)
 
 
+def kl_cov(x, sg):
+    a = by_group(zscores)
+    held = covariance(a)
+    highest = sorted(held.values(), reverse=True)[: round(0.2 * len(held))]
+
+    def surrogate(p, i, t):
+        penalty = 0.7 * abs(x[p, i, t] - D.old[p, i, t]) if held[p, i, t] in highest else 0.0
+        return rho(x, p, i, t) * a[p][i] - penalty
+
+    return token_mean(surrogate)
+
+
 def deviation(numbers):
     mean = sum(numbers) / len(numbers)
     return sqrt(sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1))
@@ -276,7 +321,8 @@ def max_rl(x, sg):
 
 
 def on_policy_distillation(x, sg):
-    return sequence_mean(lambda p, i, t: (D.teacher[p, i, t] - D.old[p, i, t]) * (x[p, i, t] - D.old[p, i, t]))
+    gains = [(D.teacher[p, i, t] - D.old[p, i, t]) * (x[p, i, t] - D.old[p, i, t]) for p, i, t in tokens()]
+    return sum(gains) / len(ROWS)
 
 
 def open_reasoner_zero(x, sg):
@@ -290,6 +336,18 @@ def opo(x, sg):
         total = sum(D.lengths[p, i] * D.rewards[p, i] for i in range(G))
         a.append([D.rewards[p, i] - total / sum(D.lengths[p]) for i in range(G)])
     return whole_responses(x, a)
+
+
+def otb(x, sg):
+    def energy(p, i, t):
+        return sum(1 - 2 * exp(D.old[p, i, k]) + D.squares[p, i, k] for k in range(t + 1))
+
+    total = 0.0
+    for p, i, t in tokens():
+        there = [j for j in range(G) if t < D.lengths[p, j]]
+        baseline = sum(energy(p, j, t) * D.rewards[p, j] for j in there) / sum(energy(p, j, t) for j in there)
+        total += (D.rewards[p, i] - baseline) * (x[p, i, t] - D.old[p, i, t])
+    return total / len(ROWS)
 
 
 def best_of_two(rewards):
@@ -338,6 +396,10 @@ def reinforce_pp_baseline(x, sg):
     centred_rewards = by_group(centred)
     a = over_batch(lambda p, i, t: centred_rewards[p][i])
     return token_mean(lambda p, i, t: pessimistic(rho(x, p, i, t), a(p, i, t), 0.2, 0.2) - 0.1 * k1(x, p, i, t) ** 2 / 2)
+
+
+def remax(x, sg):
+    return whole_responses(x, [[D.rewards[p, i] - D.greedy[p] for i in range(G)] for p in range(P)])
 
 
 def rloo(x, sg):
@@ -438,6 +500,7 @@ def ppo_values(v, sg):
 
 # Options that put every slot to work on responses this short; the loops have the same numbers.
 OPTIONS = {
+    "clip_cov": {"share": 1.0, "lower": 0.1, "upper": 0.8},
     "dapo": {"max_length": 6, "cache": 3},
     "dapo_grpo": {"beta": 0.5},
     "dppo": {"threshold": 0.1, "cap": 1.3},
@@ -447,6 +510,7 @@ OPTIONS = {
     "gpg": {"norm": 2.0},
     "gspo": {"clip_low": 0.1, "clip_high": 0.15},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.15},
+    "kl_cov": {"share": 0.2, "beta": 0.7},
     "luspo": {"clip_low": 0.1, "clip_high": 0.15},
     "open_reasoner_zero": {"value_clip": 0.3},
     "pass_at_k": {"k": 2},
@@ -507,6 +571,9 @@ def batch_of(name):
         step_end=D.step_end,
         behaviour_entropy=dirty(D.old_entropy),
         teacher_logp=dirty(D.teacher),
+        square_sum=dirty(D.squares),
+        greedy_rewards=D.greedy,
+        reward_parts={"answer": D.rewards, "form": D.form},
     )
     algorithm = BY_NAME[name](**OPTIONS.get(name, {}))
     return algorithm, compiled(lambda rollout: prepare(algorithm, rollout, progress=0.25))(rollout)
@@ -522,8 +589,8 @@ def test_every_algorithm_has_its_loop():
 def test_loss_and_gradient(name):
     algorithm, batch = batch_of(name)
     objective = OBJECTIVES[name]
-    entropy = rows(D.entropy)
-    descend = compiled(jax.value_and_grad(lambda logp, batch: loss(algorithm, logp, batch, entropy=entropy)[0]))
+    others = {"entropy": rows(D.entropy), "teacher_divergence": rows(dirty(D.divergence))}
+    descend = compiled(jax.value_and_grad(lambda logp, batch: loss(algorithm, logp, batch, **others)[0]))
     value, gradient = descend(rows(dirty(D.x)), batch)
     np.testing.assert_allclose(value, -objective(D.x, D.x), rtol=1e-12)
     np.testing.assert_allclose(gradient.reshape(P, G, T), -slope(objective, D.x), rtol=1e-6, atol=1e-9)

@@ -46,6 +46,9 @@ EVERYTHING = ROLLOUT._replace(
     step_end=ROLLOUT.mask,
     behaviour_entropy=draw(),
     teacher_logp=draw(),
+    square_sum=jnp.abs(draw()),
+    greedy_rewards=jnp.array([1.0, 0.0]),
+    reward_parts={"answer": jnp.asarray(REWARDS), "form": draw()[..., 0]},
 )
 PLAIN = Algorithm(advantage=group_centered, log_ratio=token_log_ratio, surrogate=reinforce, weights=token_mean)
 
@@ -73,6 +76,9 @@ def grouped(x):
             "teacher_logp",
             r"rollout\.teacher_logp must be given: .* learns from a teacher; got None",
         ),
+        ("otb", "square_sum", r"rollout\.square_sum must be given: .* how certain the policy was; got None"),
+        ("remax", "greedy_rewards", r"rollout\.greedy_rewards must be given: .* greedy response to each prompt; got None"),
+        ("gdpo", "reward_parts", r"rollout\.reward_parts must be given: .* each of several rewards by itself; got None"),
     ],
 )
 def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, missing, message):
@@ -98,12 +104,24 @@ def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missin
         prepare(algorithm, EVERYTHING._replace(**{missing: None}))
 
 
-@pytest.mark.parametrize("name", [field for field in Rollout._fields if field != "mask"])
+@pytest.mark.parametrize("name", [f for f in Rollout._fields if f not in ("mask", "greedy_rewards", "reward_parts")])
 def test_shapes_must_agree(name):
     value = EVERYTHING._asdict()[name]
     shape = r"\[2, 4, 3\]" if value.ndim == 3 else r"\[2, 4\]"
     with pytest.raises(ValueError, match=rf"{name} must have shape {shape} like the mask, got \[2, 3"):
         prepare(PLAIN, EVERYTHING._replace(**{name: value[:, :3]}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"greedy_rewards": jnp.ones(3)}, r"greedy_rewards must have shape \[2\] like the mask, got \[3\]"),
+        ({"reward_parts": {"form": jnp.ones((2, 3))}}, r"reward_parts\['form'\] must have shape \[2, 4\] .*, got \[2, 3\]"),
+    ],
+)
+def test_shapes_of_prompts_and_of_parts_must_agree(change, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(PLAIN, EVERYTHING._replace(**change))
 
 
 def test_a_mask_has_three_axes():
@@ -156,11 +174,15 @@ def test_a_mix_needs_to_know_how_far_the_training_is():
 NEEDS = {
     "dapo_grpo": {"behaviour_entropy"},
     "forking_tokens": {"behaviour_entropy"},
+    "gdpo": {"reward_parts"},
+    "gkd": {"teacher_divergence"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
     "on_policy_distillation": {"teacher_logp"},
     "open_reasoner_zero": {"values"},
+    "otb": {"square_sum"},
     "ppo": {"values"},
+    "remax": {"greedy_rewards"},
     "t1": {"entropy", "ref_logp"},
     "vapo": {"values"},
     "vapo_grpo": {"progress", "values"},
@@ -177,6 +199,10 @@ def test_needs_names_the_required_fields(name):
         "step_end",
         "behaviour_entropy",
         "teacher_logp",
+        "teacher_divergence",
+        "square_sum",
+        "greedy_rewards",
+        "reward_parts",
         "progress",
     ]
     questions.append("entropy")
@@ -194,12 +220,12 @@ def test_needs_follows_the_slots():
         PLAIN.needs("reward")
 
 
-@pytest.mark.parametrize("name", ["dapo", "gepo", "grpo", "grpo_process", "reinforce_pp", "rloo", "vapo"])
+@pytest.mark.parametrize("name", ["dapo", "gdpo", "gepo", "grpo", "grpo_process", "otb", "reinforce_pp", "rloo", "vapo"])
 def test_a_response_without_a_verdict_takes_no_part(name):
     algorithm = BY_NAME[name](**({"beta": 0.1} if name in {"rloo", "reinforce_pp"} else {}))
     rollout = EVERYTHING._replace(valid=jnp.arange(G) < G - 1, rewards=ROLLOUT.rewards.at[:, -1].set(jnp.nan))
     rollout = rollout._replace(valid=jnp.broadcast_to(rollout.valid, (P, G)))
-    without = jax.tree.map(lambda x: x[:, :-1], EVERYTHING)
+    without = jax.tree.map(lambda x: x if x.ndim == 1 else x[:, :-1], EVERYTHING)
     ours, theirs = prepare(algorithm, rollout), prepare(algorithm, without)
     for field, mine, other in zip(ours._fields, ours, theirs, strict=True):
         for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):

@@ -36,6 +36,9 @@ def rollout(x64):
         ref_logp=drawn["old"] + 0.1,
         behaviour_entropy=jnp.abs(drawn["entropy"]),
         teacher_logp=drawn["old"] - 0.2 * drawn["entropy"],
+        square_sum=jnp.full((P, G, T), 0.5),
+        greedy_rewards=jnp.array([0.5, 0.25, 0.75]),
+        reward_parts={"answer": jnp.asarray(REWARDS)},
     )
 
 
@@ -108,6 +111,30 @@ def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
     last = jnp.asarray(np.arange(T) == LENGTHS[..., None] - 1)
     steps = rollout._replace(step_end=last, step_rewards=jnp.where(last, rollout.rewards[..., None], jnp.nan))
     assert_same(descend(BY_NAME["grpo_process"](), steps), descend(BY_NAME["grpo"](), rollout))
+
+
+def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over_tokens(rollout):
+    plain = BY_NAME["grpo"](beta=0.0)._replace(weights=token_mean)
+    assert_same(descend(BY_NAME["clip_cov"](lower=100.0, upper=200.0), rollout), descend(plain, rollout))
+    unclipped = plain._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
+    assert_same(descend(BY_NAME["kl_cov"](beta=0.0), rollout), descend(unclipped, rollout))
+    assert descend(BY_NAME["kl_cov"](), rollout)[0] > descend(unclipped, rollout)[0]
+
+
+def test_gdpo_of_one_reward_is_grpo_where_every_group_is_mixed(rollout):
+    ours, theirs = BY_NAME["gdpo"](eps=0.0, ddof=0), BY_NAME["grpo"](beta=0.0, eps=0.0, ddof=0)
+    assert_same(descend(ours, rollout), descend(theirs, rollout))
+
+
+def test_remax_with_the_mean_of_the_group_and_otb_of_equal_tokens_are_opo_at_one_token(rollout):
+    single = rollout._replace(
+        mask=MASK & jnp.asarray(np.arange(T) == np.zeros((P, G, 1))),
+        behaviour_logp=jnp.full((P, G, T), -0.5),
+        greedy_rewards=rollout.rewards.mean(-1),
+    )
+    expected = descend(BY_NAME["opo"](), single)
+    assert_same(descend(BY_NAME["remax"](), single), expected)
+    assert_same(descend(BY_NAME["otb"](), single), expected)
 
 
 def test_t1_without_its_ideas_is_rloo(rollout):

@@ -14,6 +14,7 @@ from rljax.errors import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 CLIP = Filling("clipped", "low=0.2 high=0.2")
+TAUGHT = {"gkd", "on_policy_distillation"}
 DESCENTS = {entry.name: entry for entry in genealogy()}
 
 
@@ -33,7 +34,8 @@ def test_every_algorithm_is_in_it_and_younger_than_its_parent():
     ("name", "parent"),
     [
         ("grpo", "ppo"),
-        ("on_policy_distillation", "ppo"),
+        ("gkd", "ppo"),
+        ("on_policy_distillation", "gkd"),
         ("vc_ppo", "ppo"),
         ("dapo", "grpo"),
         ("dr_grpo", "grpo"),
@@ -67,7 +69,7 @@ def test_no_older_algorithm_is_nearer_than_the_parent():
 
     held, order = {name: fillings(BY_NAME[name]()) for name in BY_NAME}, list(DESCENTS)
     for place, name in enumerate(order[1:], 1):
-        older = [other for other in order[:place] if other != "on_policy_distillation"]
+        older = [other for other in order[:place] if (other in TAUGHT) == (name in TAUGHT)] or order[:place]
         distances = {other: other_functions(changes(held[other], held[name])) for other in older}
         assert distances[DESCENTS[name].parent] == min(distances.values())
 

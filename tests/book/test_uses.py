@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from rljax.algorithms import BY_NAME, Algorithm
+from rljax.algorithms.algorithm import CREDIT
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.slots import SIZES, Filling, filling, fillings, table
 from rljax.book.uses import calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
@@ -102,7 +103,7 @@ def test_every_algorithm_has_an_op_in_each_of_the_four_slots_that_all_have():
     for name in BY_NAME:
         found = {use.slot for use in uses(name)}
         assert {"log_ratio", "surrogate", "weights"} <= found
-        assert found & {"advantage", "token_advantage", "step_advantage", "teacher_advantage", "critic.advantage"}, name
+        assert found & {*CREDIT, "critic.advantage", "teacher_divergence"}, name
 
 
 def test_users_are_the_map_turned_round():

@@ -32,6 +32,7 @@ EMPTY = (1, 2)  # a response without a token, which has a reward and is compared
 
 # Options under which every slot of the algorithm is at work on responses this short.
 OPTIONS = {
+    "clip_cov": {"share": 0.3, "lower": -0.1},
     "dapo": {"max_length": 6, "cache": 4},
     "dapo_grpo": {"beta": 0.5},
     "dppo": {"threshold": 0.05, "cap": 1.3},
@@ -39,6 +40,7 @@ OPTIONS = {
     "forking_tokens": {"share": 0.45, "max_length": 6, "cache": 4},
     "gspo": {"clip_low": 0.1, "clip_high": 0.1},
     "gspo_token": {"clip_low": 0.1, "clip_high": 0.1},
+    "kl_cov": {"share": 0.3},
     "luspo": {"clip_low": 0.1, "clip_high": 0.1},
     "pass_at_k": {"k": 2},
     "pkpo": {"k": 3},
@@ -72,8 +74,10 @@ CASES[OFF_POLICY] = CASES["vc_ppo"]._replace(surrogate_mask=off_policy_mask(0.05
 
 # Their statistics are of the rollout, not of a mini-batch.
 BATCH_GLOBAL = {
+    "clip_cov": "covariances are those of the rollout",
     "dapo_grpo": "the bonus is centred over the rollout",
     "forking_tokens": "the threshold of the entropy is the rollout's",
+    "gdpo": "the sum of the rewards is normalised over the rollout",
     "lite_ppo": "the standard deviation is the rollout's",
     "open_reasoner_zero": "advantages are normalised over the rollout",
     "reinforce_pp": "advantages are normalised over the rollout",
@@ -89,6 +93,7 @@ class Outputs(NamedTuple):
     logp: np.ndarray
     entropy: np.ndarray
     values: np.ndarray
+    divergence: np.ndarray
 
 
 class Result(NamedTuple):
@@ -128,8 +133,11 @@ def make_data() -> Data:
         step_end=mask & (rng.random((P, G, T)) < 0.5),
         behaviour_entropy=np.abs(draw()),
         teacher_logp=policy_logp + 0.3 * np.random.default_rng(8).normal(size=(P, G, T)).astype(np.float32),
+        square_sum=np.random.default_rng(9).uniform(0.1, 1, (P, G, T)).astype(np.float32),
+        greedy_rewards=np.array([1, 0, 1, 0.5], np.float32),
+        reward_parts={"answer": rewards, "form": np.random.default_rng(10).random((P, G)).astype(np.float32)},
     )
-    outputs = Outputs(policy_logp + 0.3 * draw(), np.abs(draw()), rollout.values + 0.3 * draw())
+    outputs = Outputs(policy_logp + 0.3 * draw(), np.abs(draw()), rollout.values + 0.3 * draw(), np.abs(draw()))
     return Data(rollout, outputs)
 
 
@@ -157,15 +165,16 @@ class Program:
         return self.both_losses(batch, outputs)
 
     def both_losses(self, batch: Batch, outputs: Outputs):
-        def policy(logp, entropy):
-            return loss(self.algorithm, logp, batch, entropy=entropy)
+        def policy(logp, entropy, divergence):
+            return loss(self.algorithm, logp, batch, entropy=entropy, teacher_divergence=divergence)
 
-        (by_logp, by_entropy), metrics = jax.grad(policy, (0, 1), has_aux=True)(outputs.logp, outputs.entropy)
+        by_policy, metrics = jax.grad(policy, (0, 1, 2), has_aux=True)(outputs.logp, outputs.entropy, outputs.divergence)
+        by_logp, by_entropy, by_divergence = by_policy
         if self.algorithm.critic is None:
-            return (metrics, None), Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp))
+            return (metrics, None), Outputs(by_logp, by_entropy, jnp.zeros_like(by_logp), by_divergence)
         critic = partial(value_loss, self.algorithm, batch=batch)
         by_values, value_metrics = jax.grad(critic, has_aux=True)(outputs.values)
-        return (metrics, value_metrics), Outputs(by_logp, by_entropy, by_values)
+        return (metrics, value_metrics), Outputs(by_logp, by_entropy, by_values, by_divergence)
 
     def batch(self, rollout: Rollout, dtype=np.float64, minibatches: int = 1) -> Batch:
         with jax.enable_x64(dtype == np.float64):
@@ -218,7 +227,10 @@ def case(request) -> Case:
 def test_there_is_something_to_keep(case):
     gradient = case.result.gradient
     assert all(np.isfinite(value) for value in jax.tree.leaves(case.result.metrics))
-    assert np.abs(gradient.logp).max() > 1e-3
+    learned_from = gradient.divergence if case.name == "gkd" else gradient.logp
+    assert np.abs(learned_from).max() > 1e-3
+    assert not gradient.divergence[~MASK].any()
+    assert gradient.divergence.any() == (case.name == "gkd")
     assert not gradient.logp[~MASK].any()
     assert not gradient.entropy[~MASK].any()
     assert gradient.entropy.any() == (case.name in {"ppo", "t1"})
@@ -264,6 +276,7 @@ def test_nothing_outside_the_mask_is_read(case, poison):
     spoilt = on_tokens(lambda x: spoil(x, MASK), DATA)
     rollout = spoilt.rollout._replace(
         rewards=spoil(DATA.rollout.rewards, DATA.rollout.valid),
+        reward_parts={name: spoil(part, DATA.rollout.valid) for name, part in DATA.rollout.reward_parts.items()},
         bootstrap=spoil(DATA.rollout.bootstrap, DATA.rollout.valid),
         step_rewards=spoil(DATA.rollout.step_rewards, DATA.rollout.step_end & MASK),
     )
@@ -280,7 +293,7 @@ def test_the_order_of_responses_does_not_matter(case):
     order = np.array([[3, 1, 0, 2], [1, 2, 3, 0], [0, 3, 2, 1], [2, 0, 1, 3]])
 
     def shuffle(x):
-        return x[np.arange(P)[:, None], order]
+        return x if x.ndim == 1 else x[np.arange(P)[:, None], order]
 
     shuffled = case.program.run(jax.tree.map(shuffle, DATA))
     assert_same(shuffled, Result(case.result.metrics, jax.tree.map(shuffle, case.result.gradient)))

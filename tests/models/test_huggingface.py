@@ -8,32 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from small_models import LLAMA, SHAPES, STRETCH, random_params
 
 from rljax.errors import InputError
-from rljax.models import Model, RopeScaling, TransformerConfig, init_params, transformer_policy
+from rljax.models import Model, transformer_policy
 from rljax.models.huggingface import load_params, locate, read_config, save_pretrained
 from rljax.models.language_model import logits
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
-
-LLAMA = TransformerConfig(
-    vocab_size=20, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, rope_theta=500.0, norm_eps=1e-6
-)
-STRETCH = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, original_length=64)
-SHAPES = {
-    "llama": LLAMA,
-    "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=STRETCH),
-    "llama-biased": replace(LLAMA, qkv_bias=True, output_bias=True),
-    "qwen2": replace(LLAMA, qkv_bias=True),
-    "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
-}
-
-
-def random_params(config):
-    """Every tensor different from its initial value, biases and norms too."""
-    leaves, tree = jax.tree.flatten(init_params(config, jax.random.key(0)))
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
 
 
 @pytest.fixture(params=SHAPES)
@@ -58,7 +40,8 @@ def test_transformers_computes_the_same_logits(saved):
     tokens = np.array([[3, 5, 7, 11, 13, 17, 19, 2]])
     with torch.no_grad():
         theirs = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor(tokens)).logits.numpy()
-    ours = logits(Model(config), params, jnp.array(tokens), jnp.ones(tokens.shape, bool))
+    slots = jnp.arange(tokens.size)[None]
+    ours = logits(Model(config), params, jnp.array(tokens), slots, jnp.ones_like(slots))
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
@@ -108,6 +91,14 @@ def llama(tmp_path):
 def test_unknown_features_are_refused(llama, changes, message):
     edited(llama, **changes)
     with pytest.raises(InputError, match=message):
+        read_config(llama)
+
+
+def test_a_run_is_no_model(llama):
+    (llama / "checkpoints").mkdir()
+    with pytest.raises(
+        InputError, match=r"is the folder of a run, not of a model; write one with `rljax export .*model MODEL`"
+    ):
         read_config(llama)
 
 

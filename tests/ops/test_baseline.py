@@ -93,6 +93,20 @@ def test_optimal_token_baseline_matches_formula(x64):
         np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - above / below, rtol=1e-12, atol=1e-12)
 
 
+def test_an_observation_between_two_tokens_is_no_position():
+    rng = np.random.default_rng(3)
+    returns, logp, squares = rng.uniform(0.1, 1.0, (3, 1, 2, 3))
+    mask = np.array([[[1, 1, 1], [1, 1, 0]]])
+    apart = np.array([[[0, 1, 2], [0, 2, 1]]])  # the second response's tokens lie in slots 0 and 2
+
+    def moved(x):
+        return jnp.array(np.take_along_axis(x, apart, -1), jnp.float32)
+
+    plain = baseline.optimal_token_baseline(*(jnp.array(x, jnp.float32) for x in (returns, -logp, squares, mask)))
+    spread = baseline.optimal_token_baseline(*(moved(x) for x in (returns, -logp, squares, mask)))
+    np.testing.assert_allclose(spread, moved(np.asarray(plain)), rtol=1e-6)
+
+
 def test_certain_tokens_have_no_baseline():
     ones = jnp.ones((2, 1))
     assert baseline.optimal_token_baseline(jnp.array([[1.0], [0.0]]), 0 * ones, ones, ones).tolist() == [[1.0], [0.0]]

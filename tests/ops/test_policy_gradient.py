@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.ops import divergence, group, ratio, surrogate
+from rljax.ops.distillation import teacher_log_ratio
 from rljax.ops.gae import monte_carlo_returns
 from rljax.ops.masked import masked_sum
 
@@ -139,6 +141,46 @@ def group_gradient(advantage, size):
     coefficient = np.zeros(len(RESPONSES))
     np.add.at(coefficient, members, p[:, None] * a / size)
     return np.tensordot(coefficient, score(), axes=1)
+
+
+TEACHER = 2 * np.random.default_rng(9).normal(size=THETA.shape)
+
+
+def visited_kl_gradient(weight):
+    """∇ Σ_s d(s) KL(π(·|s) ‖ teacher(·|s)), d the expected weight of the prefixes: exact, over the whole vocabulary."""
+    visits = np.zeros(len(PREFIXES))
+    np.add.at(visits, STATE[MASK], (probabilities()[:, None] * weight * MASK)[MASK])
+
+    def objective(theta):
+        return (jnp.array(visits) * divergence.exact_kl(theta, jnp.array(TEACHER))).sum()
+
+    return np.asarray(jax.jit(jax.grad(objective))(jnp.array(THETA)))
+
+
+def test_distillation_climbs_the_reverse_kl_of_the_contexts_it_visits():
+    """The algorithm itself: each response once, its weight times its probability."""
+    algorithm, shape = BY_NAME["on_policy_distillation"](), (1, *MASK.shape)
+    logp, teacher = token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER))
+    rollout = Rollout(
+        mask=jnp.array(MASK).reshape(shape),
+        behaviour_logp=logp.reshape(shape),
+        rewards=jnp.zeros(shape[:2]),
+        teacher_logp=teacher.reshape(shape),
+    )
+    batch = prepare(algorithm, rollout)
+    batch = batch._replace(weights=batch.weights * len(RESPONSES) * probabilities()[:, None])
+    gradient = jax.jit(jax.grad(lambda theta: loss(algorithm, token_logp(theta), batch)[0]))(jnp.array(THETA))
+    np.testing.assert_allclose(gradient, visited_kl_gradient(1.0), atol=1e-14)
+
+
+def test_a_mean_over_the_tokens_of_a_response_turns_the_verdict_of_a_teacher_round():
+    """1/|o| is larger after an EOS: the weight depends on the token that is judged. Summed over the vocabulary it does not."""
+    lengths = MASK.sum(-1, keepdims=True).astype(float)
+    verdict = teacher_log_ratio(token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER)), jnp.array(MASK))
+    averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), verdict) / lengths)
+    exact = -visited_kl_gradient(1 / lengths)
+    cosine = (averaged * exact).sum() / np.linalg.norm(averaged) / np.linalg.norm(exact)
+    assert cosine < -0.5
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -34,6 +34,9 @@ ROLLOUT = Rollout(
     behaviour_entropy=RNG.random((P, G, T)).astype(np.float32),
     step_rewards=RNG.random((P, G, T)).astype(np.float32),
     teacher_logp=-RNG.random((P, G, T)).astype(np.float32),
+    square_sum=RNG.random((P, G, T)).astype(np.float32),
+    greedy_rewards=RNG.random(P).astype(np.float32),
+    reward_parts={"form": RNG.random((P, G)).astype(np.float32)},
     step_end=ATTENTION.reshape(P, G, T),
 )
 
@@ -72,7 +75,9 @@ def test_the_loss_of_every_algorithm_is_that_of_one_device(one, name):
     batch = jax.device_get(prepare(algorithm, ROLLOUT, progress=None if algorithm.mix is None else 0.5))
 
     def of_scores(logp, entropy, batch):
-        return jax.value_and_grad(lambda logp: loss(algorithm, logp, batch, entropy=entropy)[0])(logp)
+        return jax.value_and_grad(
+            lambda logp: loss(algorithm, logp, batch, entropy=entropy, teacher_divergence=entropy)[0]
+        )(logp)
 
     scores, compiled, mesh = one[1], jax.jit(of_scores), make_mesh(2, 2, 2)
     expected = compiled(*scores, batch)

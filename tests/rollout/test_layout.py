@@ -118,6 +118,9 @@ def rollout(params):
         step_end=ends,
         behaviour_entropy=np.abs(noise[2]),
         teacher_logp=np.where(mask, logp + noise[2], 0),
+        square_sum=np.abs(noise[3]),
+        greedy_rewards=np.linspace(0, 1, PROMPTS, dtype=np.float32),
+        reward_parts={"form": np.abs(noise[0, ..., 0])},
     )
 
 
@@ -132,7 +135,7 @@ def pulled_back(params, packed, gradient):
 
 def loss_and_gradient(algorithm, params, packed, part):
     def total(scores):
-        return loss(algorithm, scores.logp, part, entropy=scores.entropy)[0]
+        return loss(algorithm, scores.logp, part, entropy=scores.entropy, teacher_divergence=scores.entropy)[0]
 
     value, gradient = jax.jit(jax.value_and_grad(total))(SCORE(params, packed))
     return value, pulled_back(params, packed, gradient)

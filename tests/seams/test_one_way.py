@@ -107,7 +107,7 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
 def test_the_version_becomes_the_staleness(answered):
     groups, *_ = answered
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
-    assert rollout_metrics(collected, version=30, seconds=1.0).staleness == 30 - 22.5
+    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).staleness == 30 - 22.5
 
 
 def test_a_checkpoint_of_groups_copies_nothing_by_name(answered):
@@ -128,7 +128,8 @@ def test_the_ratio_is_over_policy_logp_where_no_other_denominator_is_named(answe
     algorithm = BY_NAME[name]()
     blank = np.zeros((PROMPTS, GROUP, LENGTH), np.float32)
     extra = {"ref_logp": blank, "values": blank, "behaviour_entropy": blank, "step_rewards": blank, "step_end": blank > 0}
-    extra["teacher_logp"] = blank
+    extra |= {"teacher_logp": blank, "square_sum": blank, "greedy_rewards": blank[:, 0, 0]}
+    extra["reward_parts"] = {"reward": blank[..., 0]}
     batch = prepare(algorithm, groups.rollout._replace(**extra), progress=0.5 if algorithm.mix is not None else None)
     policy_logp, mask = jnp.asarray(laid_out(responses, "policy_logp")), jnp.asarray(groups.rollout.mask)
     expected = policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, mask)

@@ -343,9 +343,9 @@ def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_policy_is_six_functions_at_most():
+def test_a_policy_is_seven_functions_at_most():
     """No field beyond those that a stranger is told of."""
-    assert Policy._fields == ("vocab_size", "init", "score", "partition", "save", "decoder", "value_function")
+    assert Policy._fields == ("vocab_size", "init", "score", "partition", "save", "decoder", "value_function", "features")
     assert Decoder._fields == ("begin", "advance", "insert", "weights")
     assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device

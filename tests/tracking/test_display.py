@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rljax.tracking.display import PlainDisplay, RichDisplay, make_display
-from rljax.tracking.display_text import METRICS, Progress, clock_time, finite_mean, sparkline
+from rljax.tracking.display import Display, PlainDisplay, RichDisplay, make_display
+from rljax.tracking.display_text import CORRECT, METRICS, Progress, clock_time, finite_mean, sparkline
+from rljax.tracking.log_file import LoggedDisplay
 
 METRIC_VALUES = {
     "loss": -0.01234,
@@ -17,6 +18,13 @@ METRIC_VALUES = {
     "accuracy": 0.756,
     "entropy": 0.4321,
     "kl": 0.00567,
+    "margin": 0.5,
+    "lead": 0.25,
+    "chosen_logp": -12.345,
+    "rejected_logp": -23.456,
+    "score": 1.5,
+    "unfilled_groups": 3,
+    "unjudged": 7,
     "clip_fraction": 0.0123,
     "teacher_kl": 0.23456,
     "correction_cut": 0.0345,
@@ -35,7 +43,12 @@ METRIC_VALUES = {
 }
 WRITTEN = [
     ("reward", "0.823", ""),
-    ("accuracy", "75.6", "%"),
+    ("rewards above 0", "75.6", "%"),
+    ("margin", "0.500", ""),
+    ("lead", "0.250", ""),
+    ("log p of preferred", "-12.35", "nats"),
+    ("log p of others", "-23.46", "nats"),
+    ("score", "1.500", ""),
     ("entropy", "0.432", "nats/token"),
     ("KL", "0.0057", "nats/token"),
     ("clip fraction", "1.23", "%"),
@@ -50,6 +63,8 @@ WRITTEN = [
     ("gradient norm", "1.234", ""),
     ("speed", "12,346", "tokens/s"),
     ("filtered groups", "25.0", "%"),
+    ("unfilled groups", "3", ""),
+    ("unjudged responses", "7", ""),
     ("learning rate", "3.00e-05", ""),
     ("loss", "-0.0123", ""),
 ]
@@ -92,8 +107,8 @@ def terminal(monkeypatch):
     return Terminal()
 
 
-def rich_display(stream, clock):
-    return RichDisplay(Console(file=stream, force_terminal=True, width=100, height=60), clock=clock)
+def rich_display(stream, clock, *, width=100, **settings):
+    return RichDisplay(Console(file=stream, force_terminal=True, width=width, height=60), clock=clock, **settings)
 
 
 def last_screen(stream):
@@ -105,9 +120,9 @@ def seen(stream):
     return ESCAPE.sub("", stream.getvalue())
 
 
-def test_plain_line_holds_every_known_number(clock):
+def test_a_log_line_holds_every_known_number(clock):
     stream = io.StringIO()
-    with PlainDisplay(stream, clock=clock) as display:
+    with PlainDisplay(stream, is_log=True, clock=clock) as display:
         display.header(["one", "two"])
         display.phase("warm_start", 2)
         clock.now += 61
@@ -124,9 +139,9 @@ def test_plain_line_holds_every_known_number(clock):
     assert stream.getvalue().splitlines() == [
         "one",
         "two",
-        "warm start: 2 steps",
+        "warm start: 2 steps, of which the first one compiles",
         f"warm start 1/2 (0:01:01)  {numbers}",
-        "RL: 4 steps",
+        "RL: 4 steps, of which the first one compiles",
         "RL 1/4 (0:00:10)  reward 0.500  KL nan nats/token",
         "RL 2/4 (0:00:12, 0:00:05 left)  reward 0.250",
         "evaluated",
@@ -137,7 +152,7 @@ def test_plain_line_holds_every_known_number(clock):
 
 def test_plain_samples_are_one_safe_line_each():
     stream = io.StringIO()
-    PlainDisplay(stream).samples(5, SAMPLES * 3)
+    PlainDisplay(stream, is_log=True).samples(5, SAMPLES * 3)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4
     assert lines[0] == (
@@ -178,17 +193,44 @@ def test_quiet_writes_phases_tenths_warnings_and_last_lines(clock, total, first,
     display.warning("careful")
     display.finish(["done"])
     lines = stream.getvalue().splitlines()
-    assert (lines[0], lines[-2:]) == (f"RL: {total} steps", ["warning: careful", "done"])
+    assert lines[0].startswith(f"RL: {total} steps")
+    assert lines[-2:] == ["warning: careful", "done"]
     assert [int(line.split()[1].split("/")[0]) for line in lines[1:-2]] == written
 
 
-def test_the_warm_start_in_a_pipe_is_a_line_every_tenth(clock):
+def steps_of(stream):
+    """Steps of the lines of a phase."""
+    return [int(line.split("/")[0].split()[-1]) for line in stream.getvalue().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("phase", ["warm_start", "rl"])
+@pytest.mark.parametrize(("seconds", "between"), [(0.1, []), (10.0, [7, 13, 19, 25, 31])])
+def test_a_pipe_gets_the_first_step_every_tenth_and_a_line_a_minute(clock, phase, seconds, between):
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=clock)
-    display.phase("warm_start", 340)
+    display.phase(phase, 340)
     for step in range(1, 341):
-        display.update(step, {})
-    assert [int(line.split()[2].split("/")[0]) for line in stream.getvalue().splitlines()[1:]] == list(range(34, 341, 34))
+        clock.now += seconds
+        display.update(step, {"reward": 0.5, "grad_norm": 1.0})
+    found = steps_of(stream)
+    assert found[: len(between) + 2] == [1, *between, 34]
+    assert {1, *range(34, 341, 34)} <= set(found)
+    assert len(found) == (11 if not between else 61)
+    assert "\r" not in stream.getvalue()
+    assert "grad" not in stream.getvalue()
+    assert "reward 0.500" in stream.getvalue()
+
+
+def test_a_log_has_every_step_of_rl_and_tenths_of_the_warm_start(clock):
+    found = {}
+    for phase in ("warm_start", "rl"):
+        stream = io.StringIO()
+        display = PlainDisplay(stream, is_log=True, clock=clock)
+        display.phase(phase, 340)
+        for step in range(1, 341):
+            display.update(step, {})
+        found[phase] = steps_of(stream)
+    assert found == {"warm_start": [1, *range(34, 341, 34)], "rl": list(range(1, 341))}
 
 
 def test_quiet_survives_a_phase_without_steps():
@@ -197,6 +239,207 @@ def test_quiet_survives_a_phase_without_steps():
     display.phase("other", 0)
     display.update(0, {})
     assert stream.getvalue().splitlines() == ["other: 0 steps", "other 0/0 (0:00:00)"]
+
+
+def test_events_are_counted_and_hidden_while_there_are_none(terminal, clock):
+    stream = io.StringIO()
+    plain = PlainDisplay(stream, clock=clock)
+    with rich_display(terminal, clock) as rich:
+        for display in (plain, rich):
+            display.phase("rl", 4)
+            display.update(1, {"unfilled_groups": 0, "unjudged": 0})
+            display.update(2, {"unfilled_groups": 5, "unjudged": 0})
+            display.update(3, {"unfilled_groups": 2, "unjudged": 0})
+    table = last_screen(terminal)
+    (line,) = (line for line in table.splitlines() if line.startswith("unfilled groups"))
+    assert line.split()[2:5] == ["2", "sum", "7"]
+    assert "unjudged" not in table + stream.getvalue()
+    assert "unfilled groups 5" in stream.getvalue()
+    assert "unfilled groups 0" not in stream.getvalue()
+
+
+def test_the_heldout_accuracy_is_in_the_table_of_every_later_phase(terminal, clock):
+    with rich_display(terminal, clock, width=80, accuracy=CORRECT) as display:
+        display.phase("warm_start", 2)
+        display.evaluated(0, {"accuracy": 0.355})
+        display.phase("rl", 100)
+        display.update(19, {"accuracy": 0.5})
+        display.evaluated(20, {"accuracy": 0.988})
+    rows = {line[:18].strip(): line[18:].split() for line in last_screen(terminal).splitlines()}
+    assert rows["held-out accuracy"] == ["98.8", "%", "step", "20", "▁█"]
+    assert rows["accuracy"][:2] == ["50.0", "%"]
+
+
+def test_a_line_has_the_heldout_accuracy_under_its_own_name():
+    for accuracy, quiet, line in (
+        (CORRECT, False, "step 20: held-out accuracy 98.8% of 64\n"),
+        ("rewards above 0", False, "step 20: held-out rewards above 0 98.8% of 64\n"),
+        (CORRECT, True, ""),
+    ):
+        stream = io.StringIO()
+        PlainDisplay(stream, quiet=quiet, accuracy=accuracy).evaluated(20, {"accuracy": 0.988}, detail=" of 64")
+        assert stream.getvalue() == line
+
+
+def test_rich_shows_what_is_done_and_that_it_compiles(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.activity("loading the model")
+        assert "loading the model" in last_screen(terminal)
+        display.phase("rl", 3)
+        display.activity("sampling", compiles=True)
+        assert "sampling, for the first time: JAX traces it, then compiles" in last_screen(terminal)
+        display.compiling("jit(step)")
+        clock.now += 20
+        display.activity("sampling", compiles=True)
+        assert "compiling: sampling" in last_screen(terminal)
+        display.compiling(None)
+        display.update(1, {})
+        display.activity("sampling", compiles=True)
+        assert re.search(r"^ +sampling *$", last_screen(terminal), re.MULTILINE)
+        display.finish([])
+    assert "sampling" not in last_screen(terminal)
+    assert "✓ RL: step 1 of 3, 0:00:20, 0:00:20 of it compiling" in seen(terminal)
+
+
+def test_a_resumed_phase_begins_where_it_was(terminal, clock):
+    stream = io.StringIO()
+    plain = PlainDisplay(stream, quiet=True, clock=clock)
+    with rich_display(terminal, clock) as rich:
+        for display in (plain, rich):
+            display.phase("rl", 100, done=45)
+        assert "45/100" in last_screen(terminal)
+        plain.update(46, {})
+        plain.update(50, {})
+    assert steps_of(stream) == [50]
+
+
+def test_a_short_compilation_is_not_shown(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.phase("rl", 3)
+        display.compiling("jit(add)")
+        clock.now += 0.1
+        display.activity("sampling")
+        assert "compiling" not in last_screen(terminal)
+
+
+def test_a_line_has_the_time_of_compilation(clock):
+    stream = io.StringIO()
+    display = PlainDisplay(stream, clock=clock)
+    display.compiling(None)
+    display.phase("rl", 2)
+    display.activity("sampling")
+    display.compiling("jit(step)")
+    clock.now += 25
+    display.compiling(None)
+    clock.now += 2
+    display.update(1, {})
+    assert stream.getvalue().splitlines()[1:] == ["RL 1/2 (0:00:27, 0:00:25 of it compiling)"]
+
+
+def test_rich_says_that_it_will_stop(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.phase("rl", 3)
+        before = terminal.getvalue()
+        display.stopping()
+        assert terminal.getvalue() == before, "a signal handler must not write"
+        display.activity("sampling")
+        assert "stopping after this step" in last_screen(terminal)
+    assert "stopping" not in last_screen(terminal)
+
+
+def test_the_sign_of_loading_is_gone_after_an_error(terminal, clock):
+    def fails():
+        with rich_display(terminal, clock) as display:
+            display.activity("loading the model")
+            raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        fails()
+    assert "loading" not in last_screen(terminal)
+
+
+COMPARED = [
+    {
+        "prompt": "3+4=",
+        "answer": "7",
+        "before": "[red]6",
+        "after": "7",
+        "reward_before": 0.0,
+        "reward_after": 1.0,
+    }
+]
+
+
+def test_answers_before_and_after_are_shown_side_by_side(terminal, clock):
+    rich_display(terminal, clock, accuracy=CORRECT).comparison(COMPARED)
+    text = seen(terminal)
+    assert re.search(r"3\+4= +wrong +right +7", text)
+    assert re.search(r"\[red\]6 +7", text)
+    stream = io.StringIO()
+    PlainDisplay(stream).comparison(COMPARED)
+    assert stream.getvalue().splitlines() == [
+        "held-out prompt '3+4=', answer '7'",
+        "  before, reward 0: '[red]6'",
+        "  after, reward 1: '7'",
+    ]
+    PlainDisplay(stream := io.StringIO(), quiet=True).comparison(COMPARED)
+    assert stream.getvalue() == ""
+
+
+def test_commands_are_not_wrapped(terminal, clock):
+    command = f"rljax train --resume runs/{'long-name-' * 12}"
+    rich_display(terminal, clock, width=80).commands("To train on:", [command])
+    assert seen(terminal) == f"To train on:\n  {command}\n"
+    PlainDisplay(stream := io.StringIO(), quiet=True).commands("To train on:", [command])
+    assert stream.getvalue() == f"To train on:\n  {command}\n"
+
+
+def test_a_number_of_an_earlier_step_is_dim(terminal, clock):
+    with rich_display(terminal, clock) as display:
+        display.phase("rl", 3)
+        display.update(1, {"reward": 0.5, "grad_norm": 1.0})
+        display.update(2, {"reward": 0.5})
+    drawn = terminal.getvalue().rsplit("\x1b[2K", 1)[-1]
+    reward, gradient = (next(line for line in drawn.splitlines() if name in line) for name in ("reward", "gradient"))
+    assert re.search(r"\x1b\[1m *0\.500", reward)
+    assert re.search(r"\x1b\[2m *1\.000", gradient.split("1.000")[0] + "1.000")
+
+
+def test_every_display_has_every_method(terminal, clock, tmp_path):
+    shown = rich_display(terminal, clock)
+    with LoggedDisplay(shown, tmp_path / "log.txt") as logged:
+        for display in (shown, PlainDisplay(io.StringIO()), logged):
+            assert isinstance(display, Display)
+
+
+def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
+    shown = rich_display(terminal, clock, accuracy=CORRECT)
+    with shown, LoggedDisplay(shown, tmp_path / "log.txt", accuracy=CORRECT) as display:
+        display.activity("sampling", compiles=True)
+        display.phase("rl", 3)
+        display.compiling("jit(step)")
+        clock.now += 1
+        display.compiling(None)
+        display.stopping()
+        display.update(1, {"grad_norm": 1.0})
+        display.evaluated(1, {"accuracy": 0.5}, detail=" of 8")
+        display.finish(["done"])
+        display.comparison(COMPARED)
+        display.commands("Next:", ["rljax eval x"])
+    text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", (tmp_path / "log.txt").read_text(), flags=re.MULTILINE)
+    assert text.splitlines() == [
+        "RL: 3 steps, of which the first one compiles",
+        "RL 1/3 (0:00:00)  gradient norm 1.000",
+        "step 1: held-out accuracy 50.0% of 8",
+        "done",
+        "held-out prompt '3+4=', answer '7'",
+        "  before, wrong: '[red]6'",
+        "  after, right: '7'",
+        "Next:",
+        "  rljax eval x",
+    ]
+    for words in ("done", "held-out accuracy", "rljax eval x", "right"):
+        assert words in seen(terminal)
 
 
 def test_rich_shows_every_known_number(terminal, clock):
@@ -211,7 +454,9 @@ def test_rich_shows_every_known_number(terminal, clock):
     table = last_screen(terminal)
     rows = {line[:20].strip(): line[20:].split() for line in table.splitlines()}
     for label, value, unit in WRITTEN[1:]:
-        assert rows[label][: 2 + bool(unit)] == [value, *([unit] if unit else []), value]
+        recent = ["sum", value] if label in ("unfilled groups", "unjudged responses") else [value]
+        expected = [value, *([unit] if unit else []), *recent]
+        assert rows[label][: len(expected)] == expected
     # The last ten: 111 to 119 and the present one.
     assert rows["reward"][:2] == ["0.823", f"{(sum(range(111, 120)) + 0.8234) / 10:.3f}"]
     assert rows["reward"][2] == "▇" * 10 + "█" * 9 + "▁"

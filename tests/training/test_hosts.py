@@ -30,7 +30,6 @@ def even_length(completions):
         signal.raise_signal(signal.SIGINT)
     return [float(len(completion) % 2 == 0) for completion in completions]
 """
-pytestmark = pytest.mark.usefixtures("optimized")  # the other hosts are processes of their own
 
 TINY = SMALL.replace(
     train_problems=24,

@@ -39,7 +39,7 @@ def groups(*, valid, rewards=((1.0, 0.0), (0.5, 0.0))):
 
 def measured(sampled, **changes):
     collected = Collected(groups=sampled, surplus=None, sampled=sampled, tries=2, filtered_ratio=0.25, complete=True)
-    return present(rollout_metrics(collected._replace(**changes), version=8, seconds=2.0))
+    return present(rollout_metrics(collected._replace(**changes), wanted=5, version=8, seconds=2.0))
 
 
 def test_a_rollout_is_measured_as_by_hand():
@@ -53,6 +53,8 @@ def test_a_rollout_is_measured_as_by_hand():
         "filtered_ratio": 0.25,
         "tries": 2.0,
         "trained_groups": 2.0,
+        "unfilled_groups": 3.0,
+        "unjudged": 1.0,
         "staleness": pytest.approx((3 + 3 + 1) / 3),
         "tokens_per_second": 3.0,
         "seconds": 2.0,

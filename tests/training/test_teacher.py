@@ -2,10 +2,13 @@
 
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from reopened import first_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -13,12 +16,20 @@ from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
+from rljax.models.huggingface import read_config
+from rljax.models.language_model import logits
+from rljax.models.packed import batched, before_scored
 from rljax.models.value_model import init_value_params, save_value_model, value_model
+from rljax.ops.distillation import generalized_jsd
 from rljax.ops.divergence import exact_kl
+from rljax.ops.weights import sequence_mean
 from rljax.preference.note import MODEL_NOTE, save_tokenizer
+from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
-from rljax.training.learner import teacher_kl
-from rljax.training.setup import first_params, make_setup
+from rljax.training.learner import make_learner, teacher_kl
+from rljax.training.loop import rl_state
+from rljax.training.seams import Seams
+from rljax.training.setup import first_params, make_setup, make_shape
 
 TINY = SMALL.replace(
     algorithm="on_policy_distillation",
@@ -60,12 +71,49 @@ def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
     assert resumed.run == result.run, "the teacher is read again"
 
 
-def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path):
-    """At the sampling temperature: at any other the two log-probabilities would differ."""
+@pytest.mark.parametrize(("name", "number"), [("on_policy_distillation", "teacher_kl"), ("gkd", "teacher_divergence")])
+def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path, name, number):
+    """At the sampling temperature: at any other the two distributions would differ."""
     own = TINY.replace(run=str(tmp_path / "run"), model=str(teacher), tokenizer="characters", teacher=str(teacher), steps=1)
-    (row,) = rl_rows(rljax.train(own, even_length).run)
-    assert abs(row["teacher_kl"]) < 1e-6
+    (row,) = rl_rows(rljax.train(own.replace(algorithm=name), even_length).run)
+    assert abs(row[number]) < 1e-6
     assert row["grad_norm"] < 1e-5
+
+
+def test_the_update_of_gkd_is_the_gradient_of_the_divergence_of_all_logits(teacher):
+    """By the trainer's own update, with a step of plain gradient descent, against logits that are all there at once."""
+    setup, state = first_state(TINY.replace(algorithm="gkd", teacher=str(teacher)), optimizer=optax.sgd(1.0))
+    state = rl_state(setup, state)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    packed, mask = pack(sequences_of(groups)), jnp.asarray(groups.rollout.mask.reshape(16, -1))
+    models = [Model(make_shape(setup.config.model, 20)), Model(read_config(teacher))]
+
+    def objective(params):
+        places = packed.tokens, packed.positions, packed.segments
+        both = [
+            before_scored(logits(model, weights, *map(jnp.asarray, places)), packed) / 0.7
+            for model, weights in zip(models, (params, setup.teacher.params), strict=True)
+        ]
+        apart = batched(generalized_jsd(*both, beta=0.5), packed)
+        return (sequence_mean(mask) * jnp.where(mask, apart, 0.0)).sum()
+
+    before = jax.device_get(state.params)
+    expected = jax.device_get(jax.jit(jax.grad(objective))(state.params))
+    state, metrics = make_learner(setup, state)(state, groups)
+    moved = jax.tree.map(np.subtract, before, jax.device_get(state.params))
+    chex.assert_trees_all_close(moved, expected, rtol=1e-3, atol=1e-6)
+    value = float(jax.jit(objective)(before))
+    np.testing.assert_allclose(metrics.policy.loss.numbers()["teacher_divergence"], value, rtol=1e-5)
+    assert value > 1e-3
+    assert metrics.teacher_kl is None, "the loss form needs no second pass of the teacher"
+
+
+def test_a_policy_without_features_cannot_compare_distributions(teacher):
+    setup = make_setup(TINY.replace(algorithm="grpo"))
+    mute = setup.policy._replace(features=None)
+    for name, settings in (("gkd", {"teacher": str(teacher)}), ("otb", {})):
+        with pytest.raises(InputError, match=f"policy.features: {name} reads whole distributions, so it needs the hidden"):
+            make_setup(TINY.replace(algorithm=name, **settings), Seams(policy=mute))
 
 
 def test_the_divergence_is_measured_on_response_tokens():
@@ -157,9 +205,13 @@ def test_a_note_names_the_teachers_alphabet(teacher, tmp_path):
 VOCABULARY, LENGTH, STEPS = 5, 6, 150
 
 
-def test_a_student_reaches_its_teacher():
+@pytest.mark.parametrize(
+    ("name", "options", "rate"),
+    [("on_policy_distillation", {}, 4.0 / LENGTH), ("gkd", {}, 16.0), ("gkd", {"beta": 0}, 4.0), ("gkd", {"beta": 1}, 4.0)],
+)
+def test_a_student_reaches_its_teacher(name, options, rate):
     """Bigram models: the student samples, the teacher judges, and their distributions meet at every context."""
-    algorithm = BY_NAME["on_policy_distillation"]()
+    algorithm = BY_NAME[name](**options)
     teacher = jax.random.normal(jax.random.key(1), (VOCABULARY, VOCABULARY))
 
     def scored(table, tokens):
@@ -188,8 +240,14 @@ def test_a_student_reaches_its_teacher():
             teacher_logp=scored(teacher, tokens),
         )
         batch = prepare(algorithm, rollout)
-        gradient = jax.grad(lambda table: loss(algorithm, scored(table, tokens).reshape(-1, LENGTH), batch)[0])(table)
-        return table - 4.0 * gradient
+
+        def objective(table):
+            apart = None
+            if algorithm.teacher_divergence is not None:
+                apart = algorithm.teacher_divergence(table[tokens[..., :-1]], teacher[tokens[..., :-1]]).reshape(-1, LENGTH)
+            return loss(algorithm, scored(table, tokens).reshape(-1, LENGTH), batch, teacher_divergence=apart)[0]
+
+        return table - rate * jax.grad(objective)(table)
 
     student = jnp.zeros((VOCABULARY, VOCABULARY))
     before = exact_kl(student, teacher).mean()

@@ -22,8 +22,8 @@ class AlgorithmConfig:
     options: Annotated[Options, tyro.conf.arg(name="algorithm-options")] = field(default_factory=dict)
     """Hyper-parameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default those of the paper."""
     teacher: str | None = None
-    """Model folder or hub id of the teacher, for 'on_policy_distillation'. It scores the responses at the sampling temperature and
-    never changes. It needs the same tokens as the model that is trained."""
+    """Model folder or hub id of the teacher, for 'on_policy_distillation' and 'gkd'. It reads the responses at the sampling
+    temperature and never changes. It needs the same tokens as the model that is trained."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
     correction: str = "none"

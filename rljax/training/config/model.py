@@ -18,8 +18,8 @@ class ModelConfig:
     path: Annotated[str | None, tyro.conf.arg(name="model")] = None
     """Hugging Face folder or hub id to start from; without one, a small transformer with random weights."""
     tokenizer: str | None = None
-    """'characters', 'bytes', a folder or a hub id; by default the model's own. Without a model, the default is characters for
-    a generated task and bytes for a dataset."""
+    """'characters', 'bytes', 'ids' (token ids as text), a folder or a hub id; by default the model's own. Without a model, the
+    default is characters for a generated task and bytes for a dataset."""
     chat: bool = False
     """Format prompts with the tokenizer's chat template."""
     dtype: Literal["float32", "bfloat16"] = "float32"

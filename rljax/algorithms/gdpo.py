@@ -1,0 +1,47 @@
+"""GDPO: group reward-decoupled normalisation policy optimisation (arXiv:2601.05242)."""
+
+from functools import partial
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.batch import decoupled_normalized
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import sequence_mean
+
+
+def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
+    """GDPO (arXiv:2601.05242): GRPO of several rewards, each a z-score of its own before they are added up.
+
+    ::
+
+        J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)
+        A_i = (S_i - mean S) / std S over the batch      S_i = Σ_n (r_in - mean_n) / std_n, of reward n in the group
+
+    Args:
+        clip: ε = 0.2, PPO's.
+        eps: added to the standard deviations (1e-6 in verl, 1e-4 in TRL).
+        ddof: of the standard deviations (unstated in the paper).
+
+    Deviations: every reward weighs the same; the batch of the second normalisation is the rollout; around the advantages stands
+    GRPO's objective without KL. A response that one of the rewards cannot judge takes no part in the comparison.
+    """
+    return Algorithm(
+        advantage=None,
+        parts_advantage=partial(_decoupled, eps=eps, ddof=ddof),
+        log_ratio=token_log_ratio,
+        surrogate=partial(clipped, low=clip, high=clip),
+        weights=sequence_mean,
+    )
+
+
+def _decoupled(
+    parts: dict[str, Float[Array, "P G"]], *, eps: float, ddof: int, valid: Array | None = None
+) -> Float[Array, "P G"]:
+    scores = jnp.stack([parts[name] for name in sorted(parts)], axis=-1)
+    judged = ~jnp.isnan(scores).any(-1)
+    member = judged if valid is None else judged & valid.astype(bool)
+    weights = jnp.ones(scores.shape[-1], scores.dtype)
+    return decoupled_normalized(scores, weights, eps=eps, ddof=ddof, valid=member)

@@ -1,0 +1,47 @@
+"""GKD: generalised knowledge distillation, on the student's own responses (arXiv:2306.13649)."""
+
+from functools import partial
+
+from jaxtyping import Array, Float
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.terms import distance_from_teacher
+from rljax.ops.checks import check_between
+from rljax.ops.distillation import generalized_jsd
+from rljax.ops.divergence import exact_kl
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import sequence_mean
+
+
+def gkd(*, beta: float = 0.5) -> Algorithm:
+    """GKD (arXiv:2306.13649, with λ = 1): the student samples, and comes nearer to the teacher's whole distribution at each token.
+
+    ::
+
+        L = (1/G) Σ_i (1/|o_i|) Σ_t D_β(π_T ‖ π)(q, o_i,<t)
+        D_β = β KL(π_T‖M) + (1-β) KL(π‖M)      M = β π_T + (1-β) π      D_0 = KL(π_T‖π)      D_1 = KL(π‖π_T)
+
+    Args:
+        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. 0 is the forward KL, 1 the reverse KL, each at its full
+            size; between them D_β shrinks towards either end.
+
+    Deviations: every response is the student's own, and each gets one update (λ = 1 of the paper's mix with a fixed data set). The
+    task's reward is measured and not learned from; with `gkd()._replace(advantage=leave_one_out)` it is, as in the paper's Eq. 5.
+    The teacher's logits of each token are computed anew for every update, a chunk of tokens at a time, so none is kept. No gradient
+    flows through the sampling, as in the paper.
+    """
+    check_between(0, 1, beta=beta)
+    ends = {0.0: _forward_kl, 1.0: exact_kl}
+    return Algorithm(
+        advantage=None,
+        teacher_divergence=ends[beta] if beta in ends else partial(generalized_jsd, beta=beta),
+        terms=distance_from_teacher(1.0),
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=sequence_mean,
+    )
+
+
+def _forward_kl(logits: Float[Array, "*rows V"], teacher_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
+    return exact_kl(teacher_logits, logits)

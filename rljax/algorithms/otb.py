@@ -1,0 +1,42 @@
+"""The optimal token baseline (arXiv:2602.07078)."""
+
+from jaxtyping import Array, Float
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.ops.baseline import optimal_token_baseline
+from rljax.ops.gae import monte_carlo_returns
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import reinforce
+from rljax.ops.weights import sequence_sum
+
+
+def otb() -> Algorithm:
+    """Optimal token baseline (arXiv:2602.07078): REINFORCE with a baseline of its own for each position of a group's responses.
+
+    ::
+
+        ∇J = (1/G) Σ_i Σ_t (G_it - B_t) ∇ log π(o_it)      G_it = Σ_{k≥t} r_ik      B_t = Σ_j W_jt G_jt / Σ_j W_jt
+        W_it = Σ_{k≤t} (1 - 2 π(o_ik) + Σ_v π(v | o_i,<k)²)
+
+    Args:
+        no options.
+
+    Deviations: the logit-gradient proxy of the squared norm of a token's gradient is taken, as in verl. Where one response alone
+    reaches a position, its advantage there is 0; verl leaves it its return. Positions count response tokens, so observations
+    between them shift nothing. It is on-policy: take one update a rollout. The value of the objective is relative to the sampling
+    policy's (log ρ in place of log π); the gradient is the same.
+    """
+    return Algorithm(
+        advantage=None,
+        certainty_advantage=_return_over_baseline,
+        log_ratio=token_log_ratio,
+        surrogate=reinforce,
+        weights=sequence_sum,
+    )
+
+
+def _return_over_baseline(
+    token_rewards: Float[Array, "P G T"], logp: Float[Array, "P G T"], square_sum: Float[Array, "P G T"], mask: Array
+) -> Float[Array, "P G T"]:
+    returns = monte_carlo_returns(token_rewards, mask, gamma=1.0)
+    return optimal_token_baseline(returns, logp, square_sum, mask)

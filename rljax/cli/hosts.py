@@ -1,0 +1,18 @@
+"""The flags with which a command runs on several hosts."""
+
+from rljax.errors import InputError
+
+
+def join_hosts(coordinator: str | None, hosts: int | None, host: int | None) -> None:
+    """Join the other hosts of a command, if there are any.
+
+    Raises:
+        InputError: `hosts` or `host` without a coordinator, or the hosts cannot be joined.
+    """
+    if coordinator is None:
+        if (hosts, host) != (None, None):
+            raise InputError(f"hosts={hosts} and host={host} need --coordinator: the address of host 0.")
+        return
+    from rljax.parallel.joining import join  # noqa: PLC0415  --help need not wait for JAX
+
+    join(coordinator, hosts=hosts, host=host)

@@ -1,0 +1,99 @@
+"""Answers to the same held-out problems before and after RL: how many changed, and which are shown."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rljax.records import documented
+
+Row = Mapping[str, Any]
+
+SHOWN = 3
+
+
+@documented
+class Comparison(NamedTuple):
+    """Greedy answers to the same problems before and after RL; one is positive if its reward is above 0."""
+
+    gained: int
+    """Number of problems whose answer is positive only after RL."""
+    lost: int
+    """Number of problems whose answer was positive only before RL."""
+    kept: int
+    """Number of problems whose answer is positive both times."""
+    missed: int
+    """Number of problems whose answer is positive neither time."""
+    shown: list[dict[str, Any]]
+    """Some problems whose answer changed: `prompt`, `answer`, `before`, `after`, `reward_before`, `reward_after`."""
+
+
+def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
+    """Compare the answers before RL with the last ones.
+
+    Args:
+        rows: `heldout.jsonl` of a run, each with `step`, `problem`, `prompt`, `completion`, `answer` and `reward`; a reward is None
+            where the answer could not be judged. Of two rows of one step and problem the later one counts.
+        shown: number of changed problems to show. If any answer got worse, one of them is among these.
+
+    Returns:
+        The comparison of the problems judged both times; None without answers before RL or after a step of it.
+
+    Example:
+        >>> def row(step, problem, completion, reward):
+        ...     return dict(step=step, problem=problem, prompt="1+1=", completion=completion, answer="2", reward=reward)
+        >>> found = compare([row(0, 0, "3", 0.0), row(0, 1, "2", 1.0), row(5, 0, "2", 1.0), row(5, 1, "2", 1.0)])
+        >>> found[:4], found.shown[0]["before"], found.shown[0]["after"]
+        ((1, 0, 1, 0), '3', '2')
+    """
+    last = max((row["step"] for row in rows), default=0)
+    before, after = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, last))
+    if last == 0 or not before:
+        return None
+    pairs = [(before[problem], after[problem]) for problem in before if problem in after]
+    pairs = [pair for pair in pairs if all(row["reward"] is not None for row in pair)]
+    gained, lost, kept, missed = (
+        [pair for pair in pairs if (_positive(pair[0]), _positive(pair[1])) == case]
+        for case in ((False, True), (True, False), (True, True), (False, False))
+    )
+    reworded = [pair for pair in missed + kept if pair[0]["completion"] != pair[1]["completion"]]
+    better = gained[: shown - bool(lost)]
+    chosen = [*better, *lost[: shown - len(better)], *reworded][:shown]
+    return Comparison(len(gained), len(lost), len(kept), len(missed), [_side_by_side(*pair) for pair in chosen])
+
+
+def _positive(row: Row) -> bool:
+    return row["reward"] > 0
+
+
+def _side_by_side(before: Row, after: Row) -> dict[str, Any]:
+    return {
+        "prompt": before["prompt"],
+        "answer": before["answer"],
+        "before": before["completion"],
+        "after": after["completion"],
+        "reward_before": before["reward"],
+        "reward_after": after["reward"],
+    }
+
+
+def answer_rows(shown: Sequence[Row], valid: Sequence[bool], step: int) -> list[dict[str, Any]]:
+    """Rows of `heldout.jsonl`.
+
+    Args:
+        shown: answers with `prompt`, `completion`, `answer` and `reward`, one per problem in their order.
+        valid: whether each answer was judged.
+        step: RL steps done.
+
+    Example:
+        >>> answer_rows([{"prompt": "1+1=", "completion": "2", "answer": "2", "reward": 0.0}], [False], 4)
+        [{'step': 4, 'problem': 0, 'prompt': '1+1=', 'completion': '2', 'answer': '2', 'reward': None}]
+    """
+    return [
+        {
+            "step": step,
+            "problem": problem,
+            **row,
+            "reward": row["reward"] if judged and math.isfinite(row["reward"]) else None,
+        }
+        for problem, (row, judged) in enumerate(zip(shown, valid, strict=True))
+    ]

@@ -1,0 +1,101 @@
+"""The tensors of a checkpoint: their names in its files, and their places in the parameters."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from rljax.models.config import TransformerConfig
+from rljax.records import documented
+
+Path_ = tuple[str | int, ...]
+
+
+@documented
+class Entry(NamedTuple):
+    """One tensor of a checkpoint, and where and how it is stored in the parameters."""
+
+    name: str
+    """Name of the tensor in the safetensors file."""
+    path: Path_
+    """Keys of the array in the pytree of parameters."""
+    read: Callable[[np.ndarray], np.ndarray]
+    """Turns the tensor into the array."""
+    write: Callable[[np.ndarray], np.ndarray]
+    """Turns the array into the tensor; also traced, for the tensor's shape."""
+
+
+Numbers = TypeVar("Numbers", np.ndarray, Array)
+
+
+def same(x: Numbers) -> Numbers:
+    """Leave an array as it is."""
+    return x
+
+
+def _transposed(x: Numbers) -> Numbers:
+    return x.T
+
+
+def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
+    """Conversions of a linear weight: `[N H, D]` in the file, `[D, N, H]` in the parameters."""
+    return (
+        lambda x: x.reshape(heads, -1, width).transpose(2, 0, 1),
+        lambda x: x.transpose(1, 2, 0).reshape(-1, width),
+    )
+
+
+def entries(config: TransformerConfig) -> Iterator[Entry]:
+    """Every tensor of a checkpoint of this shape."""
+    yield Entry("model.embed_tokens.weight", ("embedding",), same, same)
+    yield Entry("model.norm.weight", ("norm", "scale"), same, same)
+    if not config.tied_head:
+        yield Entry("lm_head.weight", ("head",), same, same)
+    for index in range(config.layers):
+        yield from _layer_entries(config, index)
+
+
+def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
+    prefix, path = f"model.layers.{index}", ("layers", index)
+    yield Entry(f"{prefix}.input_layernorm.weight", (*path, "attention_norm", "scale"), same, same)
+    yield Entry(f"{prefix}.post_attention_layernorm.weight", (*path, "feed_forward_norm", "scale"), same, same)
+    for letter, name, heads in (
+        ("q", "query", config.heads),
+        ("k", "key", config.kv_heads),
+        ("v", "value", config.kv_heads),
+    ):
+        projection = f"{prefix}.self_attn.{letter}_proj"
+        yield Entry(f"{projection}.weight", (*path, "attention", name), *_heads_in(heads, config.width))
+        if config.qkv_bias:
+            place = (*path, "attention", f"{name}_bias")
+            yield Entry(f"{projection}.bias", place, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
+    if config.qk_norm:
+        for letter, name in (("q", "query"), ("k", "key")):
+            place = (*path, "attention", f"{name}_norm", "scale")
+            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", place, same, same)
+    yield Entry(
+        f"{prefix}.self_attn.o_proj.weight",
+        (*path, "attention", "output"),
+        lambda x: x.reshape(config.width, config.heads, -1).transpose(1, 2, 0),
+        lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
+    )
+    if config.output_bias:
+        yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), same, same)
+    for name in ("gate", "up", "down"):
+        yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transposed, _transposed)
+
+
+def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
+    """Put a value into nested dictionaries, and make those that are missing."""
+    *parents, last = path
+    for key in parents:
+        tree = tree.setdefault(key, {})
+    tree[last] = value
+
+
+def get_at(tree: PyTree, path: Path_) -> Any:
+    """Follow the keys of a path."""
+    for key in path:
+        tree = tree[key]
+    return tree

@@ -1,0 +1,245 @@
+"""Writing of Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Shaped
+
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.text import one_line
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_SHARD_SIZE = "50GB"
+"""Largest file of weights by default, as in `transformers`."""
+
+DTYPES: Mapping[str, np.dtype] = MappingProxyType(
+    {
+        "float32": np.dtype(np.float32),
+        "bfloat16": np.dtype(jnp.bfloat16),
+        "float16": np.dtype(np.float16),
+        "float64": np.dtype(np.float64),
+    }
+)
+"""Types that weights are stored in."""
+CODES: Mapping[str, str] = MappingProxyType({"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64"})
+"""Name of a type -> its name in safetensors."""
+
+Fetch = Callable[[Array | np.ndarray], np.ndarray]
+"""Copies one array to this host; on several hosts all call it together."""
+
+
+@documented
+class Tensor(NamedTuple):
+    """One tensor of a model folder."""
+
+    name: str
+    """Name in the safetensors file."""
+    array: Array | np.ndarray
+    """The parameter, as it lies on the devices."""
+    dtype: np.dtype
+    """Type in the file."""
+    layout: Callable[[Any], Any]
+    """Turns the parameter into the tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the file."""
+        return tuple(jax.eval_shape(self.layout, jax.ShapeDtypeStruct(self.array.shape, self.array.dtype)).shape)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self.array.size * self.dtype.itemsize
+
+
+@documented
+class ModelContents(NamedTuple):
+    """Contents of a model folder, before they are written."""
+
+    config: Mapping[str, Any]
+    """Contents of config.json."""
+    tensors: tuple[Tensor, ...]
+    """The weights."""
+
+    def stored_as(self, dtype: str) -> "ModelContents":
+        """The same model with all weights stored in one type.
+
+        Raises:
+            InputError: there is no such type.
+        """
+        if dtype not in DTYPES:
+            raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}.")
+        tensors = tuple(tensor._replace(dtype=DTYPES[dtype]) for tensor in self.tensors)
+        return ModelContents(dict(self.config) | {"dtype": dtype}, tensors)
+
+
+def byte_count(size: str) -> int:
+    """Bytes of a size in words.
+
+    Raises:
+        InputError: the text is not a positive number with a unit.
+
+    Example:
+        >>> byte_count("5GB"), byte_count("200 KB"), byte_count("1MiB")
+        (5000000000, 200000, 1048576)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", size.strip(), re.IGNORECASE)
+    number, prefix, binary = ("0", "", "") if found is None else found.groups()
+    power = ("", "K", "M", "G", "T").index(prefix.upper())
+    count = int(float(number) * (1024 if binary else 1000) ** power)
+    if count < 1:
+        raise InputError(f"the size {size!r} is not a number of bytes; write it as 5GB, 500MB or 4GiB.")
+    return count
+
+
+def in_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
+    """Divide tensors, in their order, among files of at most `limit` bytes; a larger tensor has a file of its own.
+
+    In a file, tensors of wider types come first, so that each begins at a multiple of its type's width.
+    """
+    shards: list[list[Tensor]] = [[]]
+    held = 0
+    for tensor in tensors:
+        if shards[-1] and held + tensor.size > limit:
+            shards.append([])
+            held = 0
+        shards[-1].append(tensor)
+        held += tensor.size
+    return [sorted(shard, key=lambda tensor: -tensor.dtype.itemsize) for shard in shards]
+
+
+DEFAULT_SHARD_BYTES = byte_count(MAX_SHARD_SIZE)
+
+
+def on_host(array: Array | np.ndarray) -> Shaped[np.ndarray, "..."]:
+    """Copy an array of this process to the host."""
+    return np.asarray(jax.device_get(array))
+
+
+def write_model(
+    folder: Path,
+    contents: ModelContents,
+    *,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    fetch: Fetch = on_host,
+    writes: bool = True,
+) -> None:
+    """Write config.json and the weights; an earlier model's weights in the folder are replaced.
+
+    Only one tensor at a time is whole on a host. On several hosts all call this together: each fetches every tensor.
+
+    Args:
+        folder: of the model.
+        contents: its config.json and weights.
+        max_shard_bytes: largest file of weights; more weights are divided among several files with an index.
+        fetch: copies one array to this host.
+        writes: whether this host writes, or only fetches.
+
+    Raises:
+        OSError: the folder cannot be written; the tensors are still fetched, so that no other host waits.
+    """
+    shards = in_shards(contents.tensors, max_shard_bytes)
+    arrays = (fetch(tensor.array) for shard in shards for tensor in shard)
+    try:
+        if writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_weights(folder, shards, arrays)
+            write_json(folder / "config.json", contents.config)
+    finally:
+        deque(arrays, maxlen=0)
+
+
+def write_json(file: Path, raw: Mapping[str, Any]) -> None:
+    """Write a JSON file as Hugging Face's libraries do."""
+    file.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON file of a model folder.
+
+    Raises:
+        InputError: it does not hold a JSON object.
+    """
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} is not valid JSON ({one_line(error)}); correct or restore it.") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"{file} must hold one JSON object, got {raw!r:.80}; correct or restore it.")
+    return raw
+
+
+def with_token_ids(raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int) -> dict[str, Any]:
+    """Give config.json or generation_config.json the special tokens of a training, where it does not end at them already.
+
+    Args:
+        raw: its contents.
+        bos: token that opens a sequence.
+        eos: token that ends a response.
+        pad: token that pads.
+
+    Example:
+        >>> with_token_ids({"eos_token_id": [7, 2], "pad_token_id": 9}, bos=None, eos=2, pad=0)
+        {'eos_token_id': [7, 2], 'pad_token_id': 9}
+        >>> with_token_ids({"eos_token_id": 7}, bos=1, eos=2, pad=0)
+        {'eos_token_id': 2, 'bos_token_id': 1, 'pad_token_id': 0}
+    """
+    ids = {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": pad}
+    ends = raw.get("eos_token_id")
+    if eos in (ends if isinstance(ends, list) else [ends]):
+        ids = {name: value for name, value in ids.items() if raw.get(name) is None and value is not None}
+    return dict(raw) | ids
+
+
+def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Iterator[np.ndarray]) -> None:
+    """Write the shards, and an index if there are several."""
+    count = len(shards)
+    names = [WEIGHTS] if count == 1 else [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+    old = {*folder.glob("model.safetensors*"), *folder.glob("model-*-of-*.safetensors")}
+    for file in old:
+        file.unlink()
+    for name, shard in zip(names, shards, strict=True):
+        _write_shard(folder / name, shard, arrays)
+    if count > 1:
+        tensors = [tensor for shard in shards for tensor in shard]
+        weight_map = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        totals = {"total_parameters": sum(t.array.size for t in tensors), "total_size": sum(t.size for t in tensors)}
+        write_json(folder / INDEX, {"metadata": totals, "weight_map": weight_map})
+
+
+def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[np.ndarray]) -> None:
+    """Write one safetensors file: the length of its header, the header, and the tensors one after the other.
+
+    The library writes a file from tensors that are all in memory, so this follows the format itself:
+    https://github.com/huggingface/safetensors#format
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + tensor.size
+        header[tensor.name] = {
+            "dtype": CODES[tensor.dtype.name],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    with file.open("wb") as out:
+        out.write(len(raw).to_bytes(8, "little") + raw)
+        for tensor, array in zip(tensors, arrays, strict=False):
+            out.write(_bytes_of(tensor, array))
+
+
+def _bytes_of(tensor: Tensor, array: Shaped[np.ndarray, "..."]) -> memoryview:
+    """One tensor as it stands in the file."""
+    stored = np.ascontiguousarray(tensor.layout(array.astype(tensor.dtype)))
+    return stored.reshape(-1).view(np.uint8).data

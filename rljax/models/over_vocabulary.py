@@ -1,0 +1,83 @@
+"""Numbers of a token that its whole distribution decides, without ever holding all logits.
+
+The logits, of one model or of several side by side, exist for a chunk of tokens at a time, and the backward pass computes them
+anew: the memory does not grow with the number of chunks. Axes as in `rljax.models.token_scores`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from rljax.models.axes import constrained
+from rljax.models.packed import Features
+from rljax.models.token_scores import LOGITS, chunked
+
+
+def over_vocabulary(
+    function: Callable[..., Float[Array, "N A C"]],
+    *features: Features,
+    temperature: float = 1.0,
+    chunk: int,
+    mesh: Mesh | None = None,
+) -> Float[Array, "R K"]:
+    """Apply a function of logits to each scored token.
+
+    ::
+
+        x_t = function(W h_t / τ, W' h'_t / τ, ...)
+
+    Matrix products take the dtype of each model's hidden states and add up in float32; so does the gradient of each head.
+
+    Args:
+        function: logits `[..., V]` of each model -> one number a token `[...]`.
+        features: of each model, with the same rows, tokens and vocabulary.
+        temperature: τ, positive.
+        chunk: tokens of a part whose logits exist at once, for each model.
+        mesh: devices that share the rows and the vocabulary; None: one device.
+
+    Returns:
+        `[R, K]`, float32; differentiable in all features.
+
+    Raises:
+        ValueError: the mesh does not divide the rows, or the features are of other tokens or of another vocabulary.
+    """
+    shapes = {(*one.hidden.shape[:2], len(one.head)) for one in features}
+    if len(shapes) != 1:
+        raise ValueError(f"features must have the same rows, tokens and vocabulary, got {sorted(shapes)}")
+    cuts = [chunked(one.hidden, chunk, mesh) for one in features]
+    heads = [_of_each_part(one.head, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
+
+    @jax.checkpoint
+    def of_chunk(hidden: list[Array], heads: list[Array]) -> Float[Array, "N A C"]:
+        return function(*(_logits(h, w, temperature, mesh) for h, w in zip(hidden, heads, strict=True)))
+
+    def scan(_: None, hidden: list[Array]) -> tuple[None, Float[Array, "N A C"]]:
+        return None, of_chunk(hidden, heads)
+
+    return cuts[0].join(jax.lax.scan(scan, None, [cut.chunks for cut in cuts])[1])
+
+
+def _of_each_part(head: Float[Array, "V D"], parts: int, mesh: Mesh | None) -> Float[Array, "N V D"]:
+    """The head once a part, so that each adds up its own gradient and the sum over devices is taken once."""
+    return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("rows", "vocab", "features"), mesh)
+
+
+def _logits(
+    hidden: Float[Array, "N A C D"], head: Float[Array, "N V D"], temperature: float, mesh: Mesh | None
+) -> Float[Array, "N A C V"]:
+    weight = head.astype(hidden.dtype)  # here and not before the scan: so its gradient adds up in the head's own dtype
+    logits = jnp.einsum("NACD,NVD->NACV", hidden, weight, preferred_element_type=jnp.float32)
+    return constrained(logits / temperature, LOGITS, mesh)
+
+
+def square_sum(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
+    """Sum of the squared probabilities, Σ_v π_v²: 1 for a certain token, 1 / V for a uniform distribution.
+
+    Example:
+        >>> square_sum(jnp.zeros(4)).item()
+        0.25
+    """
+    return jnp.square(jax.nn.softmax(logits, axis=-1)).sum(-1)

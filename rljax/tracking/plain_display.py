@@ -1,0 +1,162 @@
+"""The display of a run as plain lines, without control codes: in a pipe, in a log file, or under `--quiet`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any, TextIO
+
+from rljax.text import printable, shortened
+from rljax.tracking.display_text import (
+    METRICS,
+    POSITIVE,
+    SAMPLE_CHARACTERS,
+    SHOWN_SAMPLES,
+    Progress,
+    begun,
+    label_of,
+    verdict,
+)
+
+SILENCE = 60.0
+"""Longest time without a line while steps are made, in seconds."""
+
+
+class PlainDisplay:
+    """One plain line at a time.
+
+    A phase has a line for its first step, for every tenth of it, and after a minute without a line.
+
+    Args:
+        stream: where to write.
+        quiet: write only phases, warnings, a line every tenth of a phase, and the last lines.
+        is_log: write every step but those of the warm start, every number, and samples.
+        accuracy: name of the number `accuracy`.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        quiet: bool = False,
+        is_log: bool = False,
+        accuracy: str = POSITIVE,
+        clock: Callable[[], float] = monotonic,
+    ):
+        self._stream = stream
+        self._quiet = quiet
+        self._is_log = is_log
+        self._accuracy = accuracy
+        self._clock = clock
+        self._progress: Progress | None = None
+        self._compiling_since: float | None = None
+        self._last_line = clock()
+
+    def __enter__(self) -> "PlainDisplay":
+        """Return the display; there is no terminal to take."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Do nothing."""
+
+    def header(self, lines: Sequence[str]) -> None:
+        """Write the lines, unless quiet."""
+        if not self._quiet:
+            self._write(lines)
+
+    def activity(self, name: str, *, compiles: bool = False) -> None:
+        """Write nothing."""
+
+    def compiling(self, function: str | None) -> None:
+        """Count the time; the next line of a step has it."""
+        now, since = self._clock(), self._compiling_since
+        if since is not None and self._progress is not None:
+            self._progress = self._progress.with_compilation(now - since)
+        self._compiling_since = None if function is None else now
+
+    def stopping(self) -> None:
+        """Write nothing: this is called inside a signal handler."""
+
+    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
+        """Write the phase and its length."""
+        self._progress = Progress(name, total_steps, self._clock(), step=done)
+        steps = f"{total_steps} step{'s' * (total_steps != 1)}"
+        self._write([f"{self._progress.title}: {steps}{', of which the first one compiles' if total_steps > 1 else ''}"])
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the step's numbers on one line, if a line is due."""
+        now = self._clock()
+        before = begun(self._progress)
+        self._progress = before.advanced(step, now)
+        if not self._is_due(before, step, now):
+            return
+        left = self._progress.remaining(now)
+        times = self._progress.spent(now) if left is None else f"{self._progress.elapsed(now)}, {left} left"
+        numbers = [
+            f"{label_of(metric, self._accuracy)} {metric.with_unit(metrics[metric.key])}"
+            for metric in METRICS
+            if metric.key in metrics
+            and (metric.is_brief or self._is_log)
+            and not (metric.is_count and not metrics[metric.key])
+        ]
+        self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
+
+    def _is_due(self, before: Progress, step: int, now: float) -> bool:
+        """Whether the step gets a line."""
+        if before.is_tenth(step):
+            return True
+        if self._quiet:
+            return False
+        is_every = self._is_log and before.name != "warm_start"
+        return is_every or before.first_step is None or now - self._last_line >= SILENCE
+
+    def judging(self, done: int, total: int) -> None:
+        """Write nothing."""
+
+    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
+        """Write the held-out accuracy, unless quiet."""
+        self.message(f"step {step}: held-out {self._accuracy} {metrics['accuracy']:.1%}{detail}")
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write one line per response to a log."""
+        if not self._is_log:
+            return
+        for row in rows[:SHOWN_SAMPLES]:
+            texts = [f"{name} {shortened(row[name], SAMPLE_CHARACTERS)!r}" for name in ("prompt", "completion", "answer")]
+            self._write([f"sample at step {step}: reward {float(row['reward']):g} | {' | '.join(texts)}"])
+
+    def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write three lines per problem, unless quiet."""
+        for row in () if self._quiet else rows:
+            prompt, answer = (shortened(row[name], SAMPLE_CHARACTERS) for name in ("prompt", "answer"))
+            sides = (
+                f"  {side}, {verdict(row[reward], self._accuracy)}: {shortened(row[side], SAMPLE_CHARACTERS)!r}"
+                for side, reward in (("before", "reward_before"), ("after", "reward_after"))
+            )
+            self._write([f"held-out prompt {prompt!r}, answer {answer!r}", *sides])
+
+    def message(self, text: str) -> None:
+        """Write the line, unless quiet."""
+        if not self._quiet:
+            self._write([text])
+
+    def warning(self, text: str) -> None:
+        """Write the line."""
+        self._write([f"warning: {text}"])
+
+    def finish(self, lines: Sequence[str]) -> None:
+        """Write the lines."""
+        self._write(lines)
+
+    def commands(self, title: str, commands: Sequence[str]) -> None:
+        """Write the title, and each command on a line of its own."""
+        self._write([title, *(f"  {command}" for command in commands)])
+
+    def _write(self, lines: Iterable[str]) -> None:
+        encoding = self._stream.encoding
+        for line in lines:
+            text = printable(line)
+            # A stream that cannot write a character gets the character's escape: a sample must not stop a run.
+            safe = text if encoding is None else text.encode(encoding, errors="backslashreplace").decode(encoding)
+            self._stream.write(f"{safe}\n")
+        self._stream.flush()
+        self._last_line = self._clock()

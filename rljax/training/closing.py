@@ -1,0 +1,143 @@
+"""The end of a run: the curves, the outcome in words, answers that changed, what happened on the way, and what to type next."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.data.problem import Problem
+from rljax.evaluation.comparison import Comparison, compare
+from rljax.parallel import is_first, on_first
+from rljax.records import required
+from rljax.rewards import VERIFIERS
+from rljax.rewards.failure import Failures
+from rljax.tracking.display_text import CORRECT, POSITIVE
+from rljax.tracking.plots import plot_curves
+from rljax.tracking.run_folder import RunFolder, read_metrics
+from rljax.training.checkpoint import BEST, Checkpoint, Quality
+from rljax.training.config import TrainConfig
+from rljax.training.run import Run, resume_command
+
+LONGEST_PROMPT = 40
+"""Characters of a prompt that is shown in a command."""
+
+
+def accuracy_name(config: TrainConfig, own_parts: Sequence[str]) -> str:
+    """Name of the number `accuracy`: "accuracy" if the reward is known to check answers, else "rewards above 0".
+
+    Args:
+        config: the settings.
+        own_parts: names of the arguments that were passed to `train` besides the settings.
+
+    Example:
+        >>> accuracy_name(TrainConfig(), ()), accuracy_name(TrainConfig(), ("reward",))
+        ('accuracy', 'rewards above 0')
+    """
+    is_own = {"reward", "environment"} & set(own_parts)
+    return CORRECT if config.reward.name in VERIFIERS and not is_own else POSITIVE
+
+
+def finish(run: Run, checkpoint: Checkpoint) -> None:
+    """Plot the curves, and show the outcome, the paths of the files, and the next commands."""
+    folder, notes, config = run.folder, checkpoint.notes, run.config
+    on_first(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
+    if not is_first():
+        return
+    own_parts = folder.config.get("seams", ())
+    accuracy = accuracy_name(config, own_parts)
+    before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
+    comparison = compare(folder.read_heldout())
+    problems = run.setup.heldout.prompts.problems
+    rows = [row for row in read_metrics(folder.metrics) if row["phase"] == "rl"]
+    run.display.finish(
+        [
+            *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
+            *events(rows, prompts=config.sampling.prompts),
+            f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",
+            f"Curves: {folder.curves}",
+        ]
+    )
+    if comparison is not None and comparison.shown:
+        run.display.comparison(comparison.shown)
+    commands = next_commands(folder, problems)
+    if commands:
+        run.display.commands("What to type next:", commands)
+    more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
+    run.display.commands("To train on:", [f"{resume_command(folder)}{more}"])
+
+
+def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, accuracy: str, count: int) -> list[str]:
+    """The held-out evaluations before and after RL in words.
+
+    Args:
+        before: result before RL.
+        after: result after RL.
+        comparison: the answers side by side, if they were kept.
+        accuracy: name of the number `accuracy`.
+        count: number of held-out problems.
+
+    Example:
+        >>> same = Quality(0.5, 0.5)
+        >>> outcome(same, Quality(0.75, 0.75), Comparison(2, 1, 1, 0, []), accuracy="accuracy", count=4)[0]
+        'Held-out accuracy: 50.0% before RL, 75.0% after (4 problems, greedy answers).'
+    """
+    if math.isnan(before.accuracy) or math.isnan(after.accuracy):
+        return [f"Held-out {accuracy}: unknown, as the reward judged no answer before RL or none after it."]
+    lines = [f"Held-out {accuracy}: {before} before RL, {after} after ({count} problems, greedy answers)."]
+    if comparison is not None:
+        right, wrong = ("right", "wrong") if accuracy == CORRECT else ("above 0", "0 or below")
+        judged = sum(comparison[:4])
+        first = "" if judged == count else f"Of the {judged} problems whose answers were kept: "
+        lines.append(
+            f"{first}{comparison.gained} became {right}, {comparison.lost} became {wrong}, {comparison.kept} stayed {right}, "
+            f"{comparison.missed} stayed {wrong}."
+        )
+    return lines
+
+
+def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
+    """What happened in RL that is to be expected now and then, summed up; nothing where it did not happen.
+
+    Args:
+        rows: the rows of RL in metrics.jsonl.
+        prompts: number of groups that a step should train on.
+
+    Example:
+        >>> steps = [{"trained_groups": 3, "unfilled_groups": 1, "unjudged": 2, "reward_raised": 2}, {"trained_groups": 4}]
+        >>> events(steps, prompts=4)[0]
+        '1 of 2 steps found fewer than 4 groups with a signal (1 missing in all) and trained on the rest.'
+        >>> events(steps, prompts=4)[1]
+        'The reward failed on 2 responses (2 raised), which were left out.'
+    """
+    lines = []
+    short = [row for row in rows if row.get("unfilled_groups")]
+    if short:
+        missing = sum(row["unfilled_groups"] for row in short)
+        lines.append(
+            f"{len(short)} of {len(rows)} steps found fewer than {prompts} groups with a signal ({missing:.0f} missing in all) and "
+            "trained on the rest."
+        )
+    empty = sum(row.get("trained_groups") == 0 for row in rows)
+    if empty:
+        lines.append(f"{empty} of {len(rows)} steps found none at all and changed nothing: too hard, or too easy.")
+    failed = Failures(*(int(sum(row.get(f"reward_{kind}", 0) for row in rows)) for kind in Failures._fields))
+    if failed.total:
+        lines.append(f"The reward failed on {failed.total} responses ({failed}), which were left out.")
+    return lines
+
+
+def next_commands(folder: RunFolder, problems: Sequence[Problem]) -> list[str]:
+    """Commands that work on this run as they stand: evaluate it, ask it something, take the model out.
+
+    A run with own parts needs them again, which a command cannot pass; then only those that do without are listed.
+    """
+    own_parts, path = set(folder.config.get("seams", ())), shlex.quote(str(folder.path))
+    short = (
+        problem.prompt for problem in problems if len(problem.prompt) <= LONGEST_PROMPT and problem.prompt.isprintable()
+    )
+    prompt = next(short, "...")
+    export = [] if "policy" in own_parts else [f"rljax export {path} my-model"]
+    if own_parts & {"policy", "engine", "environment", "problems", "dataset"}:
+        return [f"rljax plot {path}", *export]
+    judged = [f"rljax plot {path}"] if "reward" in own_parts else [f"rljax eval {path}"]
+    return [*judged, f"rljax sample {path} --prompt {shlex.quote(prompt)}", *export]

@@ -1,0 +1,46 @@
+"""`rljax explain` as a person types it."""
+
+import json
+import os
+import re
+
+import pytest
+from small_cli import printed, refused
+
+from rljax.tracking.glossary import GLOSSARY
+
+
+def test_alone_it_lists_every_number_in_80_columns(capsys):
+    lines = printed(capsys, "explain").splitlines()
+    assert {entry.name for entry in GLOSSARY} <= set(lines)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_name_has_formula_unit_and_advice_within_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    text = printed(capsys, "explain", *(entry.name for entry in GLOSSARY))
+    assert columns - 20 < max(map(len, text.splitlines())) <= columns
+    words = " ".join(text.split())
+    for entry in GLOSSARY:
+        for field in (entry.meaning, entry.formula, entry.source, entry.expect, entry.act):
+            assert " ".join(field.split()) in words
+
+
+def test_names_on_the_screen_are_understood(capsys):
+    text = printed(capsys, "explain", "KL", "filtered groups")
+    assert re.findall(r"^(\w+):", text, re.MULTILINE) == ["kl", "filtered_ratio"]
+    assert "not the distance to" in " ".join(text.split())
+
+
+def test_json(capsys):
+    rows = json.loads(printed(capsys, "explain", "--json"))
+    assert [row["name"] for row in rows] == [entry.name for entry in GLOSSARY]
+    (row,) = json.loads(printed(capsys, "explain", "clip_fraction", "--json"))
+    assert row["label"] == "clip fraction"
+    assert set(row) == {"name", "phases", "unit", "meaning", "formula", "source", "expect", "act", "label"}
+
+
+def test_an_unknown_number_is_refused(capsys):
+    refused(capsys, "no number 'filterd_ratio'; did you mean 'filtered_ratio'", "explain", "filterd_ratio")

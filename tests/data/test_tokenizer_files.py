@@ -1,0 +1,158 @@
+"""Tokenizers beside weights: `AutoTokenizer` gives the ids that rljax trained on, and rljax finds its own again."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from rljax.data.arithmetic import ALPHABET
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, IdTokenizer, load_tokenizer
+from rljax.data.tokenizer_files import save_tokenizer_files
+from rljax.errors import InputError
+
+LETTERS = "0123 \n\t<pad>eos+=é日🙂"
+OWN = {"arithmetic": CharacterTokenizer(), "letters": CharacterTokenizer(LETTERS), "bytes": ByteTokenizer()}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder with the files of each of rljax's own tokenizers."""
+    made = {name: tmp_path_factory.mktemp(name) for name in OWN}
+    for name, folder in made.items():
+        assert save_tokenizer_files(OWN[name], folder) == ["tokenizer.json", "tokenizer_config.json"]
+    return made
+
+
+@pytest.fixture(scope="module")
+def theirs(folders):
+    return {name: AutoTokenizer.from_pretrained(folder) for name, folder in folders.items()}
+
+
+def assert_same(ours, theirs, text):
+    ids = ours.encode(text)
+    assert theirs.encode(text, add_special_tokens=False) == ids
+    assert theirs.decode([ours.pad_token_id, *ids, ours.eos_token_id], skip_special_tokens=True) == text
+
+
+@given(st.text(ALPHABET))
+def test_characters_have_the_same_ids(theirs, text):
+    assert_same(OWN["arithmetic"], theirs["arithmetic"], text)
+
+
+@given(st.text(LETTERS))
+def test_spaces_and_lines_and_names_of_special_tokens_are_characters(theirs, text):
+    for one in (text, f"<eos>{text}<pad> "):
+        assert_same(OWN["letters"], theirs["letters"], one)
+
+
+@given(st.text())
+def test_bytes_have_the_same_ids(theirs, text):
+    for one in (text, f"<bos>{text}<eos>"):
+        assert_same(OWN["bytes"], theirs["bytes"], one)
+
+
+@given(st.binary())
+def test_bytes_that_are_no_text_decode_alike(theirs, data):
+    ids = [byte + 3 for byte in data]
+    assert theirs["bytes"].decode(ids, skip_special_tokens=True) == OWN["bytes"].decode(ids)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_special_tokens_are_the_same(theirs, name):
+    ours, other = OWN[name], theirs[name]
+    ends = (other.pad_token_id, other.eos_token_id, other.bos_token_id, len(other))
+    assert ends == (ours.pad_token_id, ours.eos_token_id, ours.bos_token_id, ours.vocab_size)
+    opening = [] if ours.bos_token_id is None else [ours.bos_token_id]
+    assert other("1+1=")["input_ids"] == opening + ours.encode("1+1="), "as a prompt of a training"
+
+
+def test_an_unknown_character_is_an_error_there_too(theirs):
+    with pytest.raises(Exception, match="Missing"):
+        theirs["letters"]("x")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_rljax_finds_its_own_tokenizer(folders, name):
+    again = load_tokenizer(str(folders[name]))
+    assert type(again) is type(OWN[name])
+    assert vars(again) == vars(OWN[name])
+
+
+def test_a_changed_tokenizer_is_no_longer_ours(folders, tmp_path):
+    changed = AutoTokenizer.from_pretrained(folders["letters"])
+    changed.add_tokens(["<tool>"])
+    changed.save_pretrained(tmp_path)
+    again = load_tokenizer(str(tmp_path))
+    assert again.encode("<tool>1") == [len(LETTERS) + 2, OWN["letters"].encode("1")[0]]
+
+
+def words() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="b"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+
+
+def test_files_of_a_checkpoint_are_copied_unchanged(tmp_path):
+    source, folder = tmp_path / "source", tmp_path / "model"
+    folder.mkdir()
+    inner = words()
+    inner.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    inner.save_pretrained(source)
+    raw = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(json.dumps(raw | {"note": "as it was"}, indent=7))
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool.jinja").write_text("{{ messages }}")
+    (source / "model.safetensors").write_text("weights")
+    (source / "tokenizer.json").chmod(0o600)
+    written = save_tokenizer_files(load_tokenizer(str(source)), folder)
+    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} < set(written)
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == sorted(written)
+    assert "additional_chat_templates/tool.jinja" in written
+    assert all((folder / file).read_bytes() == (source / file).read_bytes() for file in written)
+    assert (folder / "tokenizer.json").stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def umask() -> int:
+    """The umask of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_tokenizer_that_was_built_in_python_is_written(tmp_path):
+    from rljax.data.tokenizer import HuggingFaceTokenizer
+
+    assert "tokenizer.json" in save_tokenizer_files(HuggingFaceTokenizer(words(), "words"), tmp_path)
+    assert load_tokenizer(str(tmp_path)).encode("a b") == [1, 2]
+
+
+def test_what_cannot_be_written(untyped, tmp_path):
+    source = tmp_path / "source"
+    words().save_pretrained(source)
+    tokenizer = load_tokenizer(str(source))
+    for file in source.iterdir():
+        file.unlink()
+    with pytest.raises(InputError, match=r"files of the tokenizer .*source' are not in .* any more; restore them"):
+        save_tokenizer_files(tokenizer, tmp_path)
+
+    class Foreign(ByteTokenizer.__base__):
+        pad_token_id, eos_token_id, bos_token_id, vocab_size = 0, 1, None, 2
+
+    with pytest.raises(InputError, match=r"a Foreign cannot be written as tokenizer.json"):
+        save_tokenizer_files(Foreign(), tmp_path)
+
+
+def test_ids_are_text_without_a_tokenizer(tmp_path):
+    tokenizer = IdTokenizer(20, eos=2)
+    assert tokenizer.encode("") == []
+    assert tokenizer.decode([12, 2]) == "12"
+    assert save_tokenizer_files(tokenizer, tmp_path) == []
+    for text, wrong in (("1 x", "x"), ("1 20", "20"), ("-1", "-1")):
+        with pytest.raises(InputError, match=f"'{wrong}' in .* is not a token id from 0 to 19"):
+            tokenizer.encode(text)
+    with pytest.raises(InputError, match="'ids' belongs to a model folder"):
+        load_tokenizer("ids")

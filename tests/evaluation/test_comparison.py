@@ -1,0 +1,62 @@
+"""Answers before and after RL: counted by hand, and the ones that are shown."""
+
+import pytest
+
+from rljax.evaluation.comparison import answer_rows, compare
+
+
+def rows(step, rewards, *, words="x"):
+    return [
+        {
+            "step": step,
+            "problem": place,
+            "prompt": f"p{place}",
+            "completion": f"{words}{reward}",
+            "answer": "a",
+            "reward": reward,
+        }
+        for place, reward in enumerate(rewards)
+    ]
+
+
+def test_problems_are_counted_by_what_became_of_them():
+    found = compare(rows(0, [0, 0, 1, 1, 0, None]) + rows(4, [1, 0, 1, 0, 1, 1]))
+    assert found is not None
+    assert (found.gained, found.lost, found.kept, found.missed) == (2, 1, 1, 1)
+    assert [(row["prompt"], row["reward_before"], row["reward_after"]) for row in found.shown] == [
+        ("p0", 0, 1), ("p4", 0, 1), ("p3", 1, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ([0, 0, 0, 0], [1, 1, 1, 1], ["p0", "p1", "p2"]),
+        ([1, 1, 1, 1], [0, 0, 0, 0], ["p0", "p1", "p2"]),
+        ([0, 1, 1, 1], [1, 0, 0, 0], ["p0", "p1", "p2"]),
+        ([0, 1, 0], [0, 1, 1], ["p2"]),
+        ([0, 1], [0, 1], []),
+        ([-1, 0.25], [-0.5, 0.5], ["p0", "p1"]),
+    ],
+)
+def test_those_that_are_shown_have_changed(before, after, shown):
+    found = compare(rows(0, before) + rows(2, after))
+    assert found is not None
+    assert [row["prompt"] for row in found.shown] == shown
+
+
+def test_the_last_step_counts_and_a_repeated_row_replaces_the_first():
+    found = compare(rows(0, [1, 1]) + rows(0, [0, 0]) + rows(2, [0, 0]) + rows(4, [1, 0]))
+    assert found is not None
+    assert found[:4] == (1, 0, 0, 1)
+
+
+@pytest.mark.parametrize("given", [[], rows(0, [1.0]), rows(3, [1.0])])
+def test_without_both_sides_there_is_nothing_to_compare(given):
+    assert compare(given) is None
+
+
+def test_what_could_not_be_judged_has_no_reward():
+    shown = [{"prompt": "p", "completion": "c", "answer": "a", "reward": reward} for reward in (1.0, 0.0, float("nan"))]
+    assert [row["reward"] for row in answer_rows(shown, [True, False, True], 7)] == [1.0, None, None]
+    assert [row["problem"] for row in answer_rows(shown, [True] * 3, 7)] == [0, 1, 2]

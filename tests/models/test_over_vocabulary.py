@@ -1,0 +1,90 @@
+"""Numbers of whole distributions, a chunk of tokens at a time: those of all logits at once, with their gradient."""
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.models.over_vocabulary import over_vocabulary, square_sum
+from rljax.models.packed import Features
+from rljax.ops.distillation import generalized_jsd
+from rljax.parallel import make_mesh
+
+ROWS, LENGTH, VOCAB = 4, 7, 11
+RANDOM = np.random.default_rng(0)
+MESHES = {1: None, 2: make_mesh(1, 2), 4: make_mesh(2, 2)}
+DIVERGENCE = partial(generalized_jsd, beta=0.3)
+
+
+def features(width):
+    hidden, head = RANDOM.normal(size=(ROWS, LENGTH, width)), RANDOM.normal(size=(VOCAB, width))
+    return Features(*(jnp.array(array, jnp.float32) for array in (hidden, head)))
+
+
+STUDENT, TEACHER = features(5), features(3)
+WEIGHTS = jnp.array(RANDOM.normal(size=(ROWS, LENGTH)), jnp.float32)
+
+
+def whole(student, teacher):
+    logits = (jnp.einsum("RKD,VD->RKV", *each) / 0.7 for each in (student, teacher))
+    return DIVERGENCE(*logits)
+
+
+@pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (100, 1), (8, 2), (5, 4)])
+def test_a_divergence_and_its_gradient_are_those_of_all_logits(chunk, parts):
+    def in_chunks(student, teacher):
+        return over_vocabulary(DIVERGENCE, student, teacher, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
+
+    def slope(function):
+        return jax.grad(lambda *models: (WEIGHTS * function(*models)).sum(), (0, 1))(STUDENT, TEACHER)
+
+    chex.assert_trees_all_close(in_chunks(STUDENT, TEACHER), whole(STUDENT, TEACHER), rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(slope(in_chunks), slope(whole), rtol=1e-4, atol=1e-5)
+
+
+def test_the_square_sum_is_that_of_the_loop():
+    expected = np.zeros((ROWS, LENGTH))
+    for row, place in np.ndindex(ROWS, LENGTH):
+        powers = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, place], float) / 0.7)
+        expected[row, place] = sum((power / powers.sum()) ** 2 for power in powers)
+    actual = over_vocabulary(square_sum, STUDENT, temperature=0.7, chunk=3)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_a_gradient_over_bfloat16_states_adds_up_in_float32():
+    """The head's gradient over 2,048 equal tokens: a running sum in bfloat16 would stop growing at 256 of them."""
+    hidden, head = jnp.ones((1, 2048, 1), jnp.bfloat16), jnp.zeros((2, 1))
+
+    def total(head):
+        return over_vocabulary(lambda logits: logits[..., 0], Features(hidden, head), chunk=1).sum()
+
+    gradient = jax.grad(total)(head)
+    assert gradient.dtype == jnp.float32
+    np.testing.assert_allclose(gradient[:, 0], [2048, 0])
+
+
+def test_memory_does_not_grow_with_the_number_of_chunks():
+    def temporaries(length):
+        one = Features(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, length, 64), (8192, 64))))
+
+        def total(student, teacher):
+            return over_vocabulary(DIVERGENCE, student, teacher, chunk=32).sum()
+
+        return jax.jit(jax.grad(total)).lower(one, one).compile().memory_analysis().temp_size_in_bytes
+
+    logits = 32 * 8192 * 4
+    assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
+
+
+def test_models_of_other_tokens_or_vocabularies_are_refused():
+    fewer = STUDENT._replace(head=STUDENT.head[:-1])
+    with pytest.raises(ValueError, match=r"features must have the same rows, .*, got \[\(4, 7, 10\), \(4, 7, 11\)\]"):
+        over_vocabulary(DIVERGENCE, fewer, TEACHER, chunk=4)
+
+
+def test_a_mesh_that_does_not_divide_the_rows_is_refused():
+    with pytest.raises(ValueError, match="the 4 rows must be a multiple of the 3 devices"):
+        over_vocabulary(square_sum, STUDENT, chunk=4, mesh=make_mesh(3, 1))

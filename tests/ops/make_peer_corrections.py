@@ -1,0 +1,159 @@
+"""Writes peer_corrections.json: numbers of verl's and TRL's own functions, in float64 with PyTorch. Not run by the tests.
+
+Made on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installed:
+
+    pip install torch==2.13.0 numpy
+    pip install --no-deps --target peers verl==0.9.1 trl==1.16.0
+    python tests/ops/make_peer_corrections.py peers
+
+Each function is taken out of its installed file and called whole, so that nothing else of the libraries is needed: in verl
+`verl/trainer/ppo/core_algos.py`, `rollout_corr_helper.py` beside it and `verl/utils/torch_functional.py`; in TRL
+`trl/trainer/grpo_trainer.py`.
+"""
+
+import ast
+import json
+import math
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import numpy as np
+
+BOUNDS, SHARE, DIVERGENCE = (0.7, 1.4), 0.18, 0.05
+SETTINGS = {
+    "clip_ratio": 0.2,
+    "clip_ratio_low": 0.1,
+    "clip_ratio_high": 0.15,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "global_batch_info": {},
+    "policy_loss": SimpleNamespace(
+        clip_cov_ratio=1.0, clip_cov_lb=0.05, clip_cov_ub=0.6, kl_cov_ratio=SHARE, ppo_kl_coef=0.7
+    ),
+}
+
+
+class Settings(SimpleNamespace):
+    """As much of verl's ActorConfig as its losses read."""
+
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+
+
+def functions(file, names, space):
+    """Functions and methods of a file, without their decorators, in one namespace."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            node.decorator_list = []
+            exec(ast.unparse(node), space)
+    return SimpleNamespace(**{name: space[name] for name in names})
+
+
+def constants(file, names):
+    """Upper-case assignments of a file."""
+    space = {}
+    for node in ast.parse(file.read_text()).body:
+        target = getattr(node, "target", None) or (getattr(node, "targets", None) or [None])[0]
+        if isinstance(target, ast.Name) and target.id in names:
+            exec(ast.unparse(node), space)
+    return {name: space[name] for name in names}
+
+
+def drawn():
+    """Two prompts of three responses, five slots; the two longest responses of a prompt are of one length."""
+    rng = np.random.default_rng(0)
+    lengths = np.array([5, 5, 2, 4, 3, 4])
+    mask = np.arange(5) < lengths[:, None]
+    old = -np.round(rng.uniform(0.05, 2.0, (6, 5)), 3)
+    rewards = np.array([1.0, 0.0, 0.25, 0.0, 1.0, 0.5])
+    return {
+        "mask": mask.astype(float),
+        "old": old,
+        "logp": np.minimum(np.round(old + rng.normal(0, 0.25, (6, 5)), 3), -0.01),
+        "advantage": np.round(rng.normal(size=6), 3)[:, None] * np.ones((6, 5)),
+        "token_rewards": np.where(np.arange(5) == lengths[:, None] - 1, rewards[:, None], 0.0),
+        "greedy": np.repeat([0.5, 0.0], 3),
+        "square_sum": np.round(rng.uniform(0.1, 0.9, (6, 5)), 3),
+        "entropy": np.round(rng.uniform(0.0, 3.0, (6, 5)), 3),
+    }
+
+
+def of_verl(folder, tensor, torch):
+    """Weights, masks, advantages, and losses with their gradient."""
+    ppo = folder / "verl/trainer/ppo"
+    basic = {"torch": torch, "math": math, "Optional": Optional, "Any": Any, "defaultdict": defaultdict, "np": np}
+    basic |= dict.fromkeys(("ActorConfig", "AlgoConfig", "DictConfig"), Settings)
+    names = ("masked_sum", "masked_mean")
+    basic["verl_F"] = functions(folder / "verl/utils/torch_functional.py", names, dict(basic))
+    helper = ppo / "rollout_corr_helper.py"
+    rules = ("SAFETY_BOUND", "SUPPORTED_ROLLOUT_RS_OPTIONS", "TOKEN_LEVEL_ROLLOUT_RS_OPTIONS")
+    names = ("_parse_rollout_is_threshold", "_parse_rollout_rs_thresholds", "compute_rollout_correction_weights")
+    space = basic | constants(helper, rules) | {"compute_is_metrics": lambda **_: {}, "compute_rs_metrics": lambda **_: {}}
+    correct = functions(helper, (*names, "compute_rollout_rejection_mask"), space)
+    log_ratio, mask = (tensor["logp"] - tensor["old"]).detach(), tensor["mask"]
+    low, high = BOUNDS
+    found = {}
+    for level in ("token", "sequence"):
+        for name, bounds in (("truncated", high), ("masked", f"{low}_{high}")):
+            found[f"{level}_{name}"] = correct.compute_rollout_correction_weights(log_ratio, mask, level, bounds)[0]
+    keep = correct.compute_rollout_rejection_mask(log_ratio, mask, "seq_mean_k1", f"{1 / 1.05}_{1 / 0.95}")[0]
+    found["geometric"] = keep
+
+    names = ("compute_opo_outcome_advantage", "compute_remax_outcome_advantage", "compute_optimal_token_baseline_advantage")
+    losses = ("dppo_tv", "dppo_kl", "gspo", "sapo", "clip_cov", "kl_cov")
+    names += ("agg_loss", *(f"compute_policy_loss_{name}" for name in losses))
+    verl = functions(ppo / "core_algos.py", names, {**basic, "AlgoConfig": type("AlgoConfig", (), {})})
+    groups = np.repeat(["p", "q"], 3)
+    rewards = tensor["token_rewards"]
+    found["opo"] = verl.compute_opo_outcome_advantage(rewards.clone(), mask, groups)[0]
+    found["remax"] = verl.compute_remax_outcome_advantage(rewards, tensor["greedy"], mask)[0]
+    found["otb"] = verl.compute_optimal_token_baseline_advantage(
+        rewards, mask, groups, tensor["old"], tensor["square_sum"], epsilon=1e-300
+    )[0]
+    for name in losses:
+        changes = {"gspo": {"clip_ratio_low": 0.02, "clip_ratio_high": 0.03}}.get(name, {})
+        if "dppo" in name:
+            changes = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), DIVERGENCE)
+        loss = getattr(verl, f"compute_policy_loss_{name}")(
+            tensor["old"], tensor["logp"], tensor["advantage"], mask, config=Settings(**SETTINGS | changes)
+        )[0]
+        found[name] = {"loss": loss, "gradient": torch.autograd.grad(loss, tensor["logp"])[0]}
+    return found
+
+
+def of_trl(folder, tensor, torch):
+    """Masks and weights of its GRPO trainer."""
+    names = ("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights")
+    trl = functions(folder / "trl/trainer/grpo_trainer.py", names, {"torch": torch, "math": math})
+    alone = SimpleNamespace(pad_across_processes=lambda x, **_: x, gather=lambda x: x)
+    trainer, mask, advantage = SimpleNamespace(accelerator=alone), tensor["mask"], tensor["advantage"][:, :1]
+    logp, old = tensor["logp"].detach(), tensor["old"]
+    return {
+        "high_entropy": trl.get_high_entropy_mask(trainer, tensor["entropy"], mask, 1 - SHARE),
+        "off_policy_sequence": trl.get_off_policy_mask(advantage, logp, old, mask, 0.02).expand_as(mask),
+        "gamma": trl.get_gamma_weights(advantage, logp - old, mask, None).expand_as(mask),
+    }
+
+
+def main(folder):
+    import torch
+
+    torch.Tensor.float = torch.Tensor.double
+    inputs = drawn()
+    tensor = {name: torch.tensor(array) for name, array in inputs.items()}
+    tensor["logp"].requires_grad_(True)
+    found = of_verl(folder, tensor, torch) | of_trl(folder, tensor, torch)
+
+    def listed(value):
+        return {name: listed(part) for name, part in value.items()} if isinstance(value, dict) else value.tolist()
+
+    numbers = {"bounds": BOUNDS, "share": SHARE, "divergence": DIVERGENCE}
+    written = {"inputs": listed(inputs), "settings": numbers, "outputs": listed(found)}
+    Path(__file__).with_name("peer_corrections.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,170 @@
+"""Corrections, masks, baselines and losses against numbers of verl's and TRL's own functions; `make_peer_corrections.py` says how.
+
+Its arrays are two prompts of three responses, `[6, 5]`. Each difference of convention is named where it is met.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms.clip_cov import uniform_of
+from rljax.ops import baseline, correction, gae, off_policy, ratio, surrogate, token_choice, weights
+
+PEER = json.loads(Path(__file__).with_name("peer_corrections.json").read_text())
+THEIRS = PEER["outputs"]
+(LOW, HIGH), SHARE, DIVERGENCE = (PEER["settings"][name] for name in ("bounds", "share", "divergence"))
+COUNTS = np.array(PEER["inputs"]["mask"]) > 0
+PRECISIONS = {"single": (jnp.float32, 1e-6), "double": (jnp.float64, 1e-9)}
+
+
+class Inputs:
+    """The arrays of the file, in one precision, and how near ours must come."""
+
+    def __init__(self, dtype, tolerance):
+        self.tolerance = tolerance
+        self.mask = jnp.array(COUNTS)
+        for name in PEER["inputs"].keys() - {"mask"}:
+            setattr(self, name, jnp.array(PEER["inputs"][name], dtype))
+
+    def grouped(self, name):
+        """`[2, 3, 5]`."""
+        return getattr(self, name).reshape(2, 3, 5)
+
+    def assert_same(self, ours, theirs):
+        """What lies outside the mask does not count."""
+        ours, theirs = (np.where(COUNTS, np.asarray(x, float).reshape(6, 5), 0.0) for x in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=self.tolerance, atol=self.tolerance)
+
+
+@pytest.fixture(params=PRECISIONS)
+def inputs(request):
+    dtype, tolerance = PRECISIONS[request.param]
+    with jax.enable_x64(dtype == jnp.float64):
+        yield Inputs(dtype, tolerance)
+
+
+CORRECTIONS = {
+    "token_truncated": lambda *logp: correction.truncated_importance_weight(*logp, cap=HIGH),
+    "token_masked": lambda *logp: correction.masked_importance_weight(*logp, low=LOW, high=HIGH),
+    "sequence_truncated": lambda *logp: correction.sequence_truncated_importance_weight(*logp, cap=HIGH),
+    "sequence_masked": lambda *logp: correction.sequence_masked_importance_weight(*logp, low=LOW, high=HIGH),
+    # Their ratio is sampler over learner, so the bounds are the reciprocals.
+    "geometric": lambda *logp: correction.geometric_rejection(*logp, low=0.95, high=1.05),
+}
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_corrections_of_verl(inputs, name):
+    ours = CORRECTIONS[name](inputs.logp, inputs.old, inputs.mask)
+    inputs.assert_same(ours, THEIRS[name])
+    assert len(set(np.array(THEIRS[name])[COUNTS].tolist())) > 1, "some are cut, some are not"
+
+
+def test_baselines_of_verl(inputs):
+    rewards, mask = inputs.grouped("token_rewards"), inputs.mask.reshape(2, 3, 5)
+    inputs.assert_same(baseline.length_weighted_returns(rewards, mask), THEIRS["opo"])
+    returns = gae.monte_carlo_returns(rewards, mask, gamma=1.0)
+    ours = baseline.optimal_token_baseline(returns, inputs.grouped("old"), inputs.grouped("square_sum"), mask)
+    inputs.assert_same(ours, THEIRS["otb"])
+    greedy = baseline.greedy_centered(rewards.sum(-1), inputs.greedy.reshape(2, 3)[:, 0])
+    inputs.assert_same(jnp.broadcast_to(greedy[..., None], mask.shape), THEIRS["remax"])
+
+
+def token_mean_loss(objective):
+    def loss(logp, inputs):
+        return -(weights.token_mean(inputs.mask) * jnp.where(inputs.mask, objective(logp, inputs), 0.0)).sum()
+
+    return loss
+
+
+def log_ratio(logp, inputs):
+    return ratio.token_log_ratio(logp, inputs.old, inputs.mask)
+
+
+def dppo(divergence):
+    """Their ratio is held at 20, which none reaches."""
+
+    def objective(logp, inputs):
+        gap = log_ratio(logp, inputs)
+        keep = off_policy.in_trust_region(gap, inputs.advantage, divergence(logp, inputs.old), threshold=DIVERGENCE)
+        held = jax.lax.stop_gradient(jnp.where(keep, jnp.exp(gap), 0.0))
+        return surrogate.reinforce(logp, held * inputs.advantage)
+
+    return token_mean_loss(objective)
+
+
+def sequence_mean_loss(objective):
+    """They divide by the length + 1e-8."""
+    lengths = COUNTS.sum(-1, keepdims=True)
+
+    def loss(logp, inputs):
+        gain = objective(logp, inputs)
+        return -(weights.sequence_mean(inputs.mask) * jnp.array(lengths / (lengths + 1e-8), gain.dtype) * gain).sum()
+
+    return loss
+
+
+@sequence_mean_loss
+def gspo(logp, inputs):
+    """Theirs is the token form."""
+    gap = ratio.sequence_token_log_ratio(logp, inputs.old, inputs.mask)
+    return surrogate.clipped(gap, inputs.advantage, low=0.02, high=0.03)
+
+
+@sequence_mean_loss
+def sapo(logp, inputs):
+    return surrogate.sapo(log_ratio(logp, inputs), inputs.advantage)
+
+
+@token_mean_loss
+def clip_cov(logp, inputs):
+    """All candidates are taken, so that no draw decides. Tokens that PPO's clip has cut are no candidates."""
+    gap = log_ratio(logp, inputs)
+    value, slope = jax.jvp(
+        lambda x: surrogate.clipped(x, inputs.advantage, low=0.1, high=0.15), (gap,), (jnp.ones_like(gap),)
+    )
+    covariance = jax.lax.stop_gradient(token_choice.token_covariance(logp, inputs.advantage, inputs.mask))
+    free = inputs.mask & (slope != 0)
+    cut = token_choice.clip_cov_tokens(covariance, uniform_of(inputs.old), free, lower=0.05, upper=0.6, share=1.0)
+    return jnp.where(cut, 0.0, value)
+
+
+@token_mean_loss
+def kl_cov(logp, inputs):
+    gap = log_ratio(logp, inputs)
+    covariance = jax.lax.stop_gradient(token_choice.token_covariance(logp, inputs.advantage, inputs.mask))
+    held = token_choice.kl_cov_tokens(covariance, inputs.mask, share=SHARE)
+    return surrogate.clipped(gap, inputs.advantage, low=1.0, high=jnp.inf) - jnp.where(held, 0.7 * jnp.abs(gap), 0.0)
+
+
+LOSSES = {
+    "dppo_tv": dppo(off_policy.binary_total_variation),
+    "dppo_kl": dppo(off_policy.binary_kl),
+    "gspo": gspo,
+    "sapo": sapo,
+    "clip_cov": clip_cov,
+    "kl_cov": kl_cov,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_verl_and_their_gradients(inputs, name):
+    loss, gradient = jax.value_and_grad(LOSSES[name])(inputs.logp, inputs)
+    np.testing.assert_allclose(loss, THEIRS[name]["loss"], rtol=inputs.tolerance, atol=inputs.tolerance)
+    inputs.assert_same(gradient, THEIRS[name]["gradient"])
+    assert (np.array(THEIRS[name]["gradient"])[COUNTS] == 0).any() == (name in {"dppo_tv", "dppo_kl", "gspo", "clip_cov"})
+
+
+def test_masks_and_weights_of_trl(inputs):
+    ours = token_choice.high_entropy_tokens(inputs.entropy, inputs.mask, share=SHARE)
+    inputs.assert_same(ours, THEIRS["high_entropy"])
+    ours = correction.off_policy_sequence_mask(inputs.logp, inputs.old, inputs.advantage, inputs.mask, delta=0.02)
+    inputs.assert_same(ours, THEIRS["off_policy_sequence"])
+    assert not ours[inputs.mask].all()
+    gap = off_policy.whole_response_token_log_ratio(inputs.logp, inputs.old, inputs.mask)
+    slope = jax.grad(lambda x: off_policy.gamma_weighted(x, inputs.advantage).sum())(gap)
+    inputs.assert_same(slope / inputs.advantage, THEIRS["gamma"])

@@ -1,0 +1,26 @@
+"""Transformers of each family that are as small as can be."""
+
+from dataclasses import replace
+
+import jax
+
+from rljax.models import RopeScaling, TransformerConfig, init_params
+
+LLAMA = TransformerConfig(
+    vocab_size=20, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, rope_theta=500.0, norm_eps=1e-6
+)
+STRETCH = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, original_length=64)
+SHAPES = {
+    "llama": LLAMA,
+    "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=STRETCH),
+    "llama-biased": replace(LLAMA, qkv_bias=True, output_bias=True),
+    "qwen2": replace(LLAMA, qkv_bias=True),
+    "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
+}
+
+
+def random_params(config):
+    """Every tensor different from its initial value, biases and norms too."""
+    leaves, tree = jax.tree.flatten(init_params(config, jax.random.key(0)))
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
