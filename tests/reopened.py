@@ -17,4 +17,4 @@ def first_state(config, **seams):
 def checkpoint_of(config, run, which="last", **seams):
     """The last or the best checkpoint of a run."""
     setup, state = first_state(config, **seams)
-    return checkpoints.restore(run / "checkpoints" / which, partial(state_of_phase, setup, state))
+    return checkpoints.restore(run / "checkpoints" / which, partial(state_of_phase, setup, state)).checkpoint

@@ -63,7 +63,7 @@ def started(arguments: Sequence[str]) -> Start:
     words = {name: value_of(f"--{name}", arguments) for name in ("experiment", "model", "dataset", "task", "algorithm")}
     flags = set(flags_in(arguments))
     resume, file, steps = (value_of(f"--{name}", arguments) for name in ("resume", "config", "steps"))
-    if resume is not None:
+    if resume is not None and resume != "auto":
         refused = sorted(flags & {"--config", "--experiment", "--task", "--smoke"})
         if refused:
             raise InputError(

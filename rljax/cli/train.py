@@ -27,7 +27,8 @@ class Train(Settings):
 
     resume: Path | None = None
     """Continue the run in this folder with the settings in its config.json. Flags may change settings that no computed number
-    depends on, such as --steps; any other is refused."""
+    depends on, such as --steps; any other is refused. `--resume auto` continues the run in the folder that --run names, and begins
+    it if there is none: the same command can be started again after whatever has ended it."""
     coordinator: str | None = None
     """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm
     or Open MPI, where JAX finds the hosts itself. All hosts must be able to reach the run folder."""
@@ -48,7 +49,7 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
         print(f"note: {note}", file=sys.stderr)
     join_hosts(command.coordinator, command.hosts, command.host)
     try:
-        train(command.config, resume=command.resume)
+        train(command.config, resume=None if command.resume is None else str(command.resume))
     except Interrupted:
         return INTERRUPTED
     if command.smoke:

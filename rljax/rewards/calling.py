@@ -10,6 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,10 +129,11 @@ def ask(
     }
     arguments = arguments_for(reward, available | {"progress": progress})
     try:
-        return reward(**arguments)
-    except InputError:  # its message already says what the user has to change
+        with chdir("."):  # a reward that changes the working folder changes it for itself alone
+            return reward(**arguments)
+    except (InputError, KeyboardInterrupt):  # the message of the first already says what the user has to change
         raise
-    except Exception as error:  # a reward is user code, and may raise anything
+    except BaseException as error:  # a reward is user code, and may raise anything, `sys.exit()` included
         return error
 
 
@@ -161,7 +163,7 @@ def wait_for(returned: Sequence[object]) -> list[object]:
     async def together() -> list[object]:
         return await asyncio.gather(*map(_awaited, awaitables), return_exceptions=True)
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with chdir("."), ThreadPoolExecutor(max_workers=1) as pool:
         results = iter(pool.submit(asyncio.run, together()).result())
     finished = [next(results) if inspect.isawaitable(entry) else entry for entry in returned]
     for result in finished:
@@ -171,7 +173,10 @@ def wait_for(returned: Sequence[object]) -> list[object]:
 
 
 async def _awaited(awaitable: Awaitable) -> object:
-    return await awaitable
+    try:
+        return await awaitable
+    except SystemExit as error:  # it would end the event loop
+        return error
 
 
 def place_of(error: BaseException) -> str:

@@ -65,7 +65,9 @@ def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress |
     for call in calls:
         try:
             outcomes.append(function(**call))
-        except Exception as error:  # user code may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # user code may raise anything
             outcomes.append(Failed("raised", one_line(error)))
         if progress is not None:
             progress(len(outcomes), len(calls))

@@ -6,6 +6,7 @@ Token ids are never decoded and encoded again, so what is scored is exactly what
 """
 
 from collections.abc import Sequence
+from contextlib import chdir
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -183,10 +184,11 @@ def play(
 def _begun(environment: Environment, request: Request, problem: Problem) -> _Episode:
     """Begin an episode. If the environment cannot begin it, the episode has failed and ends after its first turn."""
     try:
-        return _Episode(request, environment.reset(problem))
-    except InputError:  # its message already tells the user what to change
+        with chdir("."):
+            return _Episode(request, environment.reset(problem))
+    except (InputError, KeyboardInterrupt):  # the message of the first already tells the user what to change
         raise
-    except Exception as error:  # an environment is user code and may raise anything
+    except BaseException as error:  # an environment is user code and may raise anything
         return _Episode(request, None, failure=Failed("raised", one_line(error)))
 
 
@@ -213,10 +215,11 @@ def _advanced(
     if episode.failure is not None:
         return episode._replace(done=True)
     try:
-        step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
-    except InputError:  # its message already tells the user what to change
+        with chdir("."):
+            step = environment.step(episode.state, tokenizer.decode(turn.tokens[turn.mask].tolist()))
+    except (InputError, KeyboardInterrupt):  # as above
         raise
-    except Exception as error:  # an environment is user code and may raise anything
+    except BaseException as error:  # as above
         return episode._replace(failure=Failed("raised", one_line(error)), done=True)
     check_step(environment, step)
     rewards = [reward for reward in (episode.reward, step.reward) if reward is not None]

@@ -20,22 +20,40 @@ before RL. Rows are in the order of time, so an `eval` row belongs to the traini
 """
 
 import dataclasses
+import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rljax.errors import InputError
 from rljax.files import atomic_write
+from rljax.records import documented
 
 PHASES = ("warm_start", "value", "rl", "eval")
 """Phases of the rows of `metrics.jsonl`."""
 Row = dict[str, Any]
+
+
+@documented
+class Mark(NamedTuple):
+    """Where a growing file ended, and what it held."""
+
+    length: int
+    """Bytes."""
+    sha256: str
+    """Digest of these bytes, in hexadecimal digits."""
+
+
+def mark_of(content: bytes) -> Mark:
+    """Mark at the end of a file's content."""
+    return Mark(len(content), hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -162,10 +180,18 @@ class RunFolder:
     def _write_config(self) -> None:
         atomic_write(self.config_file, f"{json.dumps(self.config, indent=2, sort_keys=True)}\n".encode())
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether anything but the beginning of the run was saved, or begun to be saved."""
+        saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
+        return not saves <= {("last", "0")}
+
     def discard(self) -> None:
-        """Remove the files of a run that ended before its first checkpoint; other files, and a folder that has some, stay."""
-        if self.checkpoints.exists():
+        """Remove the files of a run without progress; other files, and a folder that has some, stay."""
+        if self.has_progress:
             return
+        if self.checkpoints.exists():
+            shutil.rmtree(self.checkpoints)
         for file in (
             self.config_file,
             self.starts,
@@ -180,36 +206,37 @@ class RunFolder:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
-    def rewind(self, warm_step: int, rl_step: int, *, value_step: int = 0) -> None:
-        """Drop the rows that were written after a checkpoint, so that a resumed run writes each step once.
+    def marks(self) -> dict[str, Mark]:
+        """Where metrics, samples and held-out answers end now, by file name. A file that does not exist yet is empty."""
+        return {path.name: mark_of(_content(path)) for path in (self.metrics, self.samples, self.heldout)}
 
-        A last line that was cut short when the run was killed is dropped too. Either file is replaced whole or left as it was.
+    def rewind(self, marks: Mapping[str, Mark]) -> list[str]:
+        """Cut metrics, samples and held-out answers back to where they ended when a checkpoint was saved: every step is there once.
 
         Args:
-            warm_step: warm-start steps done at the checkpoint; later `warm_start` rows and the `eval` rows after them are dropped.
-            rl_step: RL steps done at the checkpoint; later `rl` and `eval` rows, samples and held-out answers are dropped.
-            value_step: steps of value pretraining done at the checkpoint; later `value` rows are dropped.
+            marks: what `marks` returned then.
+
+        Returns:
+            What is lost, in words: a file that is gone begins anew.
 
         Raises:
-            ValueError: a step is negative.
-            InputError: a row cannot be read; the message names the file and the line.
+            InputError: a file is shorter than it was, or was changed. Nothing is cut.
         """
-        last = {"warm_start": warm_step, "value": value_step, "rl": rl_step}
-        if min(last.values()) < 0:
-            raise ValueError(f"no step may be negative, got {last}")
-        kept, belongs_to = True, "rl"
-
-        def keeps_metrics(row: Row) -> bool:
-            nonlocal kept, belongs_to
-            if row["phase"] != "eval":
-                belongs_to = row["phase"]
-                kept = row["step"] <= last[belongs_to]
-                return kept
-            return kept and (belongs_to == "warm_start" or row["step"] <= rl_step)
-
-        _keep_lines(self.metrics, _check_metrics_row, keeps_metrics)
-        for file in (self.samples, self.heldout):
-            _keep_lines(file, _check_step, lambda row: row["step"] <= rl_step)
+        contents = {name: _content(self.path / name) for name in marks}
+        gone = [name for name, mark in marks.items() if mark.length and not (self.path / name).exists()]
+        for name, mark in marks.items():
+            if name in gone or mark_of(contents[name][: mark.length]) == mark:
+                continue
+            length = len(contents[name])
+            fault = f"has {length} of {mark.length} bytes" if length < mark.length else "was changed"
+            raise InputError(
+                f"{self.path / name} {fault} since the checkpoint was saved. Restore it, or move it away: the run then goes on "
+                "without its earlier rows."
+            )
+        for name, mark in marks.items():
+            if len(contents[name]) > mark.length:
+                atomic_write(self.path / name, contents[name][: mark.length])
+        return [f"{self.path / name} is gone: its rows up to the checkpoint are lost." for name in gone]
 
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `heldout.jsonl`."""
@@ -309,6 +336,10 @@ def json_safe(value: Any, name: str) -> Any:
     raise ValueError(f"{name} must be something that JSON can hold, got {value!r:.80}")
 
 
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
 def _lines(path: Path) -> list[bytes]:
     # Only "\n" ends a row: model output may hold characters (U+2028, U+0085) at which splitlines would cut it.
     return path.read_bytes().split(b"\n")
@@ -346,13 +377,3 @@ def _check_metrics_row(row: Row) -> str | None:
         if name != "phase" and value is not None and type(value) not in (int, float):
             return f'must hold a number or null for "{name}"'
     return _check_step(row)
-
-
-def _keep_lines(path: Path, check: Callable[[Row], str | None], keeps: Callable[[Row], bool]) -> None:
-    """Drop the lines of a JSON-lines file that `keeps` rejects; a missing file stays missing."""
-    if not path.is_file():
-        return
-    # The part after the last "\n" is a row that was cut short, or b"".
-    *lines, _ = _lines(path)
-    kept = [line for number, line in enumerate(lines, 1) if keeps(_parse(line, path, number, check))]
-    atomic_write(path, b"".join(line + b"\n" for line in kept))

@@ -1,10 +1,12 @@
 """Orbax checkpoints: the training state, the history of the prompts, surplus groups, and evaluation results.
 
-A run keeps its best and its last checkpoint.
+A folder holds the newest checkpoints of one kind, the last or the best ones, under numbers that count the saves. Each has a
+manifest, and what is read is the newest one that is whole.
 """
 
 import math
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +19,18 @@ from jaxtyping import PyTree
 from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import of_first, together
+from rljax.parallel import of_first, on_first
 from rljax.parallel.mesh import path_names
 from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
+from rljax.tracking.run_folder import Mark
+from rljax.training.manifest import fault_of, write_manifest
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
+KEPT = 2
+"""Checkpoints of a kind that are kept: if the newest one is damaged, the one before it is used."""
 
 
 @documented
@@ -93,9 +99,37 @@ class Checkpoint(NamedTuple):
     """Results of the held-out evaluations."""
 
 
+@documented
+class Damaged(NamedTuple):
+    """A checkpoint that is not whole."""
+
+    path: Path
+    """Its folder."""
+    fault: str
+    """What is wrong with it, in words."""
+
+    def __str__(self) -> str:
+        """Say what is wrong with which checkpoint."""
+        return f"{self.path}: {self.fault}."
+
+
+@documented
+class Restored(NamedTuple):
+    """What was read from a folder of checkpoints."""
+
+    checkpoint: Checkpoint
+    """The newest checkpoint that is whole."""
+    marks: dict[str, Mark]
+    """Where the files of the run folder ended when it was saved."""
+    damaged: tuple[Damaged, ...] = ()
+    """Newer checkpoints that are not whole; known to the first host alone."""
+
+
 def _manager(folder: Path, *, partial: bool = False) -> ocp.CheckpointManager:
     """Orbax manager of a folder of checkpoints; `partial` if only a part of the state will be read."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=KEPT, create=True, enable_async_checkpointing=False, cleanup_tmp_directories=True
+    )
     handlers = {
         "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
         "history": ocp.StandardCheckpointHandler(),
@@ -105,35 +139,47 @@ def _manager(folder: Path, *, partial: bool = False) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint into `folder` and delete the previous one, which stays intact if the write is interrupted."""
+def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
+    """Write a checkpoint into `folder`, and delete the oldest one if there are more than `KEPT`.
+
+    Args:
+        folder: the checkpoints of one kind.
+        checkpoint: the last phase and step of the run.
+        marks: where the files of the run folder end now; a resume cuts them there.
+    """
+    notes = checkpoint.notes._asdict() | {
+        "phase": int(checkpoint.state.phase),
+        "files": {name: list(mark) for name, mark in marks.items()},
+    }
     items = {
         "state": ocp.args.StandardSave(checkpoint.state),
         "history": ocp.args.StandardSave(checkpoint.history._asdict()),
-        "notes": ocp.args.JsonSave(checkpoint.notes._asdict() | {"phase": int(checkpoint.state.phase)}),
+        "notes": ocp.args.JsonSave(notes),
     }
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     with _manager(folder) as manager:
         # The number counts saves, not steps: after a resume, the same step can be saved again.
-        manager.save(_latest(manager) + 1, args=ocp.args.Composite(**items), force=True)
+        number = int(of_first(np.int32(max(_numbers(folder), default=-1)))) + 1
+        manager.save(number, args=ocp.args.Composite(**items), force=True)
+    on_first(lambda: write_manifest(folder / str(number)))
 
 
-def restore(folder: Path, like: Callable[[int], TrainState]) -> Checkpoint:
-    """Read the checkpoint in `folder`.
+def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
+    """Read the newest whole checkpoint in `folder`.
 
     Args:
         folder: where `save` wrote.
         like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: there is no checkpoint, or it holds the state of another model or optimiser.
+        InputError: no checkpoint is whole, or it holds the state of another model or optimiser.
     """
-    together(lambda: _check_folder(folder))
+    number, damaged = newest_whole(folder)
     with _manager(folder) as manager:
-        number = _number(folder, manager)
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
+        marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
         saved = manager.item_metadata(number)
         check_same_state(folder, saved["state"], state)
         wanted = {
@@ -144,7 +190,8 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Checkpoint:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
-    return Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes))
+    checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes))
+    return Restored(checkpoint, marks, damaged)
 
 
 def restore_params(folder: Path, like: Params) -> Params:
@@ -157,9 +204,8 @@ def restore_params(folder: Path, like: Params) -> Params:
     Raises:
         InputError: there is no checkpoint, or it holds the parameters of another model.
     """
-    together(lambda: _check_folder(folder))
+    number, _ = newest_whole(folder)
     with _manager(folder, partial=True) as manager:
-        number = _number(folder, manager)
         saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
         check_same_state(folder, saved, {"params": like})
         # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into every pytree.
@@ -173,12 +219,46 @@ def restore_params(folder: Path, like: Params) -> Params:
     return jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in leaves])
 
 
-def _number(folder: Path, manager: ocp.CheckpointManager) -> int:
-    """Number of the latest checkpoint. Raises InputError if there is none."""
-    number = _latest(manager)
-    if number < 0:
-        raise InputError(f"There is no complete checkpoint in {str(folder)!r}; start a new run.")
-    return number
+def newest_whole(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
+    """Find the newest checkpoint in `folder` that is whole.
+
+    Returns:
+        Its number, and the newer ones that are not whole. Only the first host looks, and it alone knows the second.
+
+    Raises:
+        InputError: there is none; the message says why.
+    """
+    found: list[tuple[int, tuple[Damaged, ...]]] = []
+    on_first(lambda: found.append(_search(folder)))
+    number, damaged = found[0] if found else (-1, ())
+    return int(of_first(np.int32(number))), damaged
+
+
+def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
+    """The same on one host."""
+    damaged: list[Damaged] = []
+    for number in sorted(_numbers(folder), reverse=True):
+        fault = fault_of(folder / str(number))
+        if fault is None:
+            return number, tuple(damaged)
+        damaged.append(Damaged(folder / str(number), fault))
+    if not damaged:
+        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start a new run.")
+    faults = " ".join(map(str, damaged))
+    raise InputError(f"No checkpoint in {str(folder)!r} is whole. {faults} Restore the files, or start a new run.")
+
+
+def set_aside(damaged: Collection[Damaged]) -> None:
+    """Move checkpoints that are not whole out of the way of later saves, into `damaged/` beside their folder."""
+    for path, _ in damaged:
+        aside = path.parent.parent / "damaged"
+        aside.mkdir(exist_ok=True)
+        path.rename(aside / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}")
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Numbers of the checkpoints in a folder, whole or not."""
+    return [int(path.name) for path in folder.glob("*") if path.is_dir() and path.name.isdecimal()]
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
@@ -206,17 +286,6 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
         f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {seam} as when the "
         "run was started."
     )
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start a new run.")
-
-
-def _latest(manager: ocp.CheckpointManager) -> int:
-    """Number of the latest checkpoint on the first host; -1 if there is none."""
-    number = manager.latest_step()
-    return int(of_first(np.int32(-1 if number is None else number)))
 
 
 def _abstract(metadata: PyTree) -> PyTree:

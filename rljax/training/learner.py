@@ -21,7 +21,14 @@ from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, mini_batches
 from rljax.records import required
 from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
-from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, UpdateMetrics, mean_of
+from rljax.training.metrics import (
+    CreditMetrics,
+    CriticMetrics,
+    LearnMetrics,
+    UpdateMetrics,
+    mean_critic_update,
+    mean_update,
+)
 from rljax.training.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
 from rljax.training.setup import Setup
@@ -190,7 +197,7 @@ def make_improve(
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
         if algorithm.reference_rate > 0:
             state = state._replace(reference=follow(state.reference, state.params))
-        return state._replace(step=state.step + 1), mean_of(history)
+        return state._replace(step=state.step + 1), mean_update(history)
 
     return improve
 
@@ -238,7 +245,7 @@ def make_teach(
             if required(part.value_weights, "batch.value_weights").any():
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics))
-        return state, mean_of(history)
+        return state, mean_critic_update(history)
 
     return teach
 

@@ -35,6 +35,7 @@ from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
 from rljax.training.interrupt import StopRequest
+from rljax.training.manifest import fault_of
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, story
@@ -45,6 +46,9 @@ from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_
 from rljax.training.update import check_policy
 from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
+
+AUTO = "auto"
+"""Value of `resume` for: continue the run in the named folder if there is one, else begin it."""
 
 
 @documented
@@ -94,7 +98,8 @@ def train(
         problems: training and held-out problems, in place of the dataset or the generated task.
         trackers: trackers to use beside JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument besides the configuration must be passed again. With a configuration,
-            the settings in which it differs from the run's are changed; see `rljax.training.resuming`.
+            the settings in which it differs from the run's are changed; see `rljax.training.resuming`. "auto" continues the run in
+            the folder that the configuration names, and begins it if there is none.
 
     Returns:
         The run folder, held-out accuracy before and after RL, and the parameters.
@@ -115,7 +120,7 @@ def train(
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
         agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
         state = first_state(setup)
-        folder, checkpoint = opened(config, setup, state, seams, existing, changes)
+        folder, checkpoint, losses = opened(config, setup, state, seams, existing, changes)
         if existing is None:
             stack.enter_context(discarded_on_error(folder))
         display = stack.enter_context(LoggedDisplay(screen, folder.log, accuracy=accuracy)) if is_first() else screen
@@ -125,7 +130,23 @@ def train(
         stop = stack.enter_context(StopRequest(display.stopping))
         run = Run(setup.watched(display.judging), folder, display, run_trackers, stop)
         introduce(run, checkpoint, None if existing is None else changes)
+        for loss in losses:
+            display.warning(loss)
+        if existing is None:
+            run.save(LAST, checkpoint)
         return execute(run, checkpoint)
+
+
+@documented
+class Opened(NamedTuple):
+    """Where a run begins or goes on."""
+
+    folder: RunFolder
+    """Files of the run."""
+    checkpoint: Checkpoint
+    """The state to continue from."""
+    losses: tuple[str, ...]
+    """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
 def opened(
@@ -135,19 +156,21 @@ def opened(
     seams: Seams,
     existing: RunFolder | None,
     changes: Sequence[Change],
-) -> tuple[RunFolder, Checkpoint]:
+) -> Opened:
     """Folder and checkpoint at which a run begins, or is resumed; the folder gets a row about this start."""
+    losses: list[str] = []
     if existing is None:
         folder = new_folder(config, seams)
         checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
     else:
-        checkpoint = checkpoints.restore(existing.checkpoints / LAST, partial(state_of_phase, setup, state))
+        checkpoint, marks, damaged = checkpoints.restore(existing.checkpoints / LAST, partial(state_of_phase, setup, state))
         check_steps(changes, setup, checkpoint.state)
+        on_first(lambda: losses.extend([*map(str, damaged), *existing.rewind(marks)]))
+        on_first(lambda: checkpoints.set_aside(damaged))
         folder = continued(existing, config, changes)
-        rewind(folder, checkpoint.state)
     step, when = int(checkpoint.state.step), datetime.now()
     on_first(lambda: record_start(folder, when, step=step, changes=[change._asdict() for change in changes]))
-    return folder, checkpoint
+    return Opened(folder, checkpoint, tuple(losses))
 
 
 def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None) -> None:
@@ -190,7 +213,7 @@ def make_screen(config: TrainConfig, accuracy: str, stack: ExitStack) -> Display
 
 @contextmanager
 def discarded_on_error(folder: RunFolder) -> Generator[None]:
-    """Remove the folder of a new run that ends with an `InputError` before its first checkpoint."""
+    """Remove the folder of a new run that ends with an `InputError` before it saved anything but its beginning."""
     try:
         yield
     except InputError:
@@ -208,6 +231,8 @@ def settings_of(
         InputError: `config` and `resume` are both None, a setting must not change, or the other arguments differ from those of the
             first start.
     """
+    if resume == AUTO:
+        resume = together(lambda: resumable(config))
     if resume is None:
         if config is None:
             raise InputError(
@@ -220,6 +245,29 @@ def settings_of(
     changes = () if config is None else changes_between(saved, config)
     check_changes(changes)
     return saved.replace(**{change.name: change.after for change in changes}), existing, changes
+
+
+def resumable(config: TrainConfig | None) -> Path | None:
+    """Folder of the run that `resume="auto"` continues; None if it has to be begun.
+
+    What a run left that was killed before its first save is removed.
+
+    Raises:
+        InputError: the configuration names no folder.
+    """
+    if config is None or config.run.folder is None:
+        raise InputError(
+            f"resume={AUTO!r} continues the run in a folder that you name; pass run=FOLDER (--run FOLDER) too."
+        )
+    path = Path(config.run.folder)
+    if not RunFolder(path, {}).config_file.exists():
+        return None
+    existing = RunFolder.open(path)
+    if existing.has_progress or fault_of(existing.checkpoints / LAST / "0") is None:
+        return path
+    if is_first():
+        existing.discard()
+    return None
 
 
 def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
@@ -238,12 +286,6 @@ def new_folder(config: TrainConfig, seams: Seams) -> RunFolder:
     settings = replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(seams.names())}
     on_first(lambda: RunFolder.create(path, settings))
     return together(lambda: RunFolder.open(path))
-
-
-def rewind(folder: RunFolder, state: TrainState) -> None:
-    """Drop the rows of metrics and samples that were written after the checkpoint."""
-    warm_step, value_step, step = map(int, (state.warm_step, state.value_step, state.step))
-    on_first(lambda: folder.rewind(warm_step, step, value_step=value_step))
 
 
 def time_of_first() -> datetime:

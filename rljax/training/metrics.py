@@ -21,7 +21,7 @@ def present(record: Any) -> Numbers:
 
     Example:
         >>> present(UpdateMetrics(grad_norm=0.5, learning_rate=None, loss=None))
-        {'grad_norm': 0.5}
+        {'grad_norm': 0.5, 'skipped_updates': 0.0}
     """
     numbers: Numbers = {}
     for name, value in record._asdict().items():
@@ -41,14 +41,39 @@ def mean_of(records: Sequence[Record]) -> Record | None:
     return jax.tree.map(lambda *values: np.mean(values, dtype=np.float64), *records)
 
 
+def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
+    """Average the updates of one rollout that were made, and count those that were skipped; None if there were none.
+
+    Example:
+        >>> present(mean_update([UpdateMetrics(None, 2.0), UpdateMetrics(None, np.inf, 1.0)]))
+        {'grad_norm': 2.0, 'skipped_updates': 0.5}
+    """
+    made = mean_of([record for record in records if not record.skipped_updates])
+    if not records:
+        return None
+    share = float(np.mean([float(record.skipped_updates) for record in records]))
+    return (made or UpdateMetrics(None, None))._replace(skipped_updates=share)
+
+
+def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
+    """The same for updates of the critic."""
+    made = mean_of([record for record in records if not record.skipped_value_updates])
+    if not records:
+        return None
+    share = float(np.mean([float(record.skipped_value_updates) for record in records]))
+    return (made or CriticMetrics(None, None, None))._replace(skipped_value_updates=share)
+
+
 @documented
 class UpdateMetrics(NamedTuple):
     """Averages over the policy updates of one rollout."""
 
     loss: LossMetrics | None
     """Loss and its parts."""
-    grad_norm: Float[Array, ""] | float
-    """Norm of the gradient before it is clipped."""
+    grad_norm: Float[Array, ""] | float | None
+    """Norm of the gradient before it is clipped; None if every update was skipped."""
+    skipped_updates: Float[Array, ""] | float = 0.0
+    """Share of the updates that were skipped, because the loss or the gradient was not finite; they are in no average."""
     learning_rate: float | None = None
     """Learning rate; None if the optimiser's state does not hold it."""
 
@@ -57,12 +82,14 @@ class UpdateMetrics(NamedTuple):
 class CriticMetrics(NamedTuple):
     """Averages over the critic updates of one rollout."""
 
-    value_loss: Float[Array, ""] | float
-    """The critic's loss."""
-    value_explained_variance: Float[Array, ""] | float
+    value_loss: Float[Array, ""] | float | None
+    """The critic's loss; None if every update was skipped, like the next two."""
+    value_explained_variance: Float[Array, ""] | float | None
     """Explained variance of the targets, before each update."""
-    value_grad_norm: Float[Array, ""] | float
+    value_grad_norm: Float[Array, ""] | float | None
     """Norm of the gradient before it is clipped."""
+    skipped_value_updates: Float[Array, ""] | float = 0.0
+    """Share of the updates that were skipped, because the loss or the gradient was not finite; they are in no average."""
 
 
 @documented

@@ -5,6 +5,7 @@ import time
 from rljax.parallel import is_first
 from rljax.rollout import Groups
 from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.guard import check_drawn, check_skipped, skipped_in_a_row
 from rljax.training.learner import make_learner
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.rollouts import make_choice, next_rollout
@@ -18,6 +19,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     choose_prompts = make_choice(config, setup.order)
     learn = make_learner(setup, checkpoint.state)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
+    unsound = 0
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
         run.display.activity("sampling", compiles=True)
@@ -30,6 +32,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
+        check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
         state, learned = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
@@ -38,6 +41,8 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             collected, wanted=config.sampling.prompts, version=version, seconds=time.monotonic() - start
         )
         run.log("rl", step, present(learned) | present(sampled))
+        unsound = skipped_in_a_row(unsound, learned.policy and learned.policy.skipped_updates)
+        check_skipped(unsound, "--learning-rate")
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):

@@ -19,6 +19,7 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
+from rljax.training.guard import check_drawn
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.setup import Setup
@@ -52,7 +53,7 @@ class Run:
     def save(self, which: str, checkpoint: Checkpoint) -> None:
         """Write a checkpoint as `which`, the last or the best one."""
         self.display.activity("saving")
-        checkpoints.save(self.folder.checkpoints / which, checkpoint)
+        checkpoints.save(self.folder.checkpoints / which, checkpoint, self.folder.marks())
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
         """Log and show the metrics of a training step."""
@@ -88,9 +89,13 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
 
     Returns:
         The checkpoint with the result in its notes.
+
+    Raises:
+        InputError: the parameters are broken.
     """
     run.display.activity("answering held-out problems", compiles=True)
     evaluation = evaluate(run.setup.heldout, checkpoint.state.params)
+    check_drawn(evaluation.groups)
     metrics = evaluation.metrics()
     run.trackers.log("eval", step, metrics)
     run.display.evaluated(step, metrics)

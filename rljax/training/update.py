@@ -20,6 +20,7 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, put, put_rows, replicated
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.text import one_line
+from rljax.training.guard import is_sound, skipped, where_sound
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.state import TrainState, places
 from rljax.training.teacher import Comparison
@@ -165,7 +166,8 @@ def make_policy_step(
         teacher: the teacher's parameters, for the comparison.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated.
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where loss or gradient is not finite, the new
+        state is the old one.
     """
 
     def alone(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
@@ -183,7 +185,10 @@ def make_policy_step(
             return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
 
         gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
-        return _applied(state, optimizer, gradient), UpdateMetrics(metrics, optax.tree.norm(gradient))
+        norm = optax.tree.norm(gradient)
+        sound = is_sound(metrics.loss, norm)
+        state = where_sound(sound, _applied(state, optimizer, gradient), state)
+        return state, UpdateMetrics(metrics, norm, skipped(sound))
 
     compiled = _jitted(step, state, mesh)
     return lambda state, layout, batch: compiled(state, layout, batch, teacher)
@@ -195,7 +200,8 @@ def make_supervised_step(
     """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
 
     Returns:
-        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated.
+        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the loss or the gradient
+        is not finite, only the counter changes.
     """
 
     def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:
@@ -206,7 +212,10 @@ def make_supervised_step(
             return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}
 
         gradient, metrics = jax.grad(objective, has_aux=True)(state.params)
-        state = _applied(state, optimizer, gradient)
-        return state._replace(warm_step=state.warm_step + 1), {**metrics, "grad_norm": optax.tree.norm(gradient)}
+        norm = optax.tree.norm(gradient)
+        sound = is_sound(metrics["loss"], norm)
+        state = where_sound(sound, _applied(state, optimizer, gradient), state)
+        metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
+        return state._replace(warm_step=state.warm_step + 1), metrics
 
     return _jitted(step, state, mesh)

@@ -18,6 +18,7 @@ from rljax.training.algorithm import one_response_a_prompt
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.critic import critic_folder
+from rljax.training.guard import check_drawn, check_skipped, skipped_in_a_row
 from rljax.training.learner import Learn, make_rollout_values, make_teach, measured_credit
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.optimizer import pretraining_optimizer
@@ -77,6 +78,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     choose_prompts = make_choice(setup.config, setup.order)
     learn = make_value_learner(setup, checkpoint.state, steps)
     run.display.phase("value", steps, done=int(checkpoint.state.value_step))
+    unsound = 0
     while int(checkpoint.state.value_step) < steps:
         start = time.monotonic()
         run.display.activity("sampling", compiles=True)
@@ -89,11 +91,14 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
         )
+        check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
         state, metrics = learn(state, collected.groups)
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)
         run.log("value", done, present(metrics) | {"seconds": time.monotonic() - start})
+        unsound = skipped_in_a_row(unsound, metrics.critic and metrics.critic.skipped_value_updates)
+        check_skipped(unsound, "--critic-learning-rate")
         if any_host(good_enough(required(metrics.credit, "metrics.credit"), setup.config.critic)):
             break
         if done % setup.config.run.checkpoint_every == 0:

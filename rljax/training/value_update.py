@@ -19,6 +19,7 @@ from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic
+from rljax.training.guard import is_sound, skipped, where_sound
 from rljax.training.metrics import CriticMetrics
 from rljax.training.state import TrainState, places
 from rljax.training.update import has_responses, on_sequences, rows_of
@@ -68,7 +69,8 @@ def make_value_step(
         mesh: the devices that hold the state.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated.
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where loss or gradient is not finite, the new
+        state is the old one.
     """
 
     def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
@@ -83,8 +85,10 @@ def make_value_step(
         updates, opt_state = optimizer.update(gradient, before.opt_state, learned)
         changed = optax.apply_updates(learned, updates)
         params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict
-        metrics = CriticMetrics(sums.loss, explained_variance_of(sums), optax.tree.norm(gradient))
-        return state._replace(critic=before._replace(params=params, opt_state=opt_state)), metrics
+        norm = optax.tree.norm(gradient)
+        sound = is_sound(sums.loss, norm)
+        after = where_sound(sound, before._replace(params=params, opt_state=opt_state), before)
+        return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skipped(sound))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 

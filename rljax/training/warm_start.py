@@ -9,7 +9,8 @@ from rljax.evaluation.greedy import evaluate
 from rljax.parallel import put_rows
 from rljax.records import required
 from rljax.rollout import demonstrated, pack
-from rljax.training.checkpoint import Checkpoint
+from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.guard import check_skipped, skipped_in_a_row
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.run import Run
 from rljax.training.update import make_score, make_supervised_step
@@ -27,6 +28,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     state = checkpoint.state
     step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
     run.display.phase("warm_start", settings.steps, done=int(state.warm_step))
+    unsound = 0
     while int(state.warm_step) < settings.steps:
         run.display.activity("learning from demonstrations", compiles=True)
         start = time.monotonic()
@@ -39,6 +41,8 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         numbers["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
         numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)
+        unsound = skipped_in_a_row(unsound, numbers["skipped_updates"])
+        check_skipped(unsound, "--warm-start-learning-rate")
         if settings.accuracy is not None and done % settings.eval_every == 0:
             run.display.activity("answering held-out problems", compiles=True)
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]
@@ -46,5 +50,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             run.display.evaluated(done, {"accuracy": accuracy})
             if accuracy >= settings.accuracy:
                 break
+        if done % config.run.checkpoint_every == 0:
+            run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint

@@ -174,9 +174,9 @@ def test_parameters_may_be_any_pytree(tmp_path, name):
     state = place(create(params, optax.adam(1e-3), 0, with_reference=False), mesh, on_every_device)
     pointers = [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers), "an update consumes every buffer, and each only once"
-    checkpoints.save(tmp_path, checkpoints.Checkpoint(state, no_history(2)))
+    checkpoints.save(tmp_path, checkpoints.Checkpoint(state, no_history(2)), {})
     blank = jax.tree.map(jnp.zeros_like, state)
-    same(checkpoints.restore(tmp_path, lambda phase: blank).state, state)
+    same(checkpoints.restore(tmp_path, lambda phase: blank).checkpoint.state, state)
     same(checkpoints.restore_params(tmp_path, blank.params), state.params)
 
 

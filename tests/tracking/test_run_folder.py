@@ -106,81 +106,63 @@ def test_default_run_path():
             default_run_path(name, now)
 
 
-WHOLE_RUN = [
-    metrics_row("eval", 0, mark=0),
-    metrics_row("warm_start", 1),
-    metrics_row("warm_start", 2),
-    metrics_row("eval", 0, mark=2),
-    metrics_row("warm_start", 3),
-    metrics_row("warm_start", 4),
-    metrics_row("eval", 0, mark=4),
-    metrics_row("rl", 1),
-    metrics_row("rl", 2),
-    metrics_row("eval", 2),
-    metrics_row("rl", 3),
-    metrics_row("rl", 4),
-    metrics_row("eval", 4),
-]
-
-
-@pytest.mark.parametrize(
-    ("warm_step", "rl_step", "kept"),
-    [(0, 0, 1), (1, 0, 2), (2, 0, 4), (3, 0, 5), (4, 0, 7), (4, 1, 8), (4, 2, 10), (4, 3, 11), (4, 4, 13), (9, 9, 13)],
-)
-def test_rewind_keeps_the_rows_up_to_the_checkpoint(tmp_path, warm_step, rl_step, kept):
+def test_rewind_cuts_both_files_where_they_ended(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    write_rows(run.metrics, WHOLE_RUN)
-    write_rows(run.samples, [{"step": step, "prompt": "1+1"} for step in (0, 1, 1, 3)])
-    run.rewind(warm_step, rl_step)
-    assert read_rows(run.metrics) == WHOLE_RUN[:kept]
-    assert [row["step"] for row in read_rows(run.samples)] == [step for step in (0, 1, 1, 3) if step <= rl_step]
+    write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("eval", 1)])
+    run.samples.write_bytes('{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode())
+    marks, before = run.marks(), (run.metrics.read_bytes(), run.samples.read_bytes())
+    for path in (run.metrics, run.samples):
+        with path.open("ab") as file:
+            file.write('{"phase": "rl", "step": 2}\n{"step": 3, "completion": "é'.encode()[:-1])
+    assert run.rewind(marks) == []
+    assert (run.metrics.read_bytes(), run.samples.read_bytes()) == before
+    assert run.rewind(marks) == []
     assert sorted(part.name for part in tmp_path.iterdir()) == ["config.json", "metrics.jsonl", "samples.jsonl"]
 
 
-def test_rewind_drops_rows_that_were_kept_out_of_order(tmp_path):
+def test_rewind_to_the_beginning_empties_the_files(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("eval", 2), metrics_row("rl", 3), metrics_row("eval", 1)])
-    run.rewind(0, 1)
-    assert read_rows(run.metrics) == [metrics_row("rl", 1)]
-
-
-def test_rewind_drops_later_rows_of_value_pretraining(tmp_path):
-    run = RunFolder.create(tmp_path, {})
-    write_rows(
-        run.metrics, [metrics_row("eval", 0), metrics_row("value", 1), metrics_row("value", 2), metrics_row("rl", 1)]
-    )
-    run.rewind(0, 0, value_step=1)
-    assert read_rows(run.metrics) == [metrics_row("eval", 0), metrics_row("value", 1)]
-
-
-def test_rewind_keeps_bytes_and_drops_a_torn_line(tmp_path):
-    run = RunFolder.create(tmp_path, {})
-    row = '{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode()
-    run.samples.write_bytes(row + '{"step": 1, "completion": "é'.encode()[:-1])
-    run.rewind(0, 1)
-    assert run.samples.read_bytes() == row
-
-
-def test_rewind_without_files_makes_none(tmp_path):
-    run = RunFolder.create(tmp_path, {})
-    run.rewind(3, 3)
+    marks = run.marks()
+    assert run.rewind(marks) == []
     assert not run.metrics.exists()
-    assert not run.samples.exists()
+    write_rows(run.metrics, [metrics_row("rl", 1)])
+    assert run.rewind(marks) == []
+    assert run.metrics.read_bytes() == b""
 
 
-def test_rewind_leaves_a_file_that_it_cannot_read(tmp_path):
+def test_a_file_that_is_gone_is_said(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    text = '{"phase": "rl", "step": 1}\nnonsense\n{"phase": "rl", "step": 2}\n'
-    run.metrics.write_text(text)
-    with pytest.raises(InputError, match=r"metrics\.jsonl line 2 is not valid JSON"):
-        run.rewind(0, 1)
-    assert run.metrics.read_text() == text
+    write_rows(run.metrics, [metrics_row("rl", 1)])
+    marks = run.marks()
+    run.metrics.unlink()
+    assert run.rewind(marks) == [f"{run.metrics} is gone: its rows up to the checkpoint are lost."]
 
 
-@pytest.mark.parametrize(("warm_step", "rl_step"), [(-1, 0), (0, -1)])
-def test_rewind_refuses_a_negative_step(tmp_path, warm_step, rl_step):
-    with pytest.raises(ValueError, match=f"no step may be negative, got .*'warm_start': {warm_step}.*'rl': {rl_step}"):
-        RunFolder.create(tmp_path, {}).rewind(warm_step, rl_step)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda content: b"",
+            r"metrics\.jsonl has 0 of \d+ bytes since the checkpoint was saved\. Restore it, or move it away",
+        ),
+        (lambda content: content[:-1], r"metrics\.jsonl has \d+ of \d+ bytes"),
+        (lambda content: content.splitlines(keepends=True)[1] * 3, r"metrics\.jsonl was changed"),
+        (lambda content: content.replace(b"1", b"7"), r"metrics\.jsonl was changed"),
+    ],
+    ids=["emptied", "shortened", "a row twice", "a digit changed"],
+)
+def test_a_file_that_was_changed_is_refused_and_left_alone(tmp_path, change, message):
+    run = RunFolder.create(tmp_path, {})
+    write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("rl", 2), metrics_row("rl", 3)])
+    write_rows(run.samples, [{"step": 1}])
+    marks = run.marks()
+    write_rows(run.samples, [{"step": 1}, {"step": 2}])
+    changed = change(run.metrics.read_bytes())
+    run.metrics.write_bytes(changed)
+    samples = run.samples.read_bytes()
+    with pytest.raises(InputError, match=message):
+        run.rewind(marks)
+    assert (run.metrics.read_bytes(), run.samples.read_bytes()) == (changed, samples)
 
 
 def test_read_metrics_returns_every_row(tmp_path):

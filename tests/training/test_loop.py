@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import chex
@@ -19,6 +20,7 @@ from rljax.parallel import make_mesh
 from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
 from rljax.tracking.display import PlainDisplay
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
@@ -125,6 +127,60 @@ def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls
     chex.assert_trees_all_equal(ours.carried, theirs.carried)
     assert ours.notes == theirs.notes
     assert rows(path) == rows(finished.run)
+
+
+def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"))
+    RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
+    (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
+    with pytest.raises(Interrupted):
+        rljax.train(config, stopping_after(5), resume="auto")
+    rljax.train(config, even_length, resume="auto")
+    assert "Resumed at RL step" in (tmp_path / "run" / "log.txt").read_text()
+    chex.assert_trees_all_equal(last_checkpoint(tmp_path / "run").state, last_checkpoint(finished.run).state)
+    assert rows(tmp_path / "run") == rows(finished.run)
+    with pytest.raises(InputError, match="cannot change learning_rate"):
+        rljax.train(config.replace(learning_rate=1e-7), even_length, resume="auto")
+    with pytest.raises(InputError, match=r"resume='auto' continues the run in a folder that you name; pass run=FOLDER"):
+        rljax.train(TINY, even_length, resume="auto")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": 1e38, "eval_every": 1}, "log-probabilities are not finite for 100% of the tokens"),
+        ({"warm_start_learning_rate": 1e38}, "--warm-start-learning-rate"),
+    ],
+    ids=["in RL", "in the warm start"],
+)
+def test_a_run_never_ends_well_with_broken_parameters(tmp_path, settings, message):
+    def anything(completions):
+        return [1.0 + len(completion) for completion in completions]
+
+    config = TINY.replace(run=str(tmp_path / "run"), algorithm="grpo", algorithm_options={}, **settings)
+    with pytest.raises(InputError, match=message):
+        rljax.train(config, anything)
+    for which in (tmp_path / "run" / "checkpoints").glob("*"):
+        state = checkpoint_of(config, tmp_path / "run", which.name, reward=anything).state
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_damaged_saves_are_passed_over(finished, tmp_path):
+    """The newest checkpoint is shortened: the run goes on from the one before it, says so, and ends as it would have."""
+    path = tmp_path / "run"
+    shutil.copytree(finished.run, path)
+    newest, older = sorted((int(save.name) for save in (path / "checkpoints" / "last").iterdir()), reverse=True)
+    weights = max((path / "checkpoints" / "last" / str(newest)).rglob("*"), key=lambda file: file.stat().st_size)
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (path / "samples.jsonl").unlink()
+    rljax.train(None, even_length, resume=path)
+    shown = (path / "log.txt").read_text()
+    assert re.search(rf"last/{newest}: \S+ has \d+ bytes instead of \d+\.", shown), shown
+    assert "samples.jsonl is gone: its rows up to the checkpoint are lost." in shown
+    assert [save.name.rpartition("-")[0] for save in (path / "checkpoints" / "damaged").iterdir()] == [f"last-{newest}"]
+    chex.assert_trees_all_equal(last_checkpoint(path).state, last_checkpoint(finished.run).state)
+    assert rows(path) == rows(finished.run)
+    assert older < newest
 
 
 def test_resume_without_the_reward_that_was_passed_is_refused(finished):

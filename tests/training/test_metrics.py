@@ -1,11 +1,22 @@
 """Measurements of a step: by hand, in their units, and absent where there is nothing to measure."""
 
+import math
+
 import numpy as np
 import pytest
 
 from rljax.algorithms import LossMetrics, Rollout
 from rljax.rollout import Collected, Groups
-from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_of, present, rollout_metrics
+from rljax.training.metrics import (
+    CriticMetrics,
+    LearnMetrics,
+    UpdateMetrics,
+    mean_critic_update,
+    mean_of,
+    mean_update,
+    present,
+    rollout_metrics,
+)
 
 LENGTHS = np.array([[1, 3], [2, 0]])
 
@@ -72,12 +83,20 @@ def test_a_reward_without_an_opinion_on_anything_is_absent():
 def test_nothing_learnt_is_nothing_measured():
     assert present(LearnMetrics()) == {}
     nothing = LossMetrics(*(np.float32(0),) * 5, None, {})
-    assert present(UpdateMetrics(nothing, 0.5)) == {"grad_norm": 0.5}
+    assert present(UpdateMetrics(nothing, 0.5)) == {"grad_norm": 0.5, "skipped_updates": 0.0}
     assert mean_of([]) is None
 
 
 def test_updates_are_averaged_with_their_terms():
     one, three = (LossMetrics(*(np.float32(x),) * 5, None, {"entropy_bonus": np.float32(x)}) for x in (1, 3))
-    mean = present(mean_of([UpdateMetrics(one, 1.0, 0.1), UpdateMetrics(three, 3.0, 0.3)]))
+    mean = present(mean_of([UpdateMetrics(one, 1.0, learning_rate=0.1), UpdateMetrics(three, 3.0, learning_rate=0.3)]))
     names = {"loss", "clip_fraction", "kl", "ratio", "entropy_bonus", "grad_norm"}
-    assert mean == {**dict.fromkeys(names, 2.0), "learning_rate": pytest.approx(0.2)}
+    assert mean == {**dict.fromkeys(names, 2.0), "skipped_updates": 0.0, "learning_rate": pytest.approx(0.2)}
+
+
+def test_updates_that_were_skipped_are_counted_and_in_no_average():
+    made, bad = CriticMetrics(1.0, 0.5, 2.0), CriticMetrics(math.nan, math.nan, math.inf, 1.0)
+    assert present(mean_critic_update([made, bad, bad, made])) == present(made) | {"skipped_value_updates": 0.5}
+    assert present(mean_critic_update([bad])) == {"skipped_value_updates": 1.0}
+    assert present(mean_update([UpdateMetrics(None, math.nan, 1.0)])) == {"skipped_updates": 1.0}
+    assert mean_update([]) is mean_critic_update([]) is None

@@ -113,7 +113,7 @@ def test_a_policy_learns_from_it_with_a_critic_that_starts_from_it(trained, tmp_
     assert math.isfinite(row["value_loss"])
     setup = make_setup(config, Seams(reward=reward))
     first = first_state(setup)
-    state = restore(tmp_path / "run" / "checkpoints" / LAST, partial(state_of_phase, setup, first)).state
+    state = restore(tmp_path / "run" / "checkpoints" / LAST, partial(state_of_phase, setup, first)).checkpoint.state
     chex.assert_trees_all_close(state.critic.params, trained.params, rtol=1e-7, atol=1e-20)
     groups = setup.train.generate(first.params, [0, 1], 2, jax.random.key(0))
     values = make_values(setup.critic, setup.mesh, 4)(state.critic.params, sequences_of(groups)).reshape(

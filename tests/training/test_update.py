@@ -90,6 +90,24 @@ def test_the_objective_rises(data, single):
     assert single[1][0].grad_norm > 0
 
 
+@pytest.mark.parametrize("part", ["advantage", "weights", "old_logp"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_changes_nothing(data, part, value):
+    sequences, batch = data
+    state = placed(make_mesh(1, 1))
+    before = jax.device_get(state)
+    step = make_policy_step(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, state, make_mesh(1, 1))
+    broken = getattr(batch, part).copy()
+    broken[tuple(np.argwhere(batch.mask)[0])] = value if part != "old_logp" else -value
+    layout = lay_out(sequences, batch.mask, rows=16)
+    after, metrics = step(state, *put_layout(make_mesh(1, 1), layout, batch._replace(**{part: broken})))
+    assert float(metrics.skipped_updates) == 1
+    chex.assert_trees_all_equal(jax.device_get(after), before)
+    after, metrics = step(after, *put_layout(make_mesh(1, 1), layout, batch))
+    assert float(metrics.skipped_updates) == 0
+    assert not np.array_equal(after.params["embedding"], before.params["embedding"])
+
+
 def test_the_state_lives_where_the_mesh_wants_it(data):
     """The gate is [width, hidden]: the width over fsdp, hidden features over tensor."""
     mesh = make_mesh(2, 2, 2)

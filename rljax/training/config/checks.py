@@ -1,9 +1,37 @@
 """Checks that several groups of settings share. Each error names the setting, its value and the values that are allowed."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
 from rljax.errors import InputError
 from rljax.training.config.flat import flat_names
+
+LARGEST = 2**31 - 1
+"""Largest whole number that a setting can be; counters on devices have 32 bits."""
+
+MAY_BE_INFINITE = frozenset({"algorithm_options", "correction_high"})
+"""Settings in which infinity means that there is no bound."""
+
+
+def check_numbers(settings: object) -> None:
+    """Refuse numbers that are not finite, and whole numbers beyond 32 bits, in any setting of a group."""
+    for name, flag in flat_names(type(settings)).items():
+        for number in _numbers_in(getattr(settings, name)):
+            if math.isnan(number) or (math.isinf(number) and flag not in MAY_BE_INFINITE):
+                raise InputError(f"{flag} is {number}; it must be a finite number.")
+            if isinstance(number, int) and abs(number) > LARGEST:
+                raise InputError(f"{flag} is {number}; a whole number must be between -{LARGEST:,} and {LARGEST:,}.")
+
+
+def _numbers_in(value: object) -> Iterator[int | float]:
+    """Numbers in a setting, which may be a sequence or a mapping of them."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        for entry in value:
+            yield from _numbers_in(entry)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from rljax.errors import InputError
 from rljax.records import documented
 from rljax.text import did_you_mean
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
+from rljax.training.config.checks import check_numbers
 from rljax.training.config.critic import CriticConfig
 from rljax.training.config.data import DataConfig
 from rljax.training.config.flat import flat_names
@@ -17,6 +18,7 @@ from rljax.training.config.optimization import OptimizationConfig, WarmStartConf
 from rljax.training.config.run import RunConfig
 from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.task import TASKS, SumsConfig, TaskConfig, task_name, task_named
+from rljax.training.config.typed import fitted, hints_of
 
 MICROBATCH_TOKENS = 16_384
 """Maximum number of tokens whose activations are held at once if `microbatch_rows` is not set."""
@@ -76,7 +78,9 @@ class TrainConfig:
     """The run folder, checkpoints and output."""
 
     def __post_init__(self):
-        """Refuse values that cannot work together."""
+        """Refuse values that cannot work together, and numbers that no setting can have."""
+        for group in self.groups().values():
+            check_numbers(group)
         if self.task is not None and self.data.dataset is not None:
             raise InputError(
                 f"Both a dataset ({self.data.dataset!r}) and a generated task ({task_name(self.task)}) are set; choose one of them."
@@ -165,12 +169,14 @@ class TrainConfig:
         """Build a configuration from the output of `to_json`.
 
         Raises:
-            InputError: this version does not know a group or a setting.
+            InputError: this version does not know a group or a setting, or a value has another type than its setting.
         """
         _refuse_unknown(set(raw) - {"task", *GROUPS})
         groups = {name: _read(GROUPS[name], raw[name]) for name in GROUPS if name in raw}
         if raw.get("task") is None:
             return cls(**groups)
+        if not isinstance(raw["task"], Mapping) or not isinstance(raw["task"].get("name"), str):
+            raise InputError(f"The run's config.json has {raw['task']!r:.80} for task, but its name is needed; correct it.")
         settings = dict(raw["task"])
         return cls(task=_read(task_named(settings.pop("name")), settings), **groups)
 
@@ -197,7 +203,23 @@ def _read(group: type, raw: object) -> Any:
     if not isinstance(raw, Mapping):
         raise _unknown({str(raw)})
     _refuse_unknown(set(raw) - {entry.name for entry in fields(group)})
-    return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
+    flat, hints = flat_names(group), hints_of(group)
+    values = {}
+    for name, value in raw.items():
+        try:
+            values[name] = fitted(_number(value), hints[flat[name]])
+        except ValueError as error:
+            raise InputError(
+                f"The run's config.json has {value!r:.80} for {flat[name]}, but {error}; correct it."
+            ) from error
+    return group(**values)
+
+
+def _number(value: object) -> object:
+    """JSON has no infinity and no NaN; `json_safe` writes them as words, which are numbers again here."""
+    if isinstance(value, Mapping):
+        return {name: _number(entry) for name, entry in value.items()}
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
 __all__ = ["GROUPS", "MICROBATCH_TOKENS", "TASKS", "TrainConfig"]

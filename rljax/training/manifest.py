@@ -1,0 +1,67 @@
+"""The manifest of a checkpoint: length and SHA-256 of each of its files, written after all of them.
+
+A checkpoint is whole if its manifest is there and every file is what the manifest says. A kill in the middle of a save, a full
+disk, a lost file or a flipped bit is therefore noticed before anything is read.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from rljax.files import atomic_write
+
+MANIFEST = "sha256.json"
+"""Name of the manifest in the folder of a checkpoint."""
+
+
+def files_of(checkpoint: Path) -> dict[str, Path]:
+    """The files of a checkpoint by their relative path, without the manifest."""
+    files = {path.relative_to(checkpoint).as_posix(): path for path in sorted(checkpoint.rglob("*")) if path.is_file()}
+    return {name: path for name, path in files.items() if name != MANIFEST}
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(checkpoint: Path) -> None:
+    """Write the manifest of a checkpoint whose other files are complete."""
+    rows = {name: [path.stat().st_size, digest(path)] for name, path in files_of(checkpoint).items()}
+    atomic_write(checkpoint / MANIFEST, json.dumps(rows, indent=1).encode())
+
+
+def fault_of(checkpoint: Path) -> str | None:
+    """Why a checkpoint is not whole, in words; None if it is.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "weights").write_bytes(b"1234")
+        >>> fault_of(folder)
+        'its save was not finished'
+        >>> write_manifest(folder)
+        >>> fault_of(folder)
+        >>> _ = (folder / "weights").write_bytes(b"123")
+        >>> fault_of(folder)
+        'weights has 3 bytes instead of 4'
+    """
+    try:
+        rows = json.loads((checkpoint / MANIFEST).read_bytes())
+        expected = {str(name): (int(size), str(sha256)) for name, (size, sha256) in rows.items()}
+    except FileNotFoundError:
+        return "its save was not finished"
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read ({error})"
+    files = files_of(checkpoint)
+    faults = (_fault_of_file(name, files.get(name), *row) for name, row in expected.items())
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _fault_of_file(name: str, path: Path | None, size: int, sha256: str) -> str | None:
+    if path is None:
+        return f"{name} is missing"
+    if (found := path.stat().st_size) != size:
+        return f"{name} has {found} bytes instead of {size}"
+    return None if digest(path) == sha256 else f"{name} has other content than was saved"

@@ -1,0 +1,54 @@
+"""What a reward function does to its process stays with the reward."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rljax.rewards.calling import ask, read_answer, wait_for
+
+
+class Giving(BaseException):
+    """An exception that `except Exception` does not catch."""
+
+
+def gives_up(completions):
+    raise Giving("up")
+
+
+def leaves(completions):
+    sys.exit(0)
+
+
+async def leaves_later(completions):
+    sys.exit("later")
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"), [(gives_up, "Giving: up"), (leaves, "SystemExit: 0"), (leaves_later, "SystemExit: later")]
+)
+def test_what_ends_a_program_is_a_failure_of_the_reward(reward, message):
+    (returned,) = wait_for([ask(reward, ["a"], ["b"], {}, None)])
+    answer = read_answer(returned, "reward", 1)
+    assert not answer.valid.any()
+    assert answer.failed.all()
+    assert message in answer.reason
+
+
+def test_ctrl_c_is_no_failure_of_the_reward():
+    def interrupted(completions):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(interrupted, ["a"], ["b"], {}, None)
+
+
+def test_a_reward_that_changes_the_working_folder_changes_it_for_itself(tmp_path):
+    def wanders(completions):
+        os.chdir(tmp_path)
+        return [float(Path.cwd() == tmp_path)]
+
+    before = Path.cwd()
+    assert ask(wanders, ["a"], ["b"], {}, None) == [1.0]
+    assert Path.cwd() == before

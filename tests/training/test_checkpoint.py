@@ -1,0 +1,118 @@
+"""Checkpoints survive what happens to files: the newest whole one is read, and what is wrong with the others is said."""
+
+import shutil
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from rljax.data.history import no_history
+from rljax.errors import InputError
+from rljax.tracking.run_folder import mark_of
+from rljax.training.checkpoint import KEPT, Checkpoint, newest_whole, restore, save, set_aside
+from rljax.training.manifest import MANIFEST, fault_of, files_of
+from rljax.training.state import create
+
+MARKS = {"metrics.jsonl": mark_of(b"rows")}
+
+
+def state_of(value):
+    params = {"weight": jnp.full((3, 2), value, jnp.float32)}
+    return create(params, optax.adam(1e-3), 0, with_reference=False)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Three saves of the numbers 0, 1 and 2."""
+    folder = tmp_path_factory.mktemp("run") / "last"
+    for value in range(3):
+        save(folder, Checkpoint(state_of(value), no_history(2)), MARKS)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "last")
+
+
+def value_in(folder):
+    restored = restore(folder, lambda phase: state_of(-1))
+    assert restored.marks == MARKS
+    return float(restored.checkpoint.state.params["weight"][0, 0]), [str(damaged) for damaged in restored.damaged]
+
+
+def test_the_newest_two_are_kept_and_the_newest_is_read(folder):
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+    assert value_in(folder) == (2.0, [])
+    chex.assert_trees_all_equal(restore(folder, lambda phase: state_of(-1)).checkpoint.state, state_of(2))
+    assert KEPT == 2
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def test_every_change_of_every_file_is_noticed(folder):
+    files = [*files_of(folder / "2").values(), folder / "2" / MANIFEST]
+    assert len(files) > 10
+    changes = 0
+    for file in files:
+        content = file.read_bytes()
+        for changed in (None, content[:-1], content + b" ", flipped(content) if content else b" "):
+            file.unlink()
+            if changed is not None:
+                file.write_bytes(changed)
+            if not (file.name == MANIFEST and changed == content + b" "):  # the same JSON
+                assert newest_whole(folder)[0] == 1, (file, changed)
+                changes += 1
+            file.write_bytes(content)
+        assert fault_of(folder / "2") is None
+    assert changes > 40
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda newest: (newest / MANIFEST).unlink(), "its save was not finished."),
+        (lambda newest: shutil.rmtree(newest / "history"), "history/_METADATA is missing."),
+        (lambda newest: [shutil.rmtree(newest), newest.mkdir()], "its save was not finished."),
+        (lambda newest: (newest / MANIFEST).write_text("[1]"), "sha256.json cannot be read"),
+        (lambda newest: (newest / MANIFEST).write_text('{"a": 1}'), "sha256.json cannot be read"),
+    ],
+    ids=["no manifest", "an item gone", "empty", "a list", "a number"],
+)
+def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, message):
+    damage(folder / "2")
+    (folder / "3.orbax-checkpoint-tmp-1").mkdir()  # a save that was killed
+    value, damaged = value_in(folder)
+    assert value == 1.0
+    assert damaged[0].startswith(f"{folder / '2'}: ")
+    assert message in damaged[0]
+    set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
+    assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
+    save(folder, Checkpoint(state_of(7), no_history(2)), MARKS)
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+    assert value_in(folder) == (7.0, [])
+
+
+def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
+    for number in (1, 2):
+        (folder / str(number) / MANIFEST).unlink()
+    with pytest.raises(InputError, match=r"No checkpoint in .* is whole\. .*2: its save was not finished\. .*1: its save"):
+        restore(folder, lambda phase: state_of(-1))
+    with pytest.raises(InputError, match=r"There is no checkpoint in .*: the run ended before it wrote one"):
+        restore(tmp_path / "nowhere", lambda phase: state_of(-1))
+
+
+def test_a_checkpoint_restores_onto_another_mesh(folder):
+    """The state is read into the placement that is wanted now."""
+    devices = jax.sharding.Mesh(jax.devices()[:3], "rows")
+    over = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("rows"))
+    wanted = state_of(-1)
+    wanted = wanted._replace(params=jax.device_put(wanted.params, over))
+    found = restore(folder, lambda phase: wanted).checkpoint.state
+    assert found.params["weight"].sharding == over
+    assert float(found.params["weight"].sum()) == 12.0
