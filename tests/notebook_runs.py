@@ -5,6 +5,7 @@
 `tests/notebooks` runs them again and compares.
 """
 
+import itertools
 import os
 import sys
 import tempfile
@@ -53,18 +54,29 @@ def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
     return client.execute(cleanup_kc=True, env=environment)
 
 
-def without_times(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Drop what changes with each run and is shown to nobody: the times of the cells, the version of the kernel."""
+def settled(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Drop what changes with each run and is shown to nobody: times of cells, the kernel's version, where a stream was cut."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = list(joined(cell.outputs))
     notebook.metadata.language_info = {"name": "python"}
     return notebook
+
+
+def joined(found: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """Outputs of a cell, with pieces of one stream that follow each other as one."""
+    for name, group in itertools.groupby(found, key=lambda output: output.get("name")):
+        pieces = list(group)
+        if name is not None:
+            pieces[0].text = "".join(piece.text for piece in pieces)
+        yield from pieces[: 1 if name is not None else None]
 
 
 def keep_outputs(name: str) -> None:
     """Run a notebook and write it with its outputs."""
     with tempfile.TemporaryDirectory(prefix="rljax") as home:  # a socket's path is short
-        executed = without_times(run(read(name), Path(home)))
+        executed = settled(run(read(name), Path(home)))
     nbformat.write(executed, NOTEBOOKS / f"{name}.ipynb")
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from rljax.cli import COMMANDS, parse
-from rljax.tracking.display_text import METRICS
+from rljax.tracking.glossary import GLOSSARY
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 PAGES = [ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted(NOTEBOOKS.glob("*.md"))]
-TRAINS = re.compile(r"^(?:\w+ = )?rljax\.(?:train|evaluate)\(.*", re.MULTILINE | re.DOTALL)
-"""From the line that trains on, a block is not run: it needs minutes, or a model that is not here."""
+TRAINS = re.compile(
+    r"^(?:\w+ = )?(?:rljax\.(?:train|evaluate)|AutoTokenizer\.from_pretrained)\(.*", re.MULTILINE | re.DOTALL
+)
+"""From the line that trains on, or reads a model, a block is not run: it needs minutes, or a folder that is not here."""
 REFUSED = ("--num-generations",)
 """Flags that a page shows because they are refused."""
 PLACEHOLDERS = ("--config", "--resume")
@@ -87,9 +89,11 @@ def test_every_notebook_is_named_in_the_readme_or_the_site():
     assert len(readme.split()) <= 900
 
 
-def test_every_number_of_a_run_is_explained():
+def test_numbers_of_a_run_have_their_names():
     page = (NOTEBOOKS / "curves.md").read_text(encoding="utf-8")
-    assert [metric.key for metric in METRICS if f"| `{metric.key}` |" not in page] == []
+    names = re.findall(r"^- `(\w+)`", page, re.MULTILINE)
+    assert len(names) > 4
+    assert {entry.name for entry in GLOSSARY} >= set(names)
 
 
 def test_every_message_that_has_an_answer_is_printed_somewhere():

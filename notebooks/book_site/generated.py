@@ -16,6 +16,7 @@ def pages() -> dict[str, str]:
         **book.results_pages(),
         "papers": book.papers_page(),
         "errata": book.errata_page(),
+        "numbers": trainer.numbers_page(),
         "settings": trainer.settings_page(),
         "rewards": trainer.rewards_page(),
         "interface": trainer.interface_page(),

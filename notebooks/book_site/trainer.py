@@ -14,6 +14,7 @@ from book_site.docstrings import escaped, header, label, markdown, sections, tab
 from rljax.cli import COMMANDS, PROGRAM, parse
 from rljax.cli.starting import Settings
 from rljax.rewards import BY_NAME as REWARDS
+from rljax.tracking.glossary import GLOSSARY, LABELS
 from rljax.training.config import TASKS, TrainConfig
 from rljax.training.config.flat import flat_names
 from rljax.training.config.train import GROUPS
@@ -71,6 +72,26 @@ def rewards_page() -> str:
     ]
     for name, function in REWARDS.items():
         parts += [f"## {name}", markdown(inspect.getdoc(function) or "", anchors())]
+    return "\n\n".join(parts)
+
+
+def numbers_page() -> str:
+    """Every number of a run, as `rljax explain` has it."""
+    parts = [
+        "(page-numbers)=\n# Numbers of a run",
+        "What is in `metrics.jsonl`, in the curves and on the screen. `rljax explain NAME` prints an entry.",
+    ]
+    for entry in GLOSSARY:
+        rows = {
+            "on screen": escaped(LABELS.get(entry.name, "not shown")),
+            "unit": escaped(entry.unit or "none"),
+            "formula": f"`{entry.formula}`",
+            "in rows of": escaped(entry.phases.replace(" ", ", ")),
+            "expect": escaped(entry.expect),
+            "if not": escaped(entry.act),
+        }
+        parts += [f"## {escaped(entry.name)}", escaped(entry.meaning)]
+        parts.append("\n".join(f"- **{title}**: {text}" for title, text in rows.items()))
     return "\n\n".join(parts)
 
 

@@ -1,12 +1,13 @@
 """Uploads of model folders to the Hugging Face hub."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rljax.errors import InputError
 from rljax.text import one_line
 
 
+@runtime_checkable
 class Client(Protocol):
     """The methods of `huggingface_hub.HfApi` that an upload needs."""
 
@@ -34,7 +35,7 @@ def check_push(repository: str, client: Client | None = None) -> Client:
         The client.
 
     Raises:
-        InputError: the name is not OWNER/NAME, the extra `hub` is not installed, there is no token, or the hub refuses it.
+        InputError: the name is not OWNER/NAME, huggingface-hub is not installed, there is no token, or the hub refuses it.
     """
     parts = repository.split("/")
     if len(parts) != 2 or not all(parts):
@@ -45,7 +46,7 @@ def check_push(repository: str, client: Client | None = None) -> Client:
         try:
             from huggingface_hub import HfApi, get_token  # noqa: PLC0415  only a push needs it
         except ImportError as error:
-            raise InputError("--push needs the extra `hub`; run `pip install 'rljax[hub]'`.") from error
+            raise InputError("--push needs the package huggingface-hub; run `pip install huggingface-hub`.") from error
         if get_token() is None:
             raise InputError(
                 f"there is no token of the Hugging Face hub, so nothing can be pushed to {repository!r}; run `hf auth login`, or "

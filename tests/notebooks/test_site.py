@@ -13,6 +13,7 @@ from rljax.algorithms import BY_NAME
 from rljax.book.equations import equations
 from rljax.ops.gae import gae
 from rljax.rewards import BY_NAME as REWARDS
+from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
 
 ENTRIES = {entry.name: entry for entry in equations()}
@@ -136,6 +137,11 @@ def test_settings_rewards_and_interface_are_whole():
     interface = trainer.interface_page()
     assert "def train(" in interface
     assert "| `begin` |" in interface
+
+
+def test_every_number_of_a_run_is_explained():
+    page = trainer.numbers_page()
+    assert [entry.name for entry in GLOSSARY if f"## {escaped(entry.name)}\n" not in page] == []
 
 
 def test_commands_are_shown_with_their_help():

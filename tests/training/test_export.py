@@ -86,7 +86,7 @@ def test_rljax_opens_it_without_a_word_on_the_tokenizer(exported, capsys):
 
 
 def test_transformers_computes_and_draws_the_same(exported):
-    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install 'rljax[parity]'")
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     folder, _ = exported
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -250,7 +250,7 @@ def test_a_push_that_cannot_work_is_refused_before_anything_is_read(run, tmp_pat
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     refused(capsys, "no token of the Hugging Face hub, .* run `hf auth login`, or set HF_TOKEN", *command, "--push", "me/m")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(capsys, r"needs the extra `hub`; run `pip install 'rljax\[hub\]'`", *command, "--push", "me/m")
+    refused(capsys, "needs the package huggingface-hub; run `pip install huggingface-hub`", *command, "--push", "me/m")
     with pytest.raises(rljax.InputError, match=r"does not accept the token .*the hub is down"):
         rljax.export(run[0], tmp_path / "model", push="me/m", client=FakeHub(fails="whoami"))
     assert not list(tmp_path.iterdir())
