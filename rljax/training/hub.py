@@ -1,12 +1,13 @@
 """Uploads of model folders to the Hugging Face hub."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rljax.errors import InputError
 from rljax.text import one_line
 
 
+@runtime_checkable
 class Client(Protocol):
     """The methods of `huggingface_hub.HfApi` that an upload needs."""
 
