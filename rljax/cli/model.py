@@ -81,15 +81,12 @@ def run_sample(command: Sample) -> int:
 
     if not command.prompt and not command.prompt_ids:
         raise InputError("there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3.")
-    tokenizer = command.tokenizer
     is_model = find_run(command.target, command.checkpoint)[0] is None
-    if is_model and tokenizer is None and not command.prompt and not has_tokenizer(command.target):
-        tokenizer = IDS
-        print(f"note: {command.target} has no tokenizer, so ids are printed; --tokenizer gives one.", file=sys.stderr)
+    ids_alone = is_model and command.tokenizer is None and not command.prompt and not has_tokenizer(command.target)
     opened = load(
         command.target,
         which=command.checkpoint,
-        tokenizer=tokenizer,
+        tokenizer=IDS if ids_alone else command.tokenizer,
         problems=[Problem(prompt, "") for prompt in command.prompt] or [Problem("", "")],
         max_response_tokens=command.max_response_tokens,
     )
@@ -98,9 +95,12 @@ def run_sample(command: Sample) -> int:
         for text in texts:
             print(f"{prompt}{text}")
     if command.prompt_ids:
-        for ids in opened.sample_ids([command.prompt_ids], **drawn)[0]:
+        drawn_ids = opened.sample_ids([command.prompt_ids], **drawn)[0]
+        if ids_alone:
+            print(f"note: {command.target} has no tokenizer, so ids are printed; --tokenizer gives one.", file=sys.stderr)
+        is_text = not isinstance(opened.tokenizer, IdTokenizer)
+        for ids in drawn_ids:
             whole = [*command.prompt_ids, *ids]
-            is_text = not isinstance(opened.tokenizer, IdTokenizer)
             print(opened.tokenizer.decode(whole) if is_text else " ".join(map(str, whole)))
     return 0
 

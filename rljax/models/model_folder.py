@@ -196,8 +196,8 @@ def with_token_ids(raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: in
     ids = {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": pad}
     ends = raw.get("eos_token_id")
     if eos in (ends if isinstance(ends, list) else [ends]):
-        ids = {name: value for name, value in ids.items() if raw.get(name) is None and value is not None}
-    return dict(raw) | ids
+        ids = {name: value for name, value in ids.items() if raw.get(name) is None}
+    return dict(raw) | {name: value for name, value in ids.items() if value is not None or name in raw}
 
 
 def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Iterator[np.ndarray]) -> None:

@@ -194,12 +194,12 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
     return Restored(checkpoint, marks, damaged)
 
 
-def restore_params(folder: Path, like: Params) -> Params:
+def restore_params(folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct]) -> Params:
     """Read the policy's parameters alone.
 
     Args:
         folder: where `save` wrote.
-        like: placed parameters, with the shapes, dtypes and shardings to restore to.
+        like: placed parameters, or their shapes, with the shapes, dtypes and shardings to restore to.
 
     Raises:
         InputError: there is no checkpoint, or it holds the parameters of another model.

@@ -285,9 +285,8 @@ def export(
 
     The folder holds config.json, safetensors, generation_config.json, and the run's tokenizer with its chat template. The weights
     pass through the host one tensor at a time. A model that was trained from a checkpoint has its config.json and its types of
-    weights: bfloat16 stays bfloat16. A policy of your own is written by its `save`, unless it has `contents`.
-
-    On several hosts all processes call this together, and the first one writes.
+    weights: bfloat16 stays bfloat16. A policy of your own is written by its `save`, unless it has `contents`. On several hosts all
+    processes call this together, and the first one writes.
 
     Args:
         target: folder of a run, or of one of its checkpoints (`RUN/checkpoints/last`).
@@ -325,8 +324,7 @@ def export(
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if policy is None else policy
-    params = _parameters(config, policy, mesh, opened, which)
-    beside = companions(config, tokenizer)
+    params, beside = _parameters(config, policy, mesh, opened, which), companions(config, tokenizer)
     atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
     if push is not None:
         on_first(lambda: push_folder(uploads[0], folder, push, private=private))

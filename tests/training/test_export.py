@@ -29,7 +29,6 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.opening import load
 from rljax.training.saving import Companions, companions, generation_config, save_model
-from rljax.training.value_pretraining import save_critic
 
 TINY = SMALL.replace(train_problems=24, heldout_problems=6, top_p=0.9)
 CHAT = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -170,15 +169,9 @@ def test_type_and_shards_are_chosen(run, tmp_path, capsys):
 def test_the_pretrained_critic_is_a_model_with_a_tokenizer(tmp_path):
     config = TINY.replace(algorithm="ppo", algorithm_options={})
     setup, state = first_state(config)
-
-    class Quiet:
-        message = staticmethod(lambda text: None)
-
-    class Unfinished:
-        folder, display = RunFolder(tmp_path, {}), Quiet
-
-    Unfinished.setup, Unfinished.config = setup, setup.config
-    save_critic(Unfinished, state)
+    critic = setup.critic.function
+    params = critic.init(jax.random.key(0), state.params)
+    save_model(tmp_path / "critic", critic, params, companions(setup.config, setup.tokenizer))
     folder = tmp_path / "critic"
     assert sorted(file.name for file in folder.iterdir()) == [
         *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
