@@ -36,7 +36,7 @@ CONFIG = load_config("arithmetic_dapo")
 TEACHERS = {"teacher_advantage", "teacher_divergence"}
 
 
-def filled(name: str) -> set[str]:
+def slots_of(name: str) -> set[str]:
     """Names of the slots that an algorithm fills."""
     return {slot for slot, value in BY_NAME[name]()._asdict().items() if value is not None}
 
@@ -49,7 +49,9 @@ class Arguments:
     """Path of the table, without .json and .md."""
     experiment: str = "arithmetic_dapo"
     """Name of the experiment whose settings are used."""
-    algorithms: list[str] = field(default_factory=lambda: [name for name in sorted(BY_NAME) if not TEACHERS & filled(name)])
+    algorithms: list[str] = field(
+        default_factory=lambda: [name for name in sorted(BY_NAME) if not TEACHERS & slots_of(name)]
+    )
     """Names of the algorithms, each with settings of its own if needed; by default all but those that learn from a teacher."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     """Seeds; each algorithm runs once per seed."""

@@ -51,7 +51,7 @@ METRICS = (
     Metric("kl", "KL", "nats/token", ".4f", is_brief=True),
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
     Metric("teacher_kl", "KL to the teacher", "nats/token", ".4f"),
-    Metric("teacher_divergence", "divergence from the teacher", "nats/token", ".4f"),
+    Metric("teacher_divergence", "teacher divergence", "nats/token", ".4f"),
     Metric("correction_cut", "cut by correction", "%", ".2f", 100.0),
     Metric("surrogate_masked", "off-policy masked", "%", ".2f", 100.0),
     Metric("explained_variance", "explained variance", "", ".3f", is_brief=True),

@@ -344,8 +344,8 @@ def otb(x, sg):
 
     total = 0.0
     for p, i, t in tokens():
-        there = [j for j in range(G) if t < D.lengths[p, j]]
-        baseline = sum(energy(p, j, t) * D.rewards[p, j] for j in there) / sum(energy(p, j, t) for j in there)
+        rows_at_t = [j for j in range(G) if t < D.lengths[p, j]]
+        baseline = sum(energy(p, j, t) * D.rewards[p, j] for j in rows_at_t) / sum(energy(p, j, t) for j in rows_at_t)
         total += (D.rewards[p, i] - baseline) * (x[p, i, t] - D.old[p, i, t])
     return total / len(ROWS)
 

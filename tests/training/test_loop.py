@@ -26,6 +26,7 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
 from rljax.training.loop import rl_state
 from rljax.training.metrics import present
+from rljax.training.rollouts import for_algorithm
 
 TINY = SMALL.replace(
     name="tiny",
@@ -280,6 +281,32 @@ def test_every_algorithm_learns(judge, sampled, name):
     assert all(np.isfinite(value) for value in numbers.values())
     assert ("explained_variance" in numbers) == (name in CRITICS)
     assert max(distances(state.params, before)) > 0
+
+
+def test_several_rewards_reach_the_algorithm_one_by_one():
+    def length(completions):
+        return [float(len(completion)) for completion in completions]
+
+    config = ONE_STEP.replace(algorithm="gdpo")
+    setup, state = first_state(config, reward=[even_length, length])
+    state = rl_state(setup, state)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    parts = for_algorithm(groups).reward_parts
+    np.testing.assert_allclose(sum(parts.values()), groups.rollout.rewards)
+    assert len(parts) == 2
+    before = jax.device_get(state.params)
+    state, _ = make_learner(setup, state)(state, groups)
+    assert max(distances(state.params, before)) > 0
+    with pytest.raises(
+        InputError, match=r"gdpo gives every reward the same weight, so reward_weights=\(1.0, 2.0\) cannot apply"
+    ):
+        first_state(config.replace(reward_weights=(1.0, 2.0)), reward=[even_length, length])
+
+
+def test_one_reward_is_its_only_part(sampled):
+    parts = for_algorithm(sampled).reward_parts
+    assert list(parts) == ["reward"]
+    np.testing.assert_array_equal(parts["reward"], sampled.rollout.rewards)
 
 
 def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
