@@ -64,6 +64,7 @@ METRICS = (
     Metric("filtered_ratio", "filtered groups", "%", ".1f", 100.0),
     Metric("unfilled_groups", "unfilled groups", "", ".0f", is_brief=True, is_count=True),
     Metric("unjudged", "unjudged responses", "", ".0f", is_brief=True, is_count=True),
+    Metric("skipped_updates", "skipped updates", "steps", ".3g", is_brief=True, is_count=True),
     Metric("learning_rate", "learning rate", "", ".2e"),
     Metric("loss", "loss", "", ".4f", is_brief=True),
 )

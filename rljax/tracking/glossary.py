@@ -221,6 +221,13 @@ _POLICY = (
         "Spikes before a collapse: a lower --learning-rate or --max-grad-norm. Not finite: a fault; try --dtype float32.",
     ),
     Entry(
+        "skipped_updates", f"{WARM} {RL}", "share of updates, 0 to 1",
+        "Share of the updates that were not made because the loss or the gradient was not finite.",
+        "share of updates", "rljax.training.guard.skipped", "0.",
+        "Rarely: harmless. Often: a lower --learning-rate, or a reward that returns very large numbers. After five steps without a "
+        "sound update the run ends.",
+    ),
+    Entry(
         "learning_rate", f"{WARM} {RL} {PAIRS}", "", "Learning rate of the last update, after warm-up and schedule.",
         "the schedule's value", "rljax.training.optimizer.learning_rate_of",
         "Rises during --learning-rate-warmup, then follows the schedule.",
@@ -277,6 +284,11 @@ _CRITIC = (
     Entry(
         "value_grad_norm", f"{VALUE} {RL}", "", "Euclidean norm of the critic's gradient before it is clipped.",
         "√Σ g²", "rljax.training.value_update.make_value_step", "Steady.", "Spikes: a lower --critic-learning-rate.",
+    ),
+    Entry(
+        "skipped_value_updates", f"{VALUE} {RL}", "share of updates, 0 to 1",
+        "Share of the critic's updates that were not made because the loss or the gradient was not finite.",
+        "share of updates", "rljax.training.guard.skipped", "0.", "As for skipped_updates, with --critic-learning-rate.",
     ),
     *(
         Entry(

@@ -108,6 +108,8 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
         '1 of 2 steps found fewer than 4 groups with a signal (1 missing in all) and trained on the rest.'
         >>> events(steps, prompts=4)[1]
         'The reward failed on 2 responses (2 raised), which were left out.'
+        >>> events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
+        ['1 of 2 steps skipped updates whose loss or gradient was not finite.']
     """
     lines = []
     short = [row for row in rows if row.get("unfilled_groups")]
@@ -123,6 +125,9 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
     failed = Failures(*(int(sum(row.get(f"reward_{kind}", 0) for row in rows)) for kind in Failures._fields))
     if failed.total:
         lines.append(f"The reward failed on {failed.total} responses ({failed}), which were left out.")
+    skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
+    if skipped:
+        lines.append(f"{skipped} of {len(rows)} steps skipped updates whose loss or gradient was not finite.")
     return lines
 
 

@@ -1,7 +1,7 @@
 """Open a trained policy from a run folder or a Hugging Face model, and export it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -211,32 +211,40 @@ def load(
     path, which = find_run(target, which)
     run = None if path is None else RunFolder.open(path)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
-    overrides: dict[str, str | int | None] = {"reward": reward if isinstance(reward, str) else None, "tokenizer": tokenizer}
-    overrides["max_response_tokens"] = max_response_tokens
-    if isinstance(reward, str) or callable(reward):
-        config = config.replace(reward_weights=None)  # the weights belong to the run's rewards
-    config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
+    config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens)
     config = replace(config, devices=fitted(config.devices))
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
     check_parts(seams)
-    arguments = {
-        "policy": policy,
-        "engine": engine,
-        "environment": environment,
-        "reward": reward,
-        "problems": problems,
-        "dataset": problems,
-    }
-    absent = [name for name in needed if name in arguments and arguments[name] is None]
-    has_judge = environment is not None or reward is not None
-    missing = () if has_judge else tuple(name for name in absent if name in JUDGING)
-    refuse_missing([name for name in absent if name not in JUDGING])
+    passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward}
+    passed |= {"problems": problems, "dataset": problems}
+    absent = {name for name, part in passed.items() if part is None and name in needed}
+    missing = _missing_judges(absent, has_judge=environment is not None or reward is not None)
     if missing:
         seams = seams._replace(reward=partial(_refuse_to_judge, missing))
     split = make_problems(config) if problems is None else Problems(problems, problems)
     return _opened(config, seams, split, run, which)._replace(missing=missing)
+
+
+def _overridden(
+    config: TrainConfig, reward: str | Callable | Sequence[Callable | str] | None, **others: str | int | None
+) -> TrainConfig:
+    """Settings with these in place of the saved ones; None leaves a setting as it is."""
+    if isinstance(reward, str) or callable(reward):
+        config = config.replace(reward_weights=None)  # the weights belong to the run's rewards
+    overrides = others | {"reward": reward if isinstance(reward, str) else None}
+    return config.replace(**{name: value for name, value in overrides.items() if value is not None})
+
+
+def _missing_judges(absent: Collection[str], *, has_judge: bool) -> tuple[str, ...]:
+    """Parts that judge, were passed to `train`, and are not passed here.
+
+    Raises:
+        InputError: other parts were passed to `train` and are not passed here.
+    """
+    refuse_missing([name for name in absent if name not in JUDGING])
+    return () if has_judge else tuple(sorted(name for name in absent if name in JUDGING))
 
 
 def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list[float]:
