@@ -29,7 +29,7 @@ import rljax
 from rljax import load_config
 from rljax.algorithms import BY_NAME
 from rljax.cli import main
-from rljax.tracking.run_folder import read_metrics
+from rljax.tracking.rows import read_metrics
 from rljax.training.config.start import with_shared_options
 
 CONFIG = load_config("arithmetic_dapo")

@@ -38,7 +38,7 @@ from rljax.models import Params
 from rljax.ops.value import explained_variance
 from rljax.rollout import Groups, RolloutWorker, sequences_of
 from rljax.rollout.continuations import State, continued_rewards, draw_states
-from rljax.tracking.run_folder import read_metrics
+from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoint import LAST, restore
 from rljax.training.learner import scored_rows
 from rljax.training.loop import first_state, state_of_phase

@@ -316,7 +316,8 @@ def test_sampling_and_export_need_no_reward(judged_by_a_function, tmp_path, caps
     assert main(["sample", str(judged_by_a_function), "--prompt", "3+4="]) == 0
     assert capsys.readouterr().out.startswith("3+4=")
     assert main(["export", str(judged_by_a_function), str(tmp_path / "model")]) == 0
-    assert {file.name for file in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+    written = {"config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert {file.name for file in (tmp_path / "model").iterdir()} == written
     assert load(judged_by_a_function).missing == ("reward",)
 
 

@@ -205,6 +205,16 @@ _POLICY = (
         "Near 0.", "Large: a lower --learning-rate.",
     ),
     Entry(
+        "teacher_divergence", RL, "nats per token", "Divergence of the policy from the teacher over whole distributions (gkd).",
+        "Σ w · JSD_β(π_teacher, π)", "rljax.algorithms.terms.distance_from_teacher",
+        "Falls towards 0.", "Stays: raise --learning-rate, or the teacher is too far away for this model.",
+    ),
+    Entry(
+        "kl_cov", RL, "nats per token", "Mean |log ρ| of the tokens of highest covariance, a term of the loss of kl_cov.",
+        "mean of |log π - log π_old| over these tokens", "rljax.algorithms.clip_cov.kl_cov",
+        "Near 0.", "Large: a lower --learning-rate, or a larger beta.",
+    ),
+    Entry(
         "entropy_bonus", RL, "nats per token", "Entropy as a term of the loss, before its coefficient.",
         "Σ w · H", "rljax.algorithms.terms.entropy_bonus",
         "Follows entropy.", "If entropy explodes, lower the coefficient.",

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.display_text import METRICS
-from rljax.tracking.run_folder import Row, read_metrics
+from rljax.tracking.rows import Row, read_metrics
 
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
 HELD_OUT = "#1f5fbf"

@@ -19,26 +19,24 @@ holds the warm-start step, a `value` row the step of value pretraining, an `rl` 
 before RL. Rows are in the order of time, so an `eval` row belongs to the training row before it. Samples hold the RL step.
 """
 
-import dataclasses
 import hashlib
 import json
-import math
+import os
+import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.records import documented
-
-PHASES = ("warm_start", "value", "rl", "eval")
-"""Phases of the rows of `metrics.jsonl`."""
-Row = dict[str, Any]
+from rljax.tracking.rows import Row, check_step, json_safe, lines_of, parse_row
 
 
 @documented
@@ -80,17 +78,17 @@ class RunFolder:
             The folder, with the configuration as `open` would read it.
 
         Raises:
-            InputError: the folder already holds a run, or cannot be made.
+            InputError: the folder already holds a run or a file that a run would write, or cannot be made.
             ValueError: JSON cannot hold a configuration value.
         """
         path = Path(path)
         plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
         run = cls(path, plain)
-        existing = [part.name for part in (run.config_file, run.metrics, run.checkpoints) if part.exists()]
+        existing = [part.name for part in (*run.own_files, run.checkpoints) if part.exists()]
         if existing:
             raise InputError(
                 f"{path} already holds a run ({', '.join(existing)}); choose another folder with --run, "
-                f"or continue that run with --resume {path}."
+                f"or continue that run with --resume {shlex.quote(str(path))}."
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -181,33 +179,56 @@ class RunFolder:
         atomic_write(self.config_file, f"{json.dumps(self.config, indent=2, sort_keys=True)}\n".encode())
 
     @property
+    def own_files(self) -> tuple[Path, ...]:
+        """Files that a run writes into its folder."""
+        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout, self.path / "wandb.id")
+        return (*names, *self.tensorboard.glob("events.*"))
+
+    @property
     def has_progress(self) -> bool:
-        """Whether anything but the beginning of the run was saved, or begun to be saved."""
+        """Whether the run has logged a step, or saved anything but its beginning."""
         saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
-        return not saves <= {("last", "0")}
+        return bool(_content(self.metrics)) or not saves <= {("last", "0")}
 
     def discard(self) -> None:
         """Remove the files of a run without progress; other files, and a folder that has some, stay."""
         if self.has_progress:
             return
-        if self.checkpoints.exists():
-            shutil.rmtree(self.checkpoints)
-        for file in (
-            self.config_file,
-            self.starts,
-            self.log,
-            self.metrics,
-            self.samples,
-            self.heldout,
-            *self.tensorboard.glob("events.*"),
-        ):
+        last = self.checkpoints / "last"
+        for save in last.glob("0*"):
+            shutil.rmtree(save)
+        for file in self.own_files:
             file.unlink(missing_ok=True)
-        for folder in (self.tensorboard, self.path):
+        for folder in (last, self.checkpoints, self.tensorboard, self.path):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Hold the folder for this process: two that train in it at once would overwrite each other's files.
+
+        Raises:
+            InputError: another process holds it.
+        """
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.") from error
+        try:
+            yield
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
+
     def marks(self) -> dict[str, Mark]:
-        """Where metrics, samples and held-out answers end now, by file name. A file that does not exist yet is empty."""
+        """Where metrics, samples and held-out answers end now, by file name; what they hold is on the disk when this returns.
+
+        A file that does not exist yet is empty.
+        """
+        for path in filter(Path.is_file, (self.metrics, self.samples, self.heldout)):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
         return {path.name: mark_of(_content(path)) for path in (self.metrics, self.samples, self.heldout)}
 
     def rewind(self, marks: Mapping[str, Mark]) -> list[str]:
@@ -252,8 +273,8 @@ class RunFolder:
         """
         if not self.heldout.is_file():
             return []
-        *lines, _ = _lines(self.heldout)
-        return [_parse(line, self.heldout, number, _check_step) for number, line in enumerate(lines, 1)]
+        *lines, _ = lines_of(self.heldout)
+        return [parse_row(line, self.heldout, number, check_step) for number, line in enumerate(lines, 1)]
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:
@@ -278,102 +299,5 @@ def default_run_path(experiment_name: str, now: datetime) -> Path:
     return Path("runs") / f"{experiment_name}-{now:%Y%m%d-%H%M%S}"
 
 
-def read_metrics(path: Path | str) -> list[Row]:
-    """Read and check all rows of a `metrics.jsonl`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The rows in file order; a number that was not finite is None.
-
-    Raises:
-        InputError: the file is missing or empty, or a line is not a metrics row; names the file and the line.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"there is no metrics file {path}; name the folder of a run that has made at least one step.")
-    *lines, tail = _lines(path)
-    if tail:
-        lines.append(tail)
-    if not lines:
-        raise InputError(f"{path} line 1: the file is empty; name a run that has made at least one step.")
-    return [_parse(line, path, number, _check_metrics_row) for number, line in enumerate(lines, 1)]
-
-
-def json_safe(value: Any, name: str) -> Any:
-    """Turn a value into the nearest one that JSON can hold.
-
-    Args:
-        value: numbers, strings, None, paths, NumPy scalars, dataclasses, and mappings and sequences of those.
-        name: path of the value, for the error message.
-
-    Returns:
-        Only dicts with string keys, lists, strings, finite numbers, booleans and None. A number that is not finite becomes
-        the string that `float` reads back ("inf", "-inf", "nan"): JSON has no such number.
-
-    Raises:
-        ValueError: anything else.
-
-    Example:
-        >>> json_safe({"folder": Path("runs") / "a", "betas": (0.9, float("inf"))}, "config")
-        {'folder': 'runs/a', 'betas': [0.9, 'inf']}
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Path):
-        return value.as_posix()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): json_safe(inner, f"{name}.{key}") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_safe(inner, f"{name}[{index}]") for index, inner in enumerate(value)]
-    raise ValueError(f"{name} must be something that JSON can hold, got {value!r:.80}")
-
-
 def _content(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
-
-
-def _lines(path: Path) -> list[bytes]:
-    # Only "\n" ends a row: model output may hold characters (U+2028, U+0085) at which splitlines would cut it.
-    return path.read_bytes().split(b"\n")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _parse(line: bytes, path: Path, number: int, check: Callable[[Row], str | None]) -> Row:
-    """One row of a JSON-lines file; `check` returns what is wrong with it, or None."""
-    shown = repr(line.decode("utf-8", errors="replace"))[:80]
-    try:
-        row = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise InputError(
-            f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line."
-        ) from error
-    wrong = check(row) if isinstance(row, dict) else "must be a JSON object"
-    if wrong is not None:
-        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or correct that line.")
-    return row
-
-
-def _check_step(row: Row) -> str | None:
-    # `type` and not `isinstance`: JSON's true would pass as the integer 1.
-    is_step = "step" in row and type(row["step"]) is int and row["step"] >= 0
-    return None if is_step else 'must have a whole number "step" of at least 0'
-
-
-def _check_metrics_row(row: Row) -> str | None:
-    if "phase" not in row or row["phase"] not in PHASES:
-        return f'must have a "phase" among {", ".join(PHASES)}'
-    for name, value in row.items():
-        if name != "phase" and value is not None and type(value) not in (int, float):
-            return f'must hold a number or null for "{name}"'
-    return _check_step(row)

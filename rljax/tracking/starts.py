@@ -13,7 +13,8 @@ import jax
 
 import rljax
 from rljax.distribution import NAME
-from rljax.tracking.run_folder import RunFolder, json_safe
+from rljax.tracking.rows import json_safe
+from rljax.tracking.run_folder import RunFolder
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,8 @@ from typing import Any, Protocol, TextIO, runtime_checkable
 from tensorboardX import SummaryWriter
 
 from rljax.errors import InputError
-from rljax.tracking.run_folder import PHASES, RunFolder
+from rljax.tracking.rows import PHASES
+from rljax.tracking.run_folder import RunFolder
 
 SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
 

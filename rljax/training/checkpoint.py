@@ -6,6 +6,7 @@ manifest, and what is read is the newest one that is whole.
 
 import math
 import secrets
+import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,10 +126,19 @@ class Restored(NamedTuple):
     """Newer checkpoints that are not whole; known to the first host alone."""
 
 
-def _manager(folder: Path, *, partial: bool = False) -> ocp.CheckpointManager:
-    """Orbax manager of a folder of checkpoints; `partial` if only a part of the state will be read."""
+def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> ocp.CheckpointManager:
+    """Orbax manager of a folder of checkpoints.
+
+    Args:
+        folder: the checkpoints of one kind.
+        writes: whether it saves. Only then does it remove what a killed save left, which for a reader may be a save in progress.
+        partial: whether only a part of the state will be read.
+    """
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=KEPT, create=True, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        max_to_keep=KEPT if writes else None,
+        create=writes,
+        enable_async_checkpointing=False,
+        cleanup_tmp_directories=writes,
     )
     handlers = {
         "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
@@ -158,7 +168,7 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
     }
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
-    with _manager(folder) as manager:
+    with _manager(folder, writes=True) as manager:
         # The number counts saves, not steps: after a resume, the same step can be saved again.
         number = int(of_first(np.int32(max(_numbers(folder), default=-1)))) + 1
         manager.save(number, args=ocp.args.Composite(**items), force=True)
@@ -204,7 +214,9 @@ def restore_params(folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct])
     Raises:
         InputError: there is no checkpoint, or it holds the parameters of another model.
     """
-    number, _ = newest_whole(folder)
+    number, damaged = newest_whole(folder)
+    for passed_over in damaged:
+        print(f"note: an older checkpoint is used instead of {passed_over}", file=sys.stderr)
     with _manager(folder, partial=True) as manager:
         saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
         check_same_state(folder, saved, {"params": like})
@@ -236,24 +248,43 @@ def newest_whole(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
 
 def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     """The same on one host."""
-    damaged: list[Damaged] = []
-    for number in sorted(_numbers(folder), reverse=True):
-        fault = fault_of(folder / str(number))
-        if fault is None:
-            return number, tuple(damaged)
-        damaged.append(Damaged(folder / str(number), fault))
+    damaged = damaged_in(folder)
+    passed_over = {int(path.name) for path, _ in damaged}
+    whole = [number for number in _numbers(folder) if number not in passed_over]
+    if whole:
+        return max(whole), damaged
     if not damaged:
         raise InputError(f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Start a new run.")
     faults = " ".join(map(str, damaged))
     raise InputError(f"No checkpoint in {str(folder)!r} is whole. {faults} Restore the files, or start a new run.")
 
 
-def set_aside(damaged: Collection[Damaged]) -> None:
-    """Move checkpoints that are not whole out of the way of later saves, into `damaged/` beside their folder."""
-    for path, _ in damaged:
-        aside = path.parent.parent / "damaged"
-        aside.mkdir(exist_ok=True)
-        path.rename(aside / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}")
+def damaged_in(folder: Path) -> tuple[Damaged, ...]:
+    """Checkpoints in `folder` that are not whole and newer than the newest whole one; on this host alone."""
+    damaged: list[Damaged] = []
+    for number in sorted(_numbers(folder), reverse=True):
+        fault = fault_of(folder / str(number))
+        if fault is None:
+            break
+        damaged.append(Damaged(folder / str(number), fault))
+    return tuple(damaged)
+
+
+def set_aside(damaged: Collection[Damaged]) -> list[str]:
+    """Move checkpoints that are not whole out of the way of later saves, into `damaged/` beside their folder.
+
+    Returns:
+        What was moved where and why, in words.
+    """
+    told = []
+    for path, fault in damaged:
+        place = path.parent.parent / "damaged" / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
+        place.parent.mkdir(exist_ok=True)
+        path.rename(place)
+        told.append(
+            f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run goes on from the one before."
+        )
+    return told
 
 
 def _numbers(folder: Path) -> list[int]:

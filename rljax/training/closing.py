@@ -13,7 +13,8 @@ from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.plots import plot_curves
-from rljax.tracking.run_folder import RunFolder, read_metrics
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.run import Run, resume_command

@@ -1,8 +1,9 @@
-"""Updates that must not happen: where the loss or the gradient is not finite, the state stays as it was, and the run says so."""
+"""Updates that must not happen: where one is not sound, the state stays as it was, and the run counts and shows it."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from rljax.errors import InputError
@@ -11,15 +12,32 @@ from rljax.rollout import Groups
 MOST_SKIPPED = 5
 """Training steps in a row without a sound update, after which a run stops."""
 
+LARGEST_UPDATE = 100.0
+"""Largest norm of an update, as a multiple of the norm of the parameters (of 1, if that is larger)."""
 
-def is_sound(loss: Float[Array, ""], grad_norm: Float[Array, ""]) -> Bool[Array, ""]:
-    """Whether an update may be made: its loss and the norm of its gradient are finite.
+
+def is_sound(
+    loss: Float[Array, ""], grad_norm: Float[Array, ""], updates: PyTree[Array], params: PyTree[Array]
+) -> Bool[Array, ""]:
+    """Whether an update may be made: loss and gradient are finite, and the update is not far larger than the parameters.
+
+    ::
+
+        |u| <= 100 max(|θ|, 1)
+
+    Args:
+        loss: the loss.
+        grad_norm: norm of the gradient.
+        updates: u, what the optimiser adds to the parameters.
+        params: θ, the parameters before it.
 
     Example:
-        >>> bool(is_sound(jnp.float32(1.0), jnp.float32(jnp.inf)))
-        False
+        >>> params, loss, norm = jnp.ones(3), jnp.float32(0.5), jnp.float32(2.0)
+        >>> bool(is_sound(loss, norm, params * 10, params)), bool(is_sound(loss, norm, params * 1000, params))
+        (True, False)
     """
-    return jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    bound = LARGEST_UPDATE * jnp.maximum(optax.tree.norm(params), 1.0)
+    return jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (optax.tree.norm(updates) <= bound)
 
 
 def where_sound(sound: Bool[Array, ""], updated: PyTree[Array], before: PyTree[Array]) -> PyTree[Array]:
@@ -48,22 +66,20 @@ def skipped_in_a_row(count: int, share: Float[Array, ""] | float | None) -> int:
     return count + 1 if float(share) == 1 else 0
 
 
-def check_skipped(count: int, learning_rate: str) -> None:
-    """Refuse to go on after too many training steps without a sound update.
+def unsound_text(count: int, learning_rate: str, run: str) -> str:
+    """Why a run stops that could not make a sound update, and what to do.
 
     Args:
-        count: number of these steps in a row.
+        count: number of training steps in a row without one.
         learning_rate: the flag that sets their learning rate.
-
-    Raises:
-        InputError: the message says what to change.
+        run: folder of the run, as a shell reads it.
     """
-    if count >= MOST_SKIPPED:
-        raise InputError(
-            f"Loss or gradient was not finite in {count} training steps in a row, so nothing was learned from them. The parameters "
-            f"before them are saved. Start again from an earlier checkpoint or a new run with a lower {learning_rate}; a reward, "
-            "or an algorithm of your own, that returns infinite numbers has the same effect."
-        )
+    return (
+        f"Loss or gradient was not finite, or the update far too large, in {count} training steps in a row, so nothing was learned "
+        f"from them. The parameters before them are saved: `rljax export {run} model --checkpoint last` takes them out, and `rljax "
+        f"train --model model` with a lower {learning_rate} goes on from there. A reward or an algorithm of your own that returns "
+        "infinite numbers has the same effect."
+    )
 
 
 def check_drawn(groups: Groups) -> None:
@@ -81,6 +97,6 @@ def check_drawn(groups: Groups) -> None:
     if broken:
         raise InputError(
             f"The policy's log-probabilities are not finite for {broken:.0%} of the tokens that it drew: its parameters are "
-            "infinite or NaN. Nothing that was saved holds them. Start again from an earlier checkpoint or a new run with a lower "
-            "--learning-rate (--warm-start-learning-rate if this is before RL)."
+            "infinite, NaN or far too large. Start a new run with a lower --learning-rate (--warm-start-learning-rate if this is "
+            "before RL); `rljax export RUN model` takes the best checkpoint out to begin with."
         )

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -30,7 +30,7 @@ from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
@@ -120,10 +120,12 @@ def train(
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
         agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
         state = first_state(setup)
-        folder, checkpoint, losses = opened(config, setup, state, seams, existing, changes)
+        folder = new_folder(config, seams) if existing is None else existing
         if existing is None:
             stack.enter_context(discarded_on_error(folder))
-        display = stack.enter_context(LoggedDisplay(screen, folder.log, accuracy=accuracy)) if is_first() else screen
+        hold(folder, stack)
+        folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
+        display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
         run_trackers = together(lambda: make_trackers(config, folder, trackers))
         stack.callback(run_trackers.close)
         stack.enter_context(watch_compilation(display.compiling))
@@ -149,27 +151,36 @@ class Opened(NamedTuple):
     """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
+def hold(folder: RunFolder, stack: ExitStack) -> None:
+    """Keep other processes out of the folder until the run ends; the first host does it for all.
+
+    Raises:
+        InputError: another process trains in it.
+    """
+    on_first(lambda: stack.enter_context(folder.alone()))
+
+
+def logged(screen: Display, folder: RunFolder, accuracy: str) -> AbstractContextManager[Display]:
+    """The display of the first host, which also writes the log file; that of the other hosts as it is."""
+    return LoggedDisplay(screen, folder.log, accuracy=accuracy) if is_first() else nullcontext(screen)
+
+
 def opened(
-    config: TrainConfig,
-    setup: Setup,
-    state: TrainState,
-    seams: Seams,
-    existing: RunFolder | None,
-    changes: Sequence[Change],
+    config: TrainConfig, setup: Setup, state: TrainState, folder: RunFolder, changes: Sequence[Change] | None
 ) -> Opened:
-    """Folder and checkpoint at which a run begins, or is resumed; the folder gets a row about this start."""
+    """Folder and checkpoint at which a run begins (`changes` is None) or is resumed; the folder gets a row about this start."""
     losses: list[str] = []
-    if existing is None:
-        folder = new_folder(config, seams)
-        checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
-    else:
-        checkpoint, marks, damaged = checkpoints.restore(existing.checkpoints / LAST, partial(state_of_phase, setup, state))
+    checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
+    if changes is not None:
+        checkpoint, marks, damaged = checkpoints.restore(folder.checkpoints / LAST, partial(state_of_phase, setup, state))
         check_steps(changes, setup, checkpoint.state)
-        on_first(lambda: losses.extend([*map(str, damaged), *existing.rewind(marks)]))
-        on_first(lambda: checkpoints.set_aside(damaged))
-        folder = continued(existing, config, changes)
+        on_first(lambda: losses.extend(folder.rewind(marks)))
+        best = folder.checkpoints / BEST
+        on_first(lambda: losses.extend(checkpoints.set_aside([*damaged, *checkpoints.damaged_in(best)])))
+        folder = continued(folder, config, changes)
     step, when = int(checkpoint.state.step), datetime.now()
-    on_first(lambda: record_start(folder, when, step=step, changes=[change._asdict() for change in changes]))
+    made = [change._asdict() for change in changes or ()]
+    on_first(lambda: record_start(folder, when, step=step, changes=made))
     return Opened(folder, checkpoint, tuple(losses))
 
 
@@ -232,7 +243,7 @@ def settings_of(
             first start.
     """
     if resume == AUTO:
-        resume = together(lambda: resumable(config))
+        resume = resumable(config)
     if resume is None:
         if config is None:
             raise InputError(
@@ -248,7 +259,7 @@ def settings_of(
 
 
 def resumable(config: TrainConfig | None) -> Path | None:
-    """Folder of the run that `resume="auto"` continues; None if it has to be begun.
+    """Folder of the run that `resume="auto"` continues; None if it has to be begun. All processes call it together.
 
     What a run left that was killed before its first save is removed.
 
@@ -260,14 +271,20 @@ def resumable(config: TrainConfig | None) -> Path | None:
             f"resume={AUTO!r} continues the run in a folder that you name; pass run=FOLDER (--run FOLDER) too."
         )
     path = Path(config.run.folder)
+    continues: list[bool] = []
+    on_first(lambda: continues.append(_continues(path)))
+    return path if of_first(np.int32(any(continues))) else None
+
+
+def _continues(path: Path) -> bool:
+    """Whether the folder holds a run that can go on; what one left that saved nothing is removed."""
     if not RunFolder(path, {}).config_file.exists():
-        return None
+        return False
     existing = RunFolder.open(path)
     if existing.has_progress or fault_of(existing.checkpoints / LAST / "0") is None:
-        return path
-    if is_first():
-        existing.discard()
-    return None
+        return True
+    existing.discard()
+    return False
 
 
 def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:

@@ -6,6 +6,8 @@ disk, a lost file or a flipped bit is therefore noticed before anything is read.
 
 import hashlib
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rljax.files import atomic_write
@@ -26,9 +28,18 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _flushed_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return digest(path)
+
+
 def write_manifest(checkpoint: Path) -> None:
-    """Write the manifest of a checkpoint whose other files are complete."""
-    rows = {name: [path.stat().st_size, digest(path)] for name, path in files_of(checkpoint).items()}
+    """Write the manifest of a checkpoint whose other files are complete, after these are on the disk."""
+    files = files_of(checkpoint)
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
+        digests = pool.map(_flushed_digest, files.values())
+        rows = {name: [path.stat().st_size, sha256] for (name, path), sha256 in zip(files.items(), digests, strict=True)}
     atomic_write(checkpoint / MANIFEST, json.dumps(rows, indent=1).encode())
 
 
@@ -40,7 +51,7 @@ def fault_of(checkpoint: Path) -> str | None:
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = (folder / "weights").write_bytes(b"1234")
         >>> fault_of(folder)
-        'its save was not finished'
+        'it has no manifest: its save was not finished, or an older rljax wrote it'
         >>> write_manifest(folder)
         >>> fault_of(folder)
         >>> _ = (folder / "weights").write_bytes(b"123")
@@ -51,11 +62,12 @@ def fault_of(checkpoint: Path) -> str | None:
         rows = json.loads((checkpoint / MANIFEST).read_bytes())
         expected = {str(name): (int(size), str(sha256)) for name, (size, sha256) in rows.items()}
     except FileNotFoundError:
-        return "its save was not finished"
+        return "it has no manifest: its save was not finished, or an older rljax wrote it"
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"{MANIFEST} cannot be read ({error})"
     files = files_of(checkpoint)
-    faults = (_fault_of_file(name, files.get(name), *row) for name, row in expected.items())
+    with ThreadPoolExecutor() as pool:
+        faults = list(pool.map(lambda name: _fault_of_file(name, files.get(name), *expected[name]), expected))
     return next((fault for fault in faults if fault is not None), None)
 
 

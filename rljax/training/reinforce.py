@@ -5,7 +5,7 @@ import time
 from rljax.parallel import is_first
 from rljax.rollout import Groups
 from rljax.training.checkpoint import LAST, Checkpoint
-from rljax.training.guard import check_drawn, check_skipped, skipped_in_a_row
+from rljax.training.guard import check_drawn, skipped_in_a_row
 from rljax.training.learner import make_learner
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.rollouts import make_choice, next_rollout
@@ -42,7 +42,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         )
         run.log("rl", step, present(learned) | present(sampled))
         unsound = skipped_in_a_row(unsound, learned.policy and learned.policy.skipped_updates)
-        check_skipped(unsound, "--learning-rate")
+        run.check_updates(checkpoint, unsound, "--learning-rate")
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.display_text import sparkline
-from rljax.tracking.run_folder import Row, RunFolder, read_metrics
+from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 import jax
 
 from rljax.data.fault import describe as describe_faults
+from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
 from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tracking.display import Display
-from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
-from rljax.training.guard import check_drawn
+from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.setup import Setup
@@ -53,7 +54,24 @@ class Run:
     def save(self, which: str, checkpoint: Checkpoint) -> None:
         """Write a checkpoint as `which`, the last or the best one."""
         self.display.activity("saving")
-        checkpoints.save(self.folder.checkpoints / which, checkpoint, self.folder.marks())
+        marks: dict[str, Mark] = {}
+        on_first(lambda: marks.update(self.folder.marks()))
+        checkpoints.save(self.folder.checkpoints / which, checkpoint, marks)
+
+    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str) -> None:
+        """Save and stop after too many training steps in a row without a sound update.
+
+        Args:
+            checkpoint: as it was before these steps, but for its counters.
+            skipped: number of these steps.
+            learning_rate: the flag that sets their learning rate.
+
+        Raises:
+            InputError: there were too many.
+        """
+        if skipped >= MOST_SKIPPED:
+            self.save(LAST, checkpoint)
+            raise InputError(unsound_text(skipped, learning_rate, shlex.quote(str(self.folder.path))))
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
         """Log and show the metrics of a training step."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.errors import InputError
@@ -133,10 +133,15 @@ def put_layout(mesh: Mesh, layout: Layout, batch: Batch[np.ndarray]) -> tuple[La
     return Layout(packed, put(layout.responses, everywhere)), put(batch, everywhere)
 
 
-def _applied(state: TrainState, optimizer: optax.GradientTransformation, gradient: Params) -> TrainState:
-    """The state after an update of the policy."""
+def _updated(
+    state: TrainState, optimizer: optax.GradientTransformation, gradient: Params, loss: Float[Array, ""]
+) -> tuple[TrainState, Float[Array, ""], Bool[Array, ""]]:
+    """The state after an update of the policy, or as it was where the update is not sound; the gradient's norm; whether it is."""
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+    norm = optax.tree.norm(gradient)
+    sound = is_sound(loss, norm, updates, state.params)
+    after = state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+    return where_sound(sound, after, state), norm, sound
 
 
 def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
@@ -166,7 +171,7 @@ def make_policy_step(
         teacher: the teacher's parameters, for the comparison.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where loss or gradient is not finite, the new
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
         state is the old one.
     """
 
@@ -185,9 +190,7 @@ def make_policy_step(
             return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
 
         gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
-        norm = optax.tree.norm(gradient)
-        sound = is_sound(metrics.loss, norm)
-        state = where_sound(sound, _applied(state, optimizer, gradient), state)
+        state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 
     compiled = _jitted(step, state, mesh)
@@ -200,8 +203,8 @@ def make_supervised_step(
     """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
 
     Returns:
-        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the loss or the gradient
-        is not finite, only the counter changes.
+        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the update is not
+        sound, only the counter changes.
     """
 
     def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:
@@ -212,9 +215,7 @@ def make_supervised_step(
             return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}
 
         gradient, metrics = jax.grad(objective, has_aux=True)(state.params)
-        norm = optax.tree.norm(gradient)
-        sound = is_sound(metrics["loss"], norm)
-        state = where_sound(sound, _applied(state, optimizer, gradient), state)
+        state, norm, sound = _updated(state, optimizer, gradient, metrics["loss"])
         metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
         return state._replace(warm_step=state.warm_step + 1), metrics
 

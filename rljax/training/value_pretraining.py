@@ -18,7 +18,7 @@ from rljax.training.algorithm import one_response_a_prompt
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.critic import critic_folder
-from rljax.training.guard import check_drawn, check_skipped, skipped_in_a_row
+from rljax.training.guard import check_drawn, skipped_in_a_row
 from rljax.training.learner import Learn, make_rollout_values, make_teach, measured_credit
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.optimizer import pretraining_optimizer
@@ -98,7 +98,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         done = int(state.value_step)
         run.log("value", done, present(metrics) | {"seconds": time.monotonic() - start})
         unsound = skipped_in_a_row(unsound, metrics.critic and metrics.critic.skipped_value_updates)
-        check_skipped(unsound, "--critic-learning-rate")
+        run.check_updates(checkpoint, unsound, "--critic-learning-rate")
         if any_host(good_enough(required(metrics.credit, "metrics.credit"), setup.config.critic)):
             break
         if done % setup.config.run.checkpoint_every == 0:
@@ -135,5 +135,6 @@ def save_critic(run: Run, state: TrainState) -> None:
     """Write the critic as a model folder; another run can start from it with `--critic RUN`."""
     critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
     params = required(state.critic, "state.critic").params
-    save_model(folder, critic.function, params, companions(run.config, run.setup.tokenizer))
+    whole = "float32" if critic.function.contents is not None else None  # training goes on from it
+    save_model(folder, critic.function, params, companions(run.config, run.setup.tokenizer), dtype=whole)
     run.display.message(f"The pretrained critic is in {folder}.")

@@ -69,7 +69,7 @@ def make_value_step(
         mesh: the devices that hold the state.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where loss or gradient is not finite, the new
+        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
         state is the old one.
     """
 
@@ -86,7 +86,7 @@ def make_value_step(
         changed = optax.apply_updates(learned, updates)
         params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict
         norm = optax.tree.norm(gradient)
-        sound = is_sound(sums.loss, norm)
+        sound = is_sound(sums.loss, norm, updates, learned)
         after = where_sound(sound, before._replace(params=params, opt_state=opt_state), before)
         return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skipped(sound))
 

@@ -10,7 +10,7 @@ from rljax.parallel import put_rows
 from rljax.records import required
 from rljax.rollout import demonstrated, pack
 from rljax.training.checkpoint import LAST, Checkpoint
-from rljax.training.guard import check_skipped, skipped_in_a_row
+from rljax.training.guard import skipped_in_a_row
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.run import Run
 from rljax.training.update import make_score, make_supervised_step
@@ -42,7 +42,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)
         unsound = skipped_in_a_row(unsound, numbers["skipped_updates"])
-        check_skipped(unsound, "--warm-start-learning-rate")
+        run.check_updates(checkpoint, unsound, "--warm-start-learning-rate")
         if settings.accuracy is not None and done % settings.eval_every == 0:
             run.display.activity("answering held-out problems", compiles=True)
             accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]

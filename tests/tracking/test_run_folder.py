@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.tracking.run_folder import RunFolder, default_run_path, read_metrics
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder, default_run_path
 
 
 @dataclass(frozen=True)
@@ -205,3 +206,39 @@ def test_read_metrics_refuses_nothing(tmp_path):
     path.write_text("")
     with pytest.raises(InputError, match=r"metrics\.jsonl line 1: the file is empty"):
         read_metrics(path)
+
+
+def test_a_run_without_progress_is_discarded_with_its_own_files_alone(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    (run.checkpoints / "last" / "0").mkdir(parents=True)
+    (run.path / "notes.txt").write_text("mine")
+    run.log.write_text("begun")
+    run.discard()
+    assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("progress", ["metrics", "a save", "a best save"])
+def test_a_run_with_progress_is_never_discarded(tmp_path, progress):
+    run = RunFolder.create(tmp_path, {})
+    if progress == "metrics":
+        write_rows(run.metrics, [metrics_row("rl", 1)])
+    else:
+        (run.checkpoints / ("last/1" if progress == "a save" else "best/0")).mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    run.discard()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_that_a_run_would_write_is_not_taken_over(tmp_path):
+    (tmp_path / "log.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"already holds a run \(log.txt\)"):
+        RunFolder.create(tmp_path, {})
+
+
+def test_two_processes_cannot_hold_a_run(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    with run.alone(), pytest.raises(InputError, match="another process is training in"), RunFolder.open(tmp_path).alone():
+        pass
+    with RunFolder.open(tmp_path).alone():
+        assert True
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -11,7 +11,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from rljax.errors import InputError
-from rljax.tracking.run_folder import RunFolder, read_metrics
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 
 SAMPLES = [

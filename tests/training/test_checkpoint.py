@@ -76,9 +76,9 @@ def test_every_change_of_every_file_is_noticed(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda newest: (newest / MANIFEST).unlink(), "its save was not finished."),
+        (lambda newest: (newest / MANIFEST).unlink(), "its save was not finished, or an older rljax wrote it."),
         (lambda newest: shutil.rmtree(newest / "history"), "history/_METADATA is missing."),
-        (lambda newest: [shutil.rmtree(newest), newest.mkdir()], "its save was not finished."),
+        (lambda newest: [shutil.rmtree(newest), newest.mkdir()], "its save was not finished, or an older rljax wrote it."),
         (lambda newest: (newest / MANIFEST).write_text("[1]"), "sha256.json cannot be read"),
         (lambda newest: (newest / MANIFEST).write_text('{"a": 1}'), "sha256.json cannot be read"),
     ],
@@ -91,8 +91,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, messa
     assert value == 1.0
     assert damaged[0].startswith(f"{folder / '2'}: ")
     assert message in damaged[0]
-    set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
+    (told,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
+    assert told.startswith(f"{folder / '2'} is damaged: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
+    assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
     save(folder, Checkpoint(state_of(7), no_history(2)), MARKS)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     assert value_in(folder) == (7.0, [])
@@ -101,7 +103,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, messa
 def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
     for number in (1, 2):
         (folder / str(number) / MANIFEST).unlink()
-    with pytest.raises(InputError, match=r"No checkpoint in .* is whole\. .*2: its save was not finished\. .*1: its save"):
+    with pytest.raises(
+        InputError, match=r"No checkpoint in .* is whole\. .*2: it has no manifest.* .*1: it has no manifest"
+    ):
         restore(folder, lambda phase: state_of(-1))
     with pytest.raises(InputError, match=r"There is no checkpoint in .*: the run ended before it wrote one"):
         restore(tmp_path / "nowhere", lambda phase: state_of(-1))

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rljax.errors import InputError
-from rljax.tracking.run_folder import json_safe
+from rljax.tracking.rows import json_safe
 from rljax.training.config import TrainConfig
 from rljax.training.config.checks import LARGEST
 

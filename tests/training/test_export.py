@@ -39,7 +39,7 @@ def run_without_training(path, config, which=("best", "last")):
     setup, state = first_state(config)
     folder = RunFolder.create(path, config.to_json() | {"seams": []})
     for name in which:
-        checkpoints.save(folder.checkpoints / name, checkpoints.Checkpoint(state, no_history(24)))
+        checkpoints.save(folder.checkpoints / name, checkpoints.Checkpoint(state, no_history(24)), {})
     return setup, state
 
 

@@ -1,0 +1,115 @@
+"""Rows of JSON-lines files: read, checked, and made of values that JSON can hold."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.errors import InputError
+
+PHASES = ("warm_start", "value", "rl", "eval")
+"""Phases of the rows of `metrics.jsonl`."""
+Row = dict[str, Any]
+
+
+def read_metrics(path: Path | str) -> list[Row]:
+    """Read and check all rows of a `metrics.jsonl`.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The rows in file order; a number that was not finite is None.
+
+    Raises:
+        InputError: the file is missing or empty, or a line is not a metrics row; names the file and the line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no metrics file {path}; name the folder of a run that has made at least one step.")
+    *lines, tail = lines_of(path)
+    if tail:
+        lines.append(tail)
+    if not lines:
+        raise InputError(f"{path} line 1: the file is empty; name a run that has made at least one step.")
+    return [parse_row(line, path, number, _check_metrics_row) for number, line in enumerate(lines, 1)]
+
+
+def json_safe(value: Any, name: str) -> Any:
+    """Turn a value into the nearest one that JSON can hold.
+
+    Args:
+        value: numbers, strings, None, paths, NumPy scalars, dataclasses, and mappings and sequences of those.
+        name: path of the value, for the error message.
+
+    Returns:
+        Only dicts with string keys, lists, strings, finite numbers, booleans and None. A number that is not finite becomes
+        the string that `float` reads back ("inf", "-inf", "nan"): JSON has no such number.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> json_safe({"folder": Path("runs") / "a", "betas": (0.9, float("inf"))}, "config")
+        {'folder': 'runs/a', 'betas': [0.9, 'inf']}
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Path):
+        return value.as_posix()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(inner, f"{name}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_safe(inner, f"{name}[{index}]") for index, inner in enumerate(value)]
+    raise ValueError(f"{name} must be something that JSON can hold, got {value!r:.80}")
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """Lines of a file, and what stands after the last one: a row that was cut short, or nothing."""
+    # Only "\n" ends a row: model output may hold characters (U+2028, U+0085) at which splitlines would cut it.
+    return path.read_bytes().split(b"\n")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str | None]) -> Row:
+    """One row of a JSON-lines file; `check` returns what is wrong with it, or None."""
+    shown = repr(line.decode("utf-8", errors="replace"))[:80]
+    try:
+        row = json.loads(line, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise InputError(
+            f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line."
+        ) from error
+    wrong = check(row) if isinstance(row, dict) else "must be a JSON object"
+    if wrong is not None:
+        raise InputError(f"{path} line {number} {wrong}, got {shown}; remove or correct that line.")
+    return row
+
+
+def check_step(row: Row) -> str | None:
+    """What is wrong with the step of a row; None if nothing is."""
+    # `type` and not `isinstance`: JSON's true would pass as the integer 1.
+    is_step = "step" in row and type(row["step"]) is int and row["step"] >= 0
+    return None if is_step else 'must have a whole number "step" of at least 0'
+
+
+def _check_metrics_row(row: Row) -> str | None:
+    if "phase" not in row or row["phase"] not in PHASES:
+        return f'must have a "phase" among {", ".join(PHASES)}'
+    for name, value in row.items():
+        if name != "phase" and value is not None and type(value) not in (int, float):
+            return f'must hold a number or null for "{name}"'
+    return check_step(row)
