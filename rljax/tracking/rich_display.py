@@ -279,7 +279,7 @@ class RichDisplay:
             style = "bold" if math.isfinite(values[-1]) else "bold red"
             if self._measured[metric.key] != progress.step:
                 style = "dim"  # of an earlier step: this one has no such number
-            recent = f"sum {sum(values):.0f}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
+            recent = f"sum {metric.written(sum(values))}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
             latest = Text(metric.written(values[-1]), style=style)
             table.add_row(label_of(metric, self._accuracy), latest, metric.unit, recent, _History(values))
         return table

@@ -25,6 +25,7 @@ METRIC_VALUES = {
     "score": 1.5,
     "unfilled_groups": 3,
     "unjudged": 7,
+    "skipped_updates": 0.5,
     "clip_fraction": 0.0123,
     "teacher_kl": 0.23456,
     "teacher_divergence": 0.01234,
@@ -67,6 +68,7 @@ WRITTEN = [
     ("filtered groups", "25.0", "%"),
     ("unfilled groups", "3", ""),
     ("unjudged responses", "7", ""),
+    ("skipped updates", "0.5", "steps"),
     ("learning rate", "3.00e-05", ""),
     ("loss", "-0.0123", ""),
 ]
@@ -456,7 +458,7 @@ def test_rich_shows_every_known_number(terminal, clock):
     table = last_screen(terminal)
     rows = {line[:20].strip(): line[20:].split() for line in table.splitlines()}
     for label, value, unit in WRITTEN[1:]:
-        recent = ["sum", value] if label in ("unfilled groups", "unjudged responses") else [value]
+        recent = ["sum", value] if label in ("unfilled groups", "unjudged responses", "skipped updates") else [value]
         expected = [value, *([unit] if unit else []), *recent]
         assert rows[label][: len(expected)] == expected
     # The last ten: 111 to 119 and the present one.
