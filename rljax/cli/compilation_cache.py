@@ -1,14 +1,15 @@
 """Where compiled programs are kept between commands, so that the second run of a shape starts without compiling."""
 
 import os
+import tempfile
 from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
-SETTINGS = {
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",  # a small run is many short compilations
-    "JAX_COMPILATION_CACHE_MAX_SIZE": str(4 * 2**30),  # bytes; the least recently used programs are removed
-}
+SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+MOST_BYTES = 4 * 2**30
+"""Size above which the oldest programs are removed. JAX's own limit locks at every read, and a kill can break it for good."""
 
 
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
@@ -20,7 +21,7 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
     """
     if folder := environment.get(DIRECTORY):
         return Path(folder)
-    caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache"
     return Path(caches) / "rljax" / "compiled"
 
 
@@ -43,14 +44,27 @@ def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
     """
     if DIRECTORY in environment or not writable(folder := cache_folder(environment)):
         return
+    remove_oldest(folder, MOST_BYTES)
     environment[DIRECTORY] = str(folder)
-    for name, value in SETTINGS.items():
-        environment.setdefault(name, value)
+    environment.setdefault(SHORTEST, "0.1")  # a small run is many short compilations
+
+
+def remove_oldest(folder: Path, most_bytes: int) -> None:
+    """Remove the oldest files of a folder until the others are no larger than a limit; another process may do the same."""
+    room = most_bytes
+    with suppress(OSError):  # a file that another process has removed
+        files = [(path, path.stat()) for path in folder.iterdir() if path.is_file()]
+        for path, status in sorted(files, key=lambda file: file[1].st_mtime, reverse=True):
+            room -= status.st_size
+            if room < 0:
+                path.unlink(missing_ok=True)
 
 
 def cache_text(environment: MutableMapping[str, str]) -> str:
     """A line that says where compiled programs are kept, or why they are not."""
     if environment.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("0", "false", "off", "no"):
         return "compiled programs: not kept (JAX_ENABLE_COMPILATION_CACHE)"
+    if environment.get(DIRECTORY) == "":
+        return f"compiled programs: not kept ({DIRECTORY} is empty)"
     folder = cache_folder(environment)
     return f"compiled programs: {folder}" if writable(folder) else f"compiled programs: not kept ({folder} is not writable)"

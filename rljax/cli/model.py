@@ -61,7 +61,7 @@ class Export:
     max_shard_size: str = "50GB"
     """Largest file of weights, such as 5GB; more weights are divided among files with an index."""
     push: str | None = None
-    """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs the extra 'hub' and `hf auth login`."""
+    """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs `hf auth login`."""
     private: bool = False
     """Make the repository private if it does not exist yet."""
     coordinator: str | None = None

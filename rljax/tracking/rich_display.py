@@ -223,7 +223,7 @@ class RichDisplay:
         """What is being done: stopping, compiling, or the activity."""
         activity, compiling = self._activity, self._compiling
         if self._is_stopping:
-            return Text("stopping after this step; Ctrl-C again stops at once and loses it", style="yellow")
+            return Text("stopping after this step; Ctrl-C again stops at once and loses this step", style="yellow")
         if compiling is not None and self._clock() - compiling[1] >= LONG_COMPILATION:
             return Text(f"compiling{'' if activity is None else f': {printable(activity)}'}", style="magenta")
         if activity is None:
@@ -279,7 +279,9 @@ class RichDisplay:
             style = "bold" if math.isfinite(values[-1]) else "bold red"
             if self._measured[metric.key] != progress.step:
                 style = "dim"  # of an earlier step: this one has no such number
-            recent = f"sum {metric.written(sum(values))}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
+            recent = (
+                f"sum {metric.written(sum(values))}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
+            )
             latest = Text(metric.written(values[-1]), style=style)
             table.add_row(label_of(metric, self._accuracy), latest, metric.unit, recent, _History(values))
         return table

@@ -17,6 +17,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
+from rljax.training.resuming import schedules
 from rljax.training.run import Run, resume_command
 
 LONGEST_PROMPT = 40
@@ -63,8 +64,9 @@ def finish(run: Run, checkpoint: Checkpoint) -> None:
     commands = next_commands(folder, problems)
     if commands:
         run.display.commands("What to type next:", commands)
-    more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
-    run.display.commands("To train on:", [f"{resume_command(folder)}{more}"])
+    if not schedules(run.setup):
+        more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
+        run.display.commands("To train on:", [f"{resume_command(folder)}{more}"])
 
 
 def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, accuracy: str, count: int) -> list[str]:

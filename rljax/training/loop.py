@@ -38,7 +38,7 @@ from rljax.training.interrupt import StopRequest
 from rljax.training.manifest import fault_of
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
-from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, story
+from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, summary
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn
 from rljax.training.seams import ROWS, Seams, check_seams, saved_settings
 from rljax.training.setup import Setup, first_params, make_setup
@@ -188,7 +188,7 @@ def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None
     """Describe the run on the screen: a new one (`changes` is None), or a resumed one with its past."""
     run.display.header(describe(run.setup, checkpoint.state, run.folder))
     if changes is not None:
-        for line in story(run.setup, checkpoint.state, run.folder, changes):
+        for line in summary(run.setup, checkpoint.state, run.folder, changes):
             run.display.message(line)
         last = last_evaluation(run.folder)
         if last is not None:

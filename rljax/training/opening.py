@@ -26,7 +26,7 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
-from rljax.training.saving import atomically, companions, save_model
+from rljax.training.saving import Companions, atomically, companions, save_model
 from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
 from rljax.training.setup import encoded, greedy, make_policy, make_tokenizer, make_worker
 
@@ -315,16 +315,28 @@ def export(
             is unknown, or the hub cannot be reached.
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
-    run, which = find_run(target, which)
     agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, push)))
     together(lambda: _check_new(folder))
-    if run is None:
-        raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     uploads: list[Client] = []
     if push is not None:
         on_first(lambda: uploads.append(check_push(push, client)))
-    opened = RunFolder.open(run)
-    config, needed = saved_settings(opened.config)
+    config, run, which, policy, mesh, beside = together(lambda: _model_of(target, which, policy))
+    params = _parameters(config, policy, mesh, run, which)
+    atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
+    if push is not None:
+        on_first(lambda: push_folder(uploads[0], folder, push, private=private))
+    return folder
+
+
+def _model_of(
+    target: str | Path, which: Which, policy: Policy | None
+) -> tuple[TrainConfig, RunFolder, Which, Policy, Mesh, Companions]:
+    """Settings, folder, checkpoint, policy and mesh of a run whose model is exported, and what stands beside the weights."""
+    run, which = find_run(target, which)
+    if run is None:
+        raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
+    folder = RunFolder.open(run)
+    config, needed = saved_settings(folder.config)
     check_parts(Seams(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
@@ -332,14 +344,10 @@ def export(
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if policy is None else policy
-    params, beside = _parameters(config, policy, mesh, opened, which), companions(config, tokenizer)
-    atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
-    if push is not None:
-        on_first(lambda: push_folder(uploads[0], folder, push, private=private))
-    return folder
+    return config, folder, which, policy, mesh, companions(config, tokenizer)
 
 
 def _check_new(folder: Path) -> None:
-    """Refuse a folder that exists, and make its parents."""
+    """Refuse a folder that exists."""
     if folder.exists():
         raise InputError(f"{str(folder)!r} already exists; choose another folder.")

@@ -253,7 +253,8 @@ def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState,
             if stop.requested:
                 training.save(state.params, folder)
                 display.finish([f"Stopped after step {done} of {training.steps}. The model as it is now is in {folder}."])
-                display.commands("To go on from it, the same command with:", [f"--model {shlex.quote(str(folder))}"])
+                another = f"--model {shlex.quote(str(folder))} --output ANOTHER_FOLDER"
+                display.commands("To go on from it, the same command with:", [another])
                 raise Interrupted
             if config.eval_every and done % config.eval_every == 0 and done < training.steps:
                 _evaluate(training, state.params, done, folder, display)

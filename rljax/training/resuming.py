@@ -1,4 +1,4 @@
-"""Which settings may change when a run is resumed, and what is told about the run so far.
+"""Which settings may change when a run is resumed, and a summary of the run so far.
 
 A setting may change if a run that had the new value from its first step would have computed the same numbers (up to the rounding of
 sums in another order, where devices or micro-batches change). Every other change is refused by its name.
@@ -81,13 +81,7 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         return
     if change.after < done:
         raise InputError(f"steps is {change.after}, but the run has made {done} RL steps already; give at least as many.")
-    config = setup.config
-    scheduled = {
-        "difficulty_window_end": config.data.difficulty_window_end is not None,
-        f"the algorithm {config.algorithm.name}, which mixes two advantages": setup.algorithm.needs("progress"),
-        "mix_pretrained_value": config.critic.mix_pretrained_value,
-    }
-    reasons = [reason for reason, holds in scheduled.items() if holds]
+    reasons = schedules(setup)
     if reasons:
         raise InputError(
             f"A resumed run cannot change {change}: the {done} RL steps so far follow a schedule over all steps "
@@ -95,8 +89,19 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         )
 
 
-def story(setup: Setup, state: TrainState, folder: RunFolder, changes: Collection[Change]) -> list[str]:
-    """What is told about a resumed run: where it continues, what was changed, and its curve so far."""
+def schedules(setup: Setup) -> list[str]:
+    """What follows a schedule over all RL steps, so that their number cannot change once they have begun."""
+    config = setup.config
+    scheduled = {
+        "difficulty_window_end": config.data.difficulty_window_end is not None,
+        f"the algorithm {config.algorithm.name}, which mixes two advantages": setup.algorithm.needs("progress"),
+        "mix_pretrained_value": config.critic.mix_pretrained_value,
+    }
+    return [reason for reason, holds in scheduled.items() if holds]
+
+
+def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collection[Change]) -> list[str]:
+    """Describe a resumed run: where it continues, what was changed, and its curve so far."""
     config, done, phase = setup.config, int(state.step), int(state.phase)
     steps = config.optimization.steps
     place = f"RL step {done} of {steps}"
@@ -108,9 +113,8 @@ def story(setup: Setup, state: TrainState, folder: RunFolder, changes: Collectio
     if changes:
         lines.append(f"Changed: {', '.join(map(str, changes))}.")
     if done >= steps and phase == RL:
-        lines.append(
-            f"The run has made all of its RL steps; --steps N extends it, for example --steps {max(2 * steps, 1)}."
-        )
+        extend = "" if schedules(setup) else f"; --steps N extends it, for example --steps {max(2 * steps, 1)}"
+        lines.append(f"The run has made all of its RL steps{extend}.")
     rows = past_rows(folder)
     curves = {
         "reward": [row["reward"] for row in rows if row["phase"] == "rl" and row.get("reward") is not None],

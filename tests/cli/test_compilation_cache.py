@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rljax.cli.compilation_cache import DIRECTORY, cache_folder, cache_text, keep_compiled_programs
+from rljax.cli.compilation_cache import DIRECTORY, cache_folder, cache_text, keep_compiled_programs, remove_oldest
 
 
 def test_the_cache_is_in_the_users_cache_folder(tmp_path):
@@ -31,6 +31,15 @@ def test_a_home_that_cannot_be_written_to_gets_no_cache(tmp_path):
     assert DIRECTORY not in environment
     assert "not writable" in cache_text(environment)
     assert "JAX_ENABLE_COMPILATION_CACHE" in cache_text(environment | {"JAX_ENABLE_COMPILATION_CACHE": "false"})
+
+
+def test_the_oldest_programs_are_removed(tmp_path):
+    for age, name in enumerate(("new", "old", "oldest")):
+        (tmp_path / name).write_bytes(b"12")
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    remove_oldest(tmp_path, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+    remove_oldest(tmp_path / "nowhere", 4)
 
 
 def test_a_command_fills_the_cache_that_jax_reads(tmp_path):

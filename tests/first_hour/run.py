@@ -34,7 +34,11 @@ def installed(folder: Path) -> dict[str, str]:
         "python3 -m venv .venv && .venv/bin/pip install --quiet -e .", shell=True, cwd=folder, check=True
     )  # the README's line without its last command, which the script decides on
     own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON", "VIRTUAL"))}
-    return own | {"PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    caches = {
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "HF_HOME": str(folder / "cache" / "hub"),
+    }  # those of a newcomer are empty
+    return own | caches | {"PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
 def main(persons: list[str]) -> None:
