@@ -88,12 +88,14 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
         return [f"Held-out {accuracy}: unknown, as the reward judged no answer before RL or none after it."]
     lines = [f"Held-out {accuracy}: {before} before RL, {after} after ({count} problems, greedy answers)."]
     if comparison is not None:
-        right, wrong = ("right", "wrong") if accuracy == CORRECT else ("above 0", "0 or below")
+        words = ("became right", "became wrong", "stayed right", "stayed wrong")
+        if accuracy != CORRECT:
+            words = ("rose above 0", "fell to 0 or below", "stayed above 0", "stayed at 0 or below")
         judged = sum(comparison[:4])
         first = "" if judged == count else f"Of the {judged} problems whose answers were kept: "
         lines.append(
-            f"{first}{comparison.gained} became {right}, {comparison.lost} became {wrong}, {comparison.kept} stayed {right}, "
-            f"{comparison.missed} stayed {wrong}."
+            f"{first}{comparison.gained} {words[0]}, {comparison.lost} {words[1]}, {comparison.kept} {words[2]}, "
+            f"{comparison.missed} {words[3]}."
         )
     return lines
 
