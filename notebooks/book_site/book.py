@@ -92,8 +92,9 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
     return f"""(page-equations)=
 # Equations
 
-{len(entries)} functions, each the size of its formula: arrays in, arrays out, and nothing imported but JAX. Tokens are on the last
-axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop written from the formula.
+{len(entries)} functions, each the size of its formula: arrays in, arrays out, and nothing imported but JAX, NumPy and jaxtyping.
+Tokens are on the last axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop
+written from the formula.
 `rljax equations WORDS` searches them in a terminal.
 
 {shelves}

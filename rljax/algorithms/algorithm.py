@@ -105,6 +105,8 @@ class Term(NamedTuple):
     """Rollout (its mask already that of the trained tokens) -> weights; None takes the surrogate's."""
     needs: str = "logp"
     """The field of `TermInputs` that it reads beside `logp`; "logp" when there is none."""
+    tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
+    """(advantage, policy_logp, mask) of the whole rollout -> tokens on which it stands, its weights 0 on the others; None: all."""
 
 
 @documented
@@ -189,7 +191,8 @@ class Algorithm(NamedTuple):
     greedy_advantage: Callable[[Array, Array], Float[Array, "P G"]] | None = None
     """(rewards, reward of each prompt's greedy response) -> advantage of each response."""
     parts_advantage: Callable[..., Float[Array, "P G"]] | None = None
-    """Several rewards by name (and `valid=`, when the rollout has it) -> advantage of each response."""
+    """Several rewards by name (and `weights=` by name, unless each is 1, and `valid=`, when the rollout has it) -> advantage of
+    each response."""
     teacher_advantage: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(policy_logp, teacher_logp, mask) -> advantage of each token, from a teacher in place of rewards."""
     teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
@@ -198,7 +201,8 @@ class Algorithm(NamedTuple):
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, share of the training that is done) -> advantage."""
     keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage, policy_logp, mask) -> tokens whose advantage counts; it is 0 on the others, which have no gradient then."""
+    """(advantage with its bonus and normalised, policy_logp, mask) -> tokens whose advantage counts; it is 0 on the others, which
+    have no gradient then."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs
+from rljax.algorithms.algorithm import Algorithm, Term, TermInputs
 from rljax.ops.checks import check_between, check_nonnegative
 from rljax.ops.group import group_normalized
-from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.token_choice import clip_cov_tokens, kl_cov_tokens, token_covariance
@@ -21,11 +20,11 @@ def clip_cov(
     share: float = 2e-4,
     lower: float = 1.0,
     upper: float = 5.0,
-    clip: float = 0.2,
+    clip: float = 1.0,
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Clip-Cov (arXiv:2505.22617): PPO's clip, and no gradient for a few tokens drawn among those of high covariance.
+    """Clip-Cov (arXiv:2505.22617): no gradient for a few tokens drawn among those of high covariance.
 
     ::
 
@@ -34,16 +33,17 @@ def clip_cov(
         Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
-        share: r = 2e-4 of the tokens, at least one (the authors' code, as in verl).
-        lower: ω_low = 1 (the authors' code).
-        upper: ω_high = 5 (the authors' code).
-        clip: ε = 0.2, PPO's.
+        share: r = 2e-4 of the tokens, at least one (the authors' recipes, as in verl).
+        lower: ω_low = 1 (the authors' recipes).
+        upper: ω_high = 5 (the authors' recipes).
+        clip: ε = 1 (the authors' recipes; verl's 0.2 is PPO's).
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
     Deviations: covariances and their means are those of the rollout before its updates, where the authors' code takes the policy
-    that is trained and the tokens of an update that PPO's clip has not cut yet; at the first update they are equal. The draw is
-    made from each token's log-probability, so it needs no random key and does not depend on the order of the responses.
+    that is trained and the tokens of an update that the clip has not cut yet; at the first update they are equal. The draw is
+    made from the response's log-probabilities, so it needs no random key and does not depend on the order of the responses;
+    responses whose log-probabilities are all equal draw alike.
     """
     check_between(-jnp.inf, upper, lower=lower)
     check_between(0, 1, share=share)
@@ -61,23 +61,33 @@ def _outside_choice(
 ) -> Bool[Array, "P G T"]:
     """The tokens that Clip-Cov does not cut."""
     covariance = token_covariance(logp, advantage, mask)
-    return ~clip_cov_tokens(covariance, uniform_of(logp), mask, share=share, lower=lower, upper=upper)
+    return ~clip_cov_tokens(covariance, uniform_of(logp, mask), mask, share=share, lower=lower, upper=upper)
 
 
-def uniform_of(logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
-    """One number in [0, 1) for each token, drawn with the bits of its log-probability as key.
+def uniform_of(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*rows T"]:
+    """One number in [0, 1) for each token, 0 outside the mask.
+
+    The key of a draw is made of the token's place among the tokens of its response and of the bits of all their log-probabilities.
 
     Example:
-        >>> draws = uniform_of(jnp.array([-0.5, -0.25, -0.5]))
-        >>> bool(draws[0] == draws[2]), bool(draws[0] == draws[1])
-        (True, False)
+        >>> draws = uniform_of(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
+        >>> len(set(draws.ravel().tolist()))
+        6
     """
-    bits = jax.lax.bitcast_convert_type(logp.astype(jnp.float32), jnp.uint32)
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(bits.reshape(-1))
-    return jax.vmap(partial(jax.random.uniform, dtype=jnp.float32))(keys).reshape(logp.shape).astype(logp.dtype)
+    counts = mask.astype(bool)
+    bits = jax.lax.bitcast_convert_type(jnp.where(counts, logp, 0.0).astype(jnp.float32), jnp.uint32).reshape(-1)
+    place = (jnp.cumsum(counts, -1) - 1).astype(jnp.uint32).reshape(-1)
+    fold = jax.vmap(jax.random.fold_in)
+    tokens = fold(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(place), bits)
+    words = jnp.where(
+        counts, jax.vmap(partial(jax.random.bits, dtype=jnp.uint32))(tokens).reshape(logp.shape), jnp.uint32(0)
+    )
+    response = jnp.broadcast_to(words.sum(-1, dtype=jnp.uint32, keepdims=True), logp.shape)
+    draws = jax.vmap(partial(jax.random.uniform, dtype=jnp.float32))(fold(tokens, response.reshape(-1)))
+    return jnp.where(counts, draws.reshape(logp.shape).astype(logp.dtype), 0.0)
 
 
-def kl_cov(*, share: float = 2e-4, beta: float = 1.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
+def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     """KL-Cov (arXiv:2505.22617): an unclipped ratio, and a penalty where log-probability and advantage vary most together.
 
     ::
@@ -86,23 +96,24 @@ def kl_cov(*, share: float = 2e-4, beta: float = 1.0, eps: float = 1e-6, ddof: i
         I: the round(k Σ|o_i|) tokens of the highest Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
-        share: k = 2e-4 of the tokens, at least one (the authors' code, as in verl).
-        beta: β = 1 (the authors' code).
+        share: k = 2e-3 of the tokens, at least one (the authors' recipe for 7B; theirs for 32B, and verl, have 2e-4).
+        beta: β = 1 (the authors' recipes).
         eps: added to the standard deviation (unstated in the paper).
         ddof: of the standard deviation (unstated in the paper).
 
-    Deviations: covariances are those of the policy before the rollout's updates, where the authors' code takes the policy that is
-    trained; at the first update they are equal. The penalty is 0 there, so it takes more than one update a rollout to be felt.
+    Deviations: the penalty is the |log ρ| of the authors' code, where the paper writes the KL divergence from the sampling policy.
+    Covariances are those of the rollout before its updates, where the authors' code takes the policy that is trained and the
+    tokens of an update; at the first update they are equal. The penalty is 0 there, so it takes more than one update a rollout to
+    be felt.
     """
     check_between(0, 1, share=share)
     check_nonnegative(beta=beta)
-    weights = partial(_on_high_covariance, share=share, eps=eps, ddof=ddof)
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),
         log_ratio=token_log_ratio,
         surrogate=partial(clipped, low=1.0, high=jnp.inf),
         weights=token_mean,
-        terms=(Term("kl_cov", beta, _distance_from_sampler, weights=weights),),
+        terms=(Term("kl_cov", beta, _distance_from_sampler, tokens=partial(_of_high_covariance, share=share)),),
     )
 
 
@@ -110,11 +121,8 @@ def _distance_from_sampler(inputs: TermInputs) -> Float[Array, "B T"]:
     return jnp.abs(inputs.logp - inputs.policy_logp)
 
 
-def _on_high_covariance(rollout: Rollout[Array], *, share: float, eps: float, ddof: int) -> Float[Array, "P G T"]:
-    """Weights of the penalty: those of the surrogate on the tokens of high covariance."""
-    validity = {} if rollout.valid is None else {"valid": rollout.valid}
-    advantage = group_normalized(rollout.rewards, eps=eps, ddof=ddof, **validity)[..., None]
-    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
-    logp = zero_outside(logp, rollout.mask)
-    covariance = token_covariance(logp, jnp.broadcast_to(advantage, logp.shape), rollout.mask)
-    return jnp.where(kl_cov_tokens(covariance, rollout.mask, share=share), token_mean(rollout.mask), 0.0)
+def _of_high_covariance(
+    advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float
+) -> Bool[Array, "P G T"]:
+    """The tokens that KL-Cov holds back."""
+    return kl_cov_tokens(token_covariance(logp, advantage, mask), mask, share=share)

@@ -1,5 +1,6 @@
 """GDPO: group reward-decoupled normalisation policy optimisation (arXiv:2601.05242)."""
 
+from collections.abc import Mapping
 from functools import partial
 
 import jax.numpy as jnp
@@ -18,15 +19,17 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     ::
 
         J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)
-        A_i = (S_i - mean S) / std S over the batch      S_i = Σ_n (r_in - mean_n) / std_n, of reward n in the group
+        A_i = (S_i - mean S) / std S over the batch      S_i = Σ_n w_n (r_in - mean_n) / std_n, of reward n in the group
 
     Args:
         clip: ε = 0.2, PPO's.
         eps: added to the standard deviations (1e-6 in verl, 1e-4 in TRL).
         ddof: of the standard deviations (unstated in the paper).
 
-    Deviations: every reward weighs the same; the batch of the second normalisation is the rollout; around the advantages stands
-    GRPO's objective without KL. A response that one of the rewards cannot judge takes no part in the comparison.
+    The weights w_n are those with which the rewards are summed, of either sign; 1 each where none are stated.
+
+    Deviations: the batch of the second normalisation is the rollout; around the advantages stands GRPO's objective without KL. A
+    reward that has no opinion on a response adds nothing to its sum, and is normalised over the responses that it judges.
     """
     return Algorithm(
         advantage=None,
@@ -38,10 +41,18 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
 
 
 def _decoupled(
-    parts: dict[str, Float[Array, "P G"]], *, eps: float, ddof: int, valid: Array | None = None
+    parts: dict[str, Float[Array, "P G"]],
+    *,
+    eps: float,
+    ddof: int,
+    weights: Mapping[str, float | int] | None = None,
+    valid: Array | None = None,
 ) -> Float[Array, "P G"]:
-    scores = jnp.stack([parts[name] for name in sorted(parts)], axis=-1)
-    judged = ~jnp.isnan(scores).any(-1)
-    member = judged if valid is None else judged & valid.astype(bool)
-    weights = jnp.ones(scores.shape[-1], scores.dtype)
-    return decoupled_normalized(scores, weights, eps=eps, ddof=ddof, valid=member)
+    names = sorted(parts)
+    if weights is not None and sorted(weights) != names:
+        raise ValueError(f"weights must be those of the rewards {', '.join(names)}, got {', '.join(sorted(weights))}")
+    scores = jnp.stack([parts[name] for name in names], axis=-1)
+    judged = ~jnp.isnan(scores)
+    member = judged if valid is None else judged & valid.astype(bool)[..., None]
+    factors = jnp.asarray([1.0 if weights is None else float(weights[name]) for name in names], scores.dtype)
+    return decoupled_normalized(scores, factors, eps=eps, ddof=ddof, valid=member)

@@ -27,9 +27,9 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
             size; between them D_β shrinks towards either end.
 
     Deviations: every response is the student's own, and each gets one update (λ = 1 of the paper's mix with a fixed data set). The
-    task's reward is measured and not learned from; with `gkd()._replace(advantage=leave_one_out)` it is, as in the paper's Eq. 5.
-    The teacher's logits of each token are computed anew for every update, a chunk of tokens at a time, so none is kept. No gradient
-    flows through the sampling, as in the paper.
+    task's reward is measured and not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
+    of each token are computed anew for every update, a chunk of tokens at a time, so none is kept. No gradient flows through the
+    sampling, as in the paper.
     """
     check_between(0, 1, beta=beta)
     ends = {0.0: _forward_kl, 1.0: exact_kl}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import CREDIT, Algorithm, Batch, Critic, Past, Rollout
+from rljax.algorithms.algorithm import CREDIT, Algorithm, Batch, Critic, Past, Rollout, Term
 from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
@@ -220,16 +220,16 @@ def _critic_credit(critic: Critic, rollout: Rollout[Array], token_rewards: Array
 def _advantage(
     algorithm: Algorithm, rollout: Rollout[Array], trained: Rollout[Array], credit: Array
 ) -> Float[Array, "P G T"]:
-    """Credit on the trained tokens, with its bonus, normalised."""
+    """Credit on the trained tokens, with its bonus, normalised; 0 on those that are not kept."""
     advantage = zero_outside(credit, trained.mask)
-    if algorithm.keep_tokens is not None:
-        advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
             advantage, required(rollout.behaviour_entropy, "rollout.behaviour_entropy"), trained.mask
         )
     if algorithm.normalize is not None:
         advantage = algorithm.normalize(advantage, trained.mask)
+    if algorithm.keep_tokens is not None:  # last, or the normalisation would give the other tokens an advantage again
+        advantage = jnp.where(algorithm.keep_tokens(advantage, _policy_logp(trained), trained.mask), advantage, 0.0)
     return advantage
 
 
@@ -257,16 +257,22 @@ def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, 
     return weights * algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
 
 
-def _term_weights(algorithm: Algorithm, trained: Rollout[Array], minibatches: int) -> tuple[Float[Array, "P G T"], ...]:
-    """Weights of each of the algorithm's terms."""
+def _term_weights(
+    algorithm: Algorithm, trained: Rollout[Array], advantage: Array, minibatches: int
+) -> tuple[Float[Array, "P G T"], ...]:
+    """Weights of each of the algorithm's terms, 0 on the tokens on which it does not stand."""
 
     def surrogate_weights(part: Rollout[Array]) -> Array:
         return algorithm.weights(part.mask)
 
-    return tuple(
-        _for_each_minibatch(trained, minibatches, surrogate_weights if term.weights is None else term.weights)
-        for term in algorithm.terms
-    )
+    def weights_of(term: Term) -> Float[Array, "P G T"]:
+        weigh = surrogate_weights if term.weights is None else term.weights
+        weights = _for_each_minibatch(trained, minibatches, weigh)
+        if term.tokens is None:
+            return weights
+        return jnp.where(term.tokens(advantage, _policy_logp(trained), trained.mask), weights, 0.0)
+
+    return tuple(map(weights_of, algorithm.terms))
 
 
 def _critic_data(
@@ -333,15 +339,16 @@ def prepare(
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
     rewards, token_rewards = _rewards(algorithm, rollout, policy_logp)
     credit = _credit(algorithm, rollout, rewards, token_rewards, progress=progress, past=past)
+    advantage = _advantage(algorithm, rollout, trained, credit)
     batch = Batch(
         mask=trained.mask,
-        advantage=_advantage(algorithm, rollout, trained, credit),
+        advantage=advantage,
         weights=_weights(algorithm, trained, policy_logp, minibatches),
         old_logp=policy_logp if algorithm.denominator is None else algorithm.denominator(policy_logp, rollout.mask),
         policy_logp=policy_logp,
         behaviour_logp=zero_outside(rollout.behaviour_logp, rollout.mask),
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
-        term_weights=_term_weights(algorithm, trained, minibatches),
+        term_weights=_term_weights(algorithm, trained, advantage, minibatches),
         token_share=_for_each_minibatch(trained, minibatches, lambda part: token_mean(part.mask)),
         correction_cut=None
         if algorithm.correction is None

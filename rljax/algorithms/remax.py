@@ -17,10 +17,11 @@ def remax() -> Algorithm:
     Args:
         no options.
 
-    Deviations: no KL penalty, which the paper puts into the reward (`_replace(reward_kl=...)`). The greedy response is sampled and
-    judged beside the others and not trained on; a prompt whose greedy response the reward cannot judge takes no part. It is
-    on-policy: take one update a rollout. The value of the objective is relative to the sampling policy's (log ρ in place of
-    log π); the gradient is the same.
+    Deviations: no KL penalty, which the paper puts into the reward. With `_replace(reward_kl=...)` or `shape_reward` the penalty is
+    in the rewards of the sampled responses and not in that of the greedy one. The greedy response is sampled and judged beside the
+    others and not trained on; a prompt whose greedy response the reward cannot judge takes no part. It is on-policy: take one
+    update a rollout. The value of the objective is relative to the sampling policy's (log ρ in place of log π); the gradient is the
+    same.
     """
     return Algorithm(
         advantage=None,

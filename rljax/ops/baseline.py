@@ -130,7 +130,9 @@ def optimal_token_baseline(
     """Return less a baseline of its own for each position: the group's mean weighted by gradient energy so far.
 
     ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)² stands for the squared norm of a token's gradient; a response whose
-    tokens so far were uncertain weighs more. Where one response alone reaches a position, its advantage there is 0.
+    tokens so far were uncertain weighs more. Where one response alone reaches a position, its advantage there is 0. A norm that
+    comes out negative, because `logp` and `square_sum` are not of the same distribution, counts as 0; so the baseline lies between
+    the least and the largest return.
 
     ::
 
@@ -163,7 +165,8 @@ def optimal_token_baseline(
     check_same_shape(returns=returns, logp=logp, square_sum=square_sum, mask=mask)
     check_group(returns=returns[..., 0])
     counts = mask.astype(bool)
-    energy = jnp.where(counts, 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask), 0.0)
+    norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
+    energy = jnp.where(counts, jnp.maximum(norm, 0.0), 0.0)  # `logp` of another pass may make it negative
     weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
     clean = zero_outside(returns, mask)
     order = jnp.argsort(~counts, axis=-1, stable=True)  # the tokens first: slot t then holds token t of every response

@@ -209,17 +209,18 @@ def decoupled_normalized(
     ::
 
         A_i = (S_i - μ) / (σ + ε)        S_i = Σ_n w_n (r_in - mean_n) / (std_n + ε)
-        mean_n, std_n of reward n within the group; μ, σ of S over the batch
+        mean_n, std_n of reward n within the group; μ, σ of S over the batch's responses with a reward
 
     Args:
         scores: r, N numbers a response, `[..., G, N]`.
         weights: w, one for each reward, `[N]`.
         eps: ε, added to each standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's.
         ddof: delta degrees of freedom of the standard deviations, 0 or 1.
-        valid: responses that have their rewards, bool or 0/1, `[..., G]`; all of them when absent.
+        valid: rewards that a response has, bool or 0/1, `[..., G, N]`; all of them when absent. Each reward is compared over the
+            responses that have it, and adds 0 to the sum of the others.
 
     Returns:
-        `[..., G]`, without unit.
+        `[..., G]`, without unit; 0 for responses without any reward.
 
     Raises:
         ValueError: integer arrays, groups of fewer than 2, as many weights as there are no rewards, negative `eps`, `ddof` other
@@ -242,11 +243,14 @@ def decoupled_normalized(
             f"weights must have one entry for each of the {scores.shape[-1]} scores, got {list(weights.shape)}"
         )
     check_group(scores=scores[..., 0])
-    first = jnp.moveaxis(scores, -1, 0)
-    member = group_members(first[0], valid)
-    normalized = masked_normalized(first, jnp.broadcast_to(member, first.shape), eps=eps, ddof=ddof)
+    if valid is not None:
+        check_mask(valid=valid)
+        check_same_shape(scores=scores, valid=valid)
+    by_reward = jnp.moveaxis(scores, -1, 0)
+    member = group_members(by_reward, None if valid is None else jnp.moveaxis(valid, -1, 0))
+    normalized = masked_normalized(by_reward, member, eps=eps, ddof=ddof)
     total = jnp.einsum("n...,n->...", normalized, weights)
-    return batch_normalized_rewards(total, eps=eps, ddof=ddof, valid=member)
+    return batch_normalized_rewards(total, eps=eps, ddof=ddof, valid=member.any(0))
 
 
 @in_float32

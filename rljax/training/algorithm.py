@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from rljax.algorithms import BY_NAME, Algorithm, Correction, LossMetrics, Past, Rollout, loss, prepare, without
+from rljax.algorithms.algorithm import CREDIT
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask
 from rljax.algorithms.critic import with_pretrained_value
@@ -17,6 +19,7 @@ from rljax.importing import import_function, is_own
 from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
+from rljax.rewards.protocol import Weighted
 from rljax.training.config import AlgorithmConfig, TrainConfig
 from rljax.training.critic import check_critic, make_head
 
@@ -87,9 +90,18 @@ def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """Give an algorithm the correction and the off-policy mask of the settings.
 
     Raises:
-        InputError: an unknown correction, a bound that it does not have or that is missing, or an algorithm that has one already.
+        InputError: an unknown correction, a bound that it does not have or that is missing, or an algorithm that has one already or
+            learns from no advantage.
     """
     settings = config.algorithm
+    chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
+    without_credit = all(algorithm._asdict()[slot] is None for slot in CREDIT)
+    for name, value in chosen.items():
+        if without_credit and value not in (None, "none"):
+            raise InputError(
+                f"{name}={value}: the algorithm learns from no advantage, so there is nothing to weigh; leave it out, or choose "
+                "another algorithm."
+            )
     if settings.off_policy_delta is not None:
         if algorithm.surrogate_mask is not None:
             raise InputError(
@@ -101,6 +113,23 @@ def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     if algorithm.correction is not None:
         raise InputError(f"correction={settings.correction!r}: the algorithm has a correction already; leave it out.")
     return algorithm._replace(correction=make_correction(settings))
+
+
+def with_reward_weights(algorithm: Algorithm, reward: Callable) -> Algorithm:
+    """Give an algorithm that takes several rewards one by one the weights with which they are summed.
+
+    Example:
+        >>> from rljax.rewards.protocol import Weighted
+        >>> both = Weighted({"right": len, "long": len}, {"right": 1.0, "long": -0.3})
+        >>> with_reward_weights(BY_NAME["gdpo"](), both).parts_advantage.keywords["weights"]
+        {'right': 1.0, 'long': -0.3}
+    """
+    if algorithm.parts_advantage is None or not isinstance(reward, Weighted):
+        return algorithm
+    weights = reward.flat().weights
+    if len(weights) == 1 or set(weights.values()) == {1}:  # the weighted sum of one reward is its only part
+        return algorithm
+    return algorithm._replace(parts_advantage=partial(algorithm.parts_advantage, weights=weights))
 
 
 def make_correction(settings: AlgorithmConfig) -> Correction:
@@ -145,11 +174,6 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
         raise InputError(
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
             "cannot apply to it; leave it out."
-        )
-    if algorithm.parts_advantage is not None and config.reward.weights is not None:
-        raise InputError(
-            f"{name} gives every reward the same weight, so reward_weights={config.reward.weights} cannot apply to it; leave it "
-            "out."
         )
     try:
         jax.eval_shape(lambda: _one_loss(algorithm, config, _blank_rollout(config)))

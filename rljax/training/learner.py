@@ -21,6 +21,7 @@ from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, mini_batches
 from rljax.records import required
 from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
+from rljax.training.algorithm import with_reward_weights
 from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
@@ -43,6 +44,8 @@ Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
     """Build the function that learns from a rollout."""
+    if setup.train.environment is None:
+        setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, setup.train.judge.reward))
     return critic_free_learner(setup, state) if setup.critic is None else critic_learner(setup, state)
 
 

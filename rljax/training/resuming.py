@@ -19,7 +19,7 @@ from rljax.training.state import RL, WARM_START, TrainState
 
 FREE = (
     *("steps", "eval_every", "checkpoint_every", "sample_every", "shown_samples", "quiet", "wandb"),
-    *("replicas", "fsdp", "microbatch_rows", "score_chunk", "remat", "max_failure_share"),
+    *("replicas", "fsdp", "tensor", "microbatch_rows", "score_chunk", "remat", "max_failure_share"),
 )
 """Settings that may change on resume."""
 CURVE_WIDTH = 40

@@ -151,7 +151,7 @@ def clip_cov(x, sg):
     held = covariance(a)
 
     def surrogate(p, i, t):
-        return 0.0 if 0.1 < held[p, i, t] < 0.8 else pessimistic(rho(x, p, i, t), a[p][i], 0.2, 0.2)
+        return 0.0 if 0.1 < held[p, i, t] < 0.8 else pessimistic(rho(x, p, i, t), a[p][i], 0.3, 0.3)
 
     return token_mean(surrogate)
 
@@ -340,7 +340,7 @@ def opo(x, sg):
 
 def otb(x, sg):
     def energy(p, i, t):
-        return sum(1 - 2 * exp(D.old[p, i, k]) + D.squares[p, i, k] for k in range(t + 1))
+        return sum(max(1 - 2 * exp(D.old[p, i, k]) + D.squares[p, i, k], 0) for k in range(t + 1))
 
     total = 0.0
     for p, i, t in tokens():
@@ -500,7 +500,7 @@ def ppo_values(v, sg):
 
 # Options that put every slot to work on responses this short; the loops have the same numbers.
 OPTIONS = {
-    "clip_cov": {"share": 1.0, "lower": 0.1, "upper": 0.8},
+    "clip_cov": {"share": 1.0, "lower": 0.1, "upper": 0.8, "clip": 0.3},
     "dapo": {"max_length": 6, "cache": 3},
     "dapo_grpo": {"beta": 0.5},
     "dppo": {"threshold": 0.1, "cap": 1.3},

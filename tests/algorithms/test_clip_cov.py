@@ -1,4 +1,6 @@
-"""Clip-Cov's draw, and what its tokens and those of KL-Cov are; GDPO where a reward has no opinion."""
+"""Clip-Cov's draw, and what its tokens and those of KL-Cov are; GDPO with weights, and where a reward has no opinion."""
+
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.algorithms.clip_cov import uniform_of
+from rljax.ops.batch import batch_normalized
 
 P, G, T = 3, 4, 25
 RNG = np.random.default_rng(0)
@@ -37,11 +40,29 @@ def test_a_share_of_the_tokens_between_the_bounds_is_cut():
 
 def test_other_log_probabilities_draw_other_tokens_and_another_order_the_same():
     assert (cut(LOGP) != cut(LOGP * np.float32(1.001))).any()
-    np.testing.assert_array_equal(cut(LOGP[..., ::-1].copy()), cut(LOGP)[..., ::-1])
+    mask = jnp.ones((G, T), bool)
+    ours, turned = (np.asarray(uniform_of(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
+    np.testing.assert_array_equal(turned, ours[::-1])
+
+
+def test_tokens_of_one_log_probability_draw_apart():
+    """Half of all tokens are certain: their covariances are equal in a response, and their draws must not be."""
+    certain = np.where(np.random.default_rng(1).random(LOGP.shape) < 0.5, 0, LOGP).astype(np.float32)
+    assert len(np.unique(uniform_of(jnp.array(certain), jnp.ones(LOGP.shape, bool)))) == LOGP.size
+    assert cut(certain).sum() == round(0.05 * LOGP.size)
+
+
+def test_slots_between_and_after_the_tokens_do_not_change_the_draw():
+    mask = np.arange(T) % 3 != 1
+    wide = jnp.array(np.where(mask, LOGP[0], np.nan))
+    tight = uniform_of(jnp.array(LOGP[0][:, mask]), jnp.ones((G, mask.sum()), bool))
+    spread = np.asarray(uniform_of(wide, jnp.broadcast_to(mask, (G, T))))
+    np.testing.assert_array_equal(spread[:, mask], tight)
+    assert not spread[:, ~mask].any()
 
 
 def test_the_draw_is_uniform():
-    draws = np.asarray(uniform_of(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32))))
+    draws = np.asarray(uniform_of(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
     assert ((draws >= 0) & (draws < 1)).all()
     shares = np.histogram(draws, bins=5, range=(0, 1))[0] / draws.size
     np.testing.assert_allclose(shares, 0.2, atol=0.03)
@@ -59,14 +80,61 @@ def test_the_penalty_of_kl_cov_is_on_the_tokens_of_highest_covariance():
     assert penalty == pytest.approx(0.1 * 0.05, rel=1e-4)
 
 
-def test_a_response_that_one_reward_cannot_judge_is_left_out_of_the_comparison():
+def test_the_tokens_of_kl_cov_are_those_of_the_advantage_that_it_learns_from():
+    """One choice for the rollout, however many mini-batches there are, and by the record's own advantage."""
+    plain = BY_NAME["kl_cov"](share=0.05)
+    turned = plain._replace(advantage=lambda rewards: -plain.advantage(rewards))
+
+    def chosen(algorithm, minibatches):
+        (weights,) = prepare(algorithm, rollout_of(LOGP), minibatches=minibatches).term_weights
+        return np.asarray(weights > 0).reshape(P, G, T)
+
+    covariance, ours = -covariance_of(LOGP), chosen(turned, 1)
+    assert ours.sum() == round(0.05 * LOGP.size)
+    assert covariance[ours].min() > covariance[~ours].max()
+    np.testing.assert_array_equal(chosen(turned, 3), ours)
+
+
+def test_a_normalisation_gives_cut_tokens_no_advantage_again():
+    algorithm = BY_NAME["clip_cov"](share=0.05, lower=0.1, upper=1.0)._replace(normalize=batch_normalized)
+    lengths = np.arange(3, 3 + P * G).reshape(P, G, 1)
+    batch = prepare(algorithm, rollout_of(LOGP)._replace(mask=jnp.array(np.arange(T) < lengths)))
+    assert (batch.advantage[batch.mask] == 0).sum() == round(0.05 * int(batch.mask.sum()))
+
+
+def advantage_of_parts(parts, **options):
+    algorithm = BY_NAME["gdpo"]()
+    if options:
+        algorithm = algorithm._replace(parts_advantage=partial(algorithm.parts_advantage, **options))
+    rollout = rollout_of(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
+    return np.asarray(prepare(algorithm, rollout).advantage).reshape(P, G, T)[..., 0]
+
+
+def test_a_reward_of_negative_weight_is_a_penalty():
+    parts = {"answer": REWARDS, "length": RNG.random((P, G)).astype(np.float32)}
+    penalised = advantage_of_parts(parts, weights={"answer": 1.0, "length": -1.0})
+    np.testing.assert_allclose(penalised, advantage_of_parts({**parts, "length": -parts["length"]}), rtol=1e-5)
+    alone = advantage_of_parts(parts, weights={"answer": 0.0, "length": -0.3})
+    longest = parts["length"] == parts["length"].max(-1, keepdims=True)
+    assert (alone[longest] < 0).all()
+    with pytest.raises(ValueError, match="weights must be those of the rewards answer, length, got answer"):
+        advantage_of_parts(parts, weights={"answer": 1.0})
+
+
+def test_a_reward_without_an_opinion_adds_nothing():
     parts = {"answer": REWARDS, "form": REWARDS[:, ::-1].copy()}
     parts["form"][0, 3] = np.nan
     rollout = rollout_of(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
     advantage = np.asarray(prepare(BY_NAME["gdpo"](), rollout).advantage).reshape(P, G, T)[..., 0]
     assert np.isfinite(advantage).all()
-    assert advantage[0, 3] == 0
-    fewer = rollout._replace(valid=jnp.ones((P, G), bool).at[0, 3].set(False))
-    np.testing.assert_array_equal(
-        advantage, np.asarray(prepare(BY_NAME["gdpo"](), fewer).advantage).reshape(P, G, T)[..., 0]
-    )
+
+    def zscores(judged):
+        return (judged - judged.mean()) / (judged.std(ddof=1) + 1e-6)
+
+    total = np.stack([zscores(group) for group in parts["answer"]])
+    for p in range(P):
+        judged = ~np.isnan(parts["form"][p])
+        total[p, judged] += zscores(parts["form"][p, judged])
+    np.testing.assert_allclose(advantage, zscores(total), rtol=1e-4, atol=1e-5)
+    fewer = prepare(BY_NAME["gdpo"](), rollout._replace(valid=jnp.ones((P, G), bool).at[0, 3].set(False)))
+    assert not np.asarray(fewer.advantage).reshape(P, G, T)[0, 3].any()

@@ -20,7 +20,7 @@ VAPO = {
 }
 DEFAULTS = {
     "cispo": {"clip_low": 1.0, "clip_high": 0.28, **ZSCORE},
-    "clip_cov": {"share": 2e-4, "lower": 1.0, "upper": 5.0, "clip": 0.2, **ZSCORE},
+    "clip_cov": {"share": 2e-4, "lower": 1.0, "upper": 5.0, "clip": 1.0, **ZSCORE},
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
     "dapo_grpo": {"clip_low": 0.2, "clip_high": 0.28, "beta": 0.01, **ZSCORE},
     "dppo": {"threshold": 0.15, "cap": 20.0, **ZSCORE},
@@ -35,7 +35,7 @@ DEFAULTS = {
     "grpo_process": {"clip": 0.2, "beta": 0.04, **ZSCORE},
     "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
     "gspo_token": {"clip_low": 3e-4, "clip_high": 4e-4, **ZSCORE},
-    "kl_cov": {"share": 2e-4, "beta": 1.0, **ZSCORE},
+    "kl_cov": {"share": 2e-3, "beta": 1.0, **ZSCORE},
     "lite_ppo": {"clip": 0.2, **ZSCORE},
     "luspo": {"clip_low": 2e-3, "clip_high": 2.5e-3, **ZSCORE},
     "max_rl": {"eps": 0.0},

@@ -115,7 +115,7 @@ def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
 
 def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over_tokens(rollout):
     plain = BY_NAME["grpo"](beta=0.0)._replace(weights=token_mean)
-    assert_same(descend(BY_NAME["clip_cov"](lower=100.0, upper=200.0), rollout), descend(plain, rollout))
+    assert_same(descend(BY_NAME["clip_cov"](lower=100.0, upper=200.0, clip=0.2), rollout), descend(plain, rollout))
     unclipped = plain._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
     assert_same(descend(BY_NAME["kl_cov"](beta=0.0), rollout), descend(unclipped, rollout))
     assert descend(BY_NAME["kl_cov"](), rollout)[0] > descend(unclipped, rollout)[0]

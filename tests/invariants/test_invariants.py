@@ -78,6 +78,7 @@ BATCH_GLOBAL = {
     "dapo_grpo": "the bonus is centred over the rollout",
     "forking_tokens": "the threshold of the entropy is the rollout's",
     "gdpo": "the sum of the rewards is normalised over the rollout",
+    "kl_cov": "covariances are those of the rollout",
     "lite_ppo": "the standard deviation is the rollout's",
     "open_reasoner_zero": "advantages are normalised over the rollout",
     "reinforce_pp": "advantages are normalised over the rollout",

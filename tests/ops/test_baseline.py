@@ -107,6 +107,21 @@ def test_an_observation_between_two_tokens_is_no_position():
     np.testing.assert_allclose(spread, moved(np.asarray(plain)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("inconsistent", [False, True])
+def test_the_baseline_lies_between_the_returns(inconsistent):
+    rng = np.random.default_rng(4)
+    returns, logp = rng.normal(size=(2, 200, G, T)).astype(np.float32)
+    logp = -np.abs(0.02 * logp)  # tokens so certain that 1 - 2 p + Σ π² is near 0
+    squares = np.exp(2 * logp) + (rng.normal(scale=0.02, size=logp.shape) if inconsistent else 1e-4)
+    arrays = (jnp.array(x, jnp.float32) for x in (returns, logp, squares))
+    used = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
+    without_energy = used == 0  # as the docstring has it
+    between = (used >= returns.min(-2, keepdims=True) - 1e-4) & (used <= returns.max(-2, keepdims=True) + 1e-4)
+    assert (between | without_energy).all()
+    assert without_energy.mean() < 0.2
+    assert ((1 - 2 * np.exp(logp) + squares).min() < 0) == inconsistent
+
+
 def test_certain_tokens_have_no_baseline():
     ones = jnp.ones((2, 1))
     assert baseline.optimal_token_baseline(jnp.array([[1.0], [0.0]]), 0 * ones, ones, ones).tolist() == [[1.0], [0.0]]

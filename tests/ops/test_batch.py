@@ -175,9 +175,10 @@ def test_the_two_deviations_agree_where_prompts_are_equally_hard(x64):
 
 @given(hnp.arrays(np.float64, (P, G, 2), elements=st.integers(-30, 30).map(lambda k: k / 8)), valid_arrays)
 def test_decoupled_normalized_matches_formula(scores, valid):
+    each = np.broadcast_to(valid[..., None], scores.shape)
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(valid[..., None], scores, np.nan))
-        actual = batch.decoupled_normalized(dirty, jnp.array([1.0, 2.0]), eps=0.5, valid=jnp.array(valid))
+        actual = batch.decoupled_normalized(dirty, jnp.array([1.0, 2.0]), eps=0.5, valid=jnp.array(each))
     total = np.zeros((P, G))
     for p, keep in enumerate(valid):
         if keep.sum() > 1:
@@ -189,6 +190,14 @@ def test_decoupled_normalized_matches_formula(scores, valid):
     if len(members) > 1 and deviation(list(members), ddof=1) > 1e-12:
         expected[valid] = (members - members.sum() / len(members)) / (deviation(list(members), ddof=1) + 0.5)
     np.testing.assert_allclose(actual, expected, atol=1e-9)
+
+
+def test_a_reward_is_compared_over_the_responses_that_it_judges(x64):
+    """Two kinds of problem, each with a reward of its own: both are learned from."""
+    scores = jnp.array([[[1.0, jnp.nan], [0.0, jnp.nan]], [[jnp.nan, 0.0], [jnp.nan, 5.0]], [[jnp.nan, jnp.nan]] * 2])
+    actual = batch.decoupled_normalized(scores, jnp.array([1.0, 2.0]), eps=0.0, ddof=0, valid=~jnp.isnan(scores))
+    size = np.sqrt((1 + 1 + 4 + 4) / 4)
+    np.testing.assert_allclose(actual, [[1 / size, -1 / size], [-2 / size, 2 / size], [0, 0]], atol=1e-12)
 
 
 def test_decoupling_one_reward_is_the_z_score_of_z_scores(x64):

@@ -108,7 +108,7 @@ CALLS = {
     "batch.batch_normalized_rewards": {"rewards": REWARDS, "eps": 1e-8, "ddof": 0, "valid": VERDICTS},
     "batch.centered_over_reward_std": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
     "batch.centered_over_advantage_std": {"rewards": REWARDS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
-    "batch.decoupled_normalized": {"scores": X, "weights": LENGTHS, "eps": 1e-6, "ddof": 1, "valid": VERDICTS},
+    "batch.decoupled_normalized": {"scores": X, "weights": LENGTHS, "eps": 1e-6, "ddof": 1, "valid": MASK},
     "batch.gpg_scale": {"rewards": REWARDS, "valid": VERDICTS},
     "unpublished.mixture.mix_advantages": {"first": X, "second": Y, "weight": 0.5},
     "unpublished.mixture.with_exploration_bonus": {"advantage": X, "bonus": Y, "beta": 0.1},

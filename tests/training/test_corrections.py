@@ -161,6 +161,14 @@ def test_one_correction_is_enough():
         corrected(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
 
 
+@pytest.mark.parametrize("settings", [{"correction": "masked", "correction_high": 3.0}, {"off_policy_delta": 0.0}])
+def test_without_an_advantage_there_is_nothing_to_correct(settings):
+    with pytest.raises(InputError, match=f"{next(iter(settings))}=.*: the algorithm learns from no advantage"):
+        corrected(BY_NAME["gkd"](), TINY.replace(**settings))
+    plain = BY_NAME["gkd"]()
+    assert corrected(plain, TINY) == plain
+
+
 def test_an_infinite_bound_is_kept():
     config = TINY.replace(correction="masked", correction_low=0.0, correction_high=float("inf"))
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))).algorithm == config.algorithm

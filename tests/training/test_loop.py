@@ -291,24 +291,25 @@ def test_every_algorithm_learns(judge, sampled, name):
     assert max(distances(state.params, before)) > 0
 
 
-def test_several_rewards_reach_the_algorithm_one_by_one():
+def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():
     def length(completions):
         return [float(len(completion)) for completion in completions]
 
-    config = ONE_STEP.replace(algorithm="gdpo")
-    setup, state = first_state(config, reward=[even_length, length])
-    state = rl_state(setup, state)
-    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
-    parts = for_algorithm(groups).reward_parts
-    np.testing.assert_allclose(sum(parts.values()), groups.rollout.rewards)
-    assert len(parts) == 2
-    before = jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, groups)
-    assert max(distances(state.params, before)) > 0
-    with pytest.raises(
-        InputError, match=r"gdpo gives every reward the same weight, so reward_weights=\(1.0, 2.0\) cannot apply"
-    ):
-        first_state(config.replace(reward_weights=(1.0, 2.0)), reward=[even_length, length])
+    learned = []
+    for weights in (None, (1.0, -2.0)):
+        config = ONE_STEP.replace(algorithm="gdpo", reward_weights=weights)
+        setup, state = first_state(config, reward=[even_length, length])
+        state = rl_state(setup, state)
+        groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+        parts = for_algorithm(groups).reward_parts
+        factors = dict(zip(parts, weights or (1.0, 1.0), strict=True))
+        total = sum(factors[name] * part for name, part in parts.items())
+        np.testing.assert_allclose(total, groups.rollout.rewards, rtol=1e-6)
+        before = jax.device_get(state.params)
+        state, _ = make_learner(setup, state)(state, groups)
+        assert max(distances(state.params, before)) > 0
+        learned.append(jax.device_get(state.params))
+    assert max(distances(*learned)) > 0, "the weights decide"
 
 
 def test_one_reward_is_its_only_part(sampled):

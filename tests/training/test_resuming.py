@@ -1,5 +1,7 @@
 """What may change on resume, without a run."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +16,16 @@ def test_settings_that_may_change_exist_and_others_are_refused_by_name():
     config = TrainConfig()
     assert set(FREE) <= set(config.to_flat())
     check_changes(
-        changes_between(config, config.replace(steps=7, quiet=True, wandb=True, eval_every=3, replicas=2, fsdp=2))
+        changes_between(config, config.replace(steps=7, quiet=True, wandb=True, eval_every=3, replicas=2, fsdp=2, tensor=2))
     )
     with pytest.raises(InputError, match=r"cannot change prompts: 32 -> 16, seed: 0 -> 1: what .*; steps, eval_every"):
         check_changes(changes_between(config, config.replace(steps=7, seed=1, prompts=16)))
+
+
+def test_the_page_names_the_settings_that_may_change():
+    page = (Path(__file__).parents[2] / "notebooks/resuming.md").read_text(encoding="utf-8")
+    listed = page.partition("may change then:")[2].partition("Another mesh")[0]
+    assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in FREE]
 
 
 def test_a_task_by_default_is_no_change():
