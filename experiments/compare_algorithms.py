@@ -134,9 +134,14 @@ def table(rows: list[dict]) -> str:
         lines.append(
             f"| {name} | {len(mine)} | {of('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
             f"| {of('best').mean():.1%} | {mine[0]['steps']} | {mine[0]['value_steps']} "
-            f"| {mine[0]['step_seconds']:.2f} s | {mine[0]['seconds']:.0f} s |"
+            f"| {timed(mine[0]['step_seconds'], '.2f')} | {timed(mine[0]['seconds'], '.0f')} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def timed(seconds: float | None, form: str) -> str:
+    """Write a time; None is the time of a run that shared the machine with other work."""
+    return "not timed" if seconds is None else f"{seconds:{form}} s"
 
 
 def report(rows: list[dict]) -> str:

@@ -276,15 +276,15 @@ def set_aside(damaged: Collection[Damaged]) -> list[str]:
     Returns:
         What was moved where and why, in words.
     """
-    told = []
+    moves = []
     for path, fault in damaged:
         place = path.parent.parent / "damaged" / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
         place.parent.mkdir(exist_ok=True)
         path.rename(place)
-        told.append(
+        moves.append(
             f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run goes on from the one before."
         )
-    return told
+    return moves
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -212,7 +212,7 @@ def test_ctrl_c_keeps_the_model(tmp_path, monkeypatch, capsys):
         train_reward_model(replace(CONFIG, output=str(tmp_path / "rm")), preferences=(digit_pairs(32, 0), HELDOUT[:8]))
     assert rows == [("eval", 0), ("reward_model", 1), ("reward_model", 2)]
     assert load_reward_model(tmp_path / "rm").tokenizer.vocab_size == TOKENIZER.vocab_size
-    assert capsys.readouterr().out.endswith(f"\n  --model {tmp_path / 'rm'}\n")
+    assert capsys.readouterr().out.endswith(f"\n  --model {tmp_path / 'rm'} --output ANOTHER_FOLDER\n")
 
 
 def test_held_out_pairs_of_their_own_share_no_prompt(tmp_path):
