@@ -52,7 +52,7 @@ def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
     if not records:
         return None
     share = float(np.mean([float(record.skipped_updates) for record in records]))
-    return (made or UpdateMetrics(None, None))._replace(skipped_updates=share)
+    return (UpdateMetrics(None, None) if made is None else made)._replace(skipped_updates=share)
 
 
 def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
@@ -61,7 +61,7 @@ def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | N
     if not records:
         return None
     share = float(np.mean([float(record.skipped_value_updates) for record in records]))
-    return (made or CriticMetrics(None, None, None))._replace(skipped_value_updates=share)
+    return (CriticMetrics(None, None, None) if made is None else made)._replace(skipped_value_updates=share)
 
 
 @documented

@@ -41,7 +41,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             collected, wanted=config.sampling.prompts, version=version, seconds=time.monotonic() - start
         )
         run.log("rl", step, present(learned) | present(sampled))
-        unsound = skipped_in_a_row(unsound, learned.policy and learned.policy.skipped_updates)
+        unsound = skipped_in_a_row(unsound, None if learned.policy is None else learned.policy.skipped_updates)
         run.check_updates(checkpoint, unsound, "--learning-rate")
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)

@@ -97,7 +97,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)
         run.log("value", done, present(metrics) | {"seconds": time.monotonic() - start})
-        unsound = skipped_in_a_row(unsound, metrics.critic and metrics.critic.skipped_value_updates)
+        unsound = skipped_in_a_row(unsound, None if metrics.critic is None else metrics.critic.skipped_value_updates)
         run.check_updates(checkpoint, unsound, "--critic-learning-rate")
         if any_host(good_enough(required(metrics.credit, "metrics.credit"), setup.config.critic)):
             break
