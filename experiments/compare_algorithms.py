@@ -1,7 +1,7 @@
 """Every algorithm on one task, several seeds: held-out accuracy, steps and wall time.
 
 The supervised warm start runs once per seed, and all algorithms start from the resulting model. Each finished run is one row of
-the JSON file. A run that already has a row is skipped, so an interrupted command can be repeated.
+the JSON file. A run that already has a row is skipped, and one that was interrupted goes on, so the command can be repeated.
 
 Command:
 
@@ -91,17 +91,19 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     config = load_config(arguments.experiment).replace(seed=seed)
     work = arguments.work / config.run.name
     model = warm_started(config, work / f"warm-{seed}")
+    run = work / f"{name.replace('/', '_')}-{seed}"
     config = for_algorithm(config, algorithm).replace(
         model=str(model),
         tokenizer="characters",
         warm_start_steps=0,
-        run=str(work / f"{name.replace('/', '_')}-{seed}"),
+        run=str(run),
         quiet=True,
         steps=config.optimization.steps if arguments.steps is None else arguments.steps,
     )
     config = with_settings(config, settings)
     start = time.monotonic()
-    result = rljax.train(config)
+    begun = run.exists()
+    result = rljax.train(config, resume="auto")
     rows = read_metrics(result.run / "metrics.jsonl")
     return {
         "algorithm": name,
@@ -111,7 +113,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
         "best": max(row["accuracy"] for row in rows if row["phase"] == "eval"),
         "steps": config.optimization.steps,
         "value_steps": sum(row["phase"] == "value" for row in rows),
-        "seconds": time.monotonic() - start,
+        "seconds": None if begun else time.monotonic() - start,
         "step_seconds": float(np.median([row["seconds"] for row in rows if row["phase"] == "rl"])),
     }
 

@@ -4,14 +4,13 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-os.environ["JAX_PLATFORMS"] = "cpu"
 # In the environment, and not in jax.config, so that the commands and notebooks that tests start find it too.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"  # compiling is most of the suite's work
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 if version("jaxlib").startswith("0.10."):  # compiles twice as fast; an unknown flag would end the process
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 import hypothesis
 import jax
@@ -42,6 +41,13 @@ CHECKED = (
     *("files", "records", "text"),
 )  # all that handles arrays; the tracking and the commands handle text streams, which beartype cannot tell apart
 jaxtyping.install_import_hook([f"rljax.{name}" for name in CHECKED], "type_checker.check")
+
+from rljax.cli.compilation_cache import DIRECTORY, SHORTEST, keep_compiled_programs  # noqa: E402  after the hook
+
+os.environ.setdefault(SHORTEST, "0.01")
+keep_compiled_programs(os.environ)  # in the user's cache folder, so that the next run of the suite compiles little
+jax.config.update("jax_compilation_cache_dir", os.environ.get(DIRECTORY))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ[SHORTEST]))
 
 
 @pytest.fixture

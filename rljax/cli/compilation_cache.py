@@ -1,6 +1,8 @@
 """Where compiled programs are kept between commands, so that the second run of a shape starts without compiling."""
 
+import hashlib
 import os
+import platform
 import tempfile
 from collections.abc import MutableMapping
 from contextlib import suppress
@@ -15,14 +17,24 @@ MOST_BYTES = 4 * 2**30
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
     """The folder of compiled programs: JAX's own variable if it is set, else rljax's part of the user's cache folder.
 
+    Each kind of processor has its own, because programs for a CPU hold its instructions, and machines may share a home folder.
+
     Example:
-        >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).as_posix()
+        >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).parent.as_posix()
         '/scratch/cache/rljax/compiled'
     """
     if folder := environment.get(DIRECTORY):
         return Path(folder)
     caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache"
-    return Path(caches) / "rljax" / "compiled"
+    return Path(caches) / "rljax" / "compiled" / processor()
+
+
+def processor() -> str:
+    """Name of this kind of processor: its architecture, and a checksum of the instructions that it knows where Linux lists them."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else [platform.processor()]
+    known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
+    return f"{platform.machine()}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
 
 def writable(folder: Path) -> bool:

@@ -3,17 +3,18 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from rljax.cli.compilation_cache import DIRECTORY, cache_folder, cache_text, keep_compiled_programs, remove_oldest
+from rljax.cli.compilation_cache import DIRECTORY, cache_folder, cache_text, keep_compiled_programs, processor, remove_oldest
 
 
 def test_the_cache_is_in_the_users_cache_folder(tmp_path):
     environment = {"HOME": str(tmp_path)}
     keep_compiled_programs(environment)
-    assert environment[DIRECTORY] == str(tmp_path / ".cache" / "rljax" / "compiled")
-    assert (tmp_path / ".cache" / "rljax" / "compiled").is_dir()
+    assert environment[DIRECTORY] == str(tmp_path / ".cache" / "rljax" / "compiled" / processor())
+    assert Path(environment[DIRECTORY]).is_dir()
     assert cache_text(environment) == f"compiled programs: {environment[DIRECTORY]}"
 
 

@@ -133,28 +133,33 @@ def pulled_back(params, packed, gradient):
     return jax.vjp(lambda params: score_tokens(MODEL, params, packed), params)[1](gradient)[0]
 
 
-def loss_and_gradient(algorithm, params, packed, part):
-    def total(scores):
+def loss_and_gradient_of(algorithm, params):
+    """Loss and gradient of a packed batch; those of the scores are compiled once for each shape."""
+
+    def total(scores, part):
         return loss(algorithm, scores.logp, part, entropy=scores.entropy, teacher_divergence=scores.entropy)[0]
 
-    value, gradient = jax.jit(jax.value_and_grad(total))(SCORE(params, packed))
-    return value, pulled_back(params, packed, gradient)
+    in_scores = jax.jit(jax.value_and_grad(total))
+
+    def call(packed, part):
+        value, gradient = in_scores(SCORE(params, packed), part)
+        return value, pulled_back(params, packed, gradient)
+
+    return call
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_loss_and_gradient_are_those_of_a_row_for_each_response(params, rollout, name):
     algorithm = BY_NAME[name]()
     batch = prepare(algorithm, rollout, progress=0.5 if algorithm.needs("progress") else None)
-    expected = loss_and_gradient(algorithm, params, pack(SEQUENCES), batch)
+    loss_and_gradient = loss_and_gradient_of(algorithm, params)
+    expected = loss_and_gradient(pack(SEQUENCES), batch)
     layout = lay_out(SEQUENCES, np.asarray(batch.mask), rows=4)
     used = np.flatnonzero((layout.responses >= 0).any(-1))
     assert used.size < COUNT / 4
     parts = [
         loss_and_gradient(
-            algorithm,
-            params,
-            jax.tree.map(lambda array, i=i: array[i], layout.packed),
-            rows_of(batch, layout.responses[i]),
+            jax.tree.map(lambda array, i=i: array[i], layout.packed), rows_of(batch, layout.responses[i])
         )
         for i in used
     ]
