@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import optax
 from jax.sharding import Mesh
 
@@ -21,6 +20,7 @@ from rljax.data.prompts import (
 from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
+from rljax.models.adapters import Base
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import read_json
 from rljax.parallel import check_rows, make_mesh, row_shards
@@ -32,6 +32,7 @@ from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import combine
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
+from rljax.training.adapter import make_base, merged
 from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
@@ -59,6 +60,8 @@ class Setup(NamedTuple):
     """The critic's model and the source of its parameters, if the algorithm has a critic."""
     teacher: Teacher | None
     """The teacher, if the algorithm learns from one."""
+    base: Base | None
+    """The model below the adapter, if an adapter is trained."""
     tokenizer: Tokenizer
     """Tokenizer of prompts and responses."""
     demonstrations: Demonstrations | None
@@ -75,6 +78,10 @@ class Setup(NamedTuple):
     """Bad rows of the dataset, if they do not stop the run."""
     left_out: Sequence[str] = ()
     """Good rows that are not used: how many, and why."""
+
+    def whole(self, params: Params | None) -> Params:
+        """The policy's parameters from those that are trained: as they are, or an adapter merged into its base; None: the base."""
+        return merged(self.base, params, mesh=self.mesh, policy=self.policy)
 
     def rows_at_once(self, responses: int) -> int:
         """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
@@ -286,6 +293,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         policy=policy,
         optimizer=policy_optimizer(config) if seams.optimizer is None else seams.optimizer,
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
+        base=make_base(config, policy, mesh, is_own=seams.policy is not None),
         teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
@@ -380,8 +388,3 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
 def greedy(worker: RolloutWorker) -> RolloutWorker:
     """The same worker with greedy decoding."""
     return worker.drawn_with(temperature=0.0, top_k=None, top_p=None)
-
-
-def first_params(setup: Setup) -> Params:
-    """Load or initialise the policy's parameters."""
-    return setup.policy.init(jax.random.key(setup.config.run.seed))
