@@ -36,6 +36,7 @@ from rljax.training.adapter import make_base, merged
 from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
+from rljax.training.freezing import check_freeze, held, without_frozen
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_problems, make_stream
 from rljax.training.seams import BUILT_IN, Seams, check_parts
@@ -276,6 +277,8 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
     check_features(algorithm, config, policy)
+    check_freeze(config, policy)
+    frozen = config.optimization.freeze
     problems = own_problems(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
@@ -290,8 +293,8 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         config=config,
         algorithm=algorithm,
         mesh=mesh,
-        policy=policy,
-        optimizer=policy_optimizer(config) if seams.optimizer is None else seams.optimizer,
+        policy=held(policy, frozen),
+        optimizer=policy_optimizer(config) if seams.optimizer is None else without_frozen(seams.optimizer, frozen),
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=make_base(config, policy, mesh, is_own=seams.policy is not None),
         teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
