@@ -42,12 +42,12 @@ def first_state(setup: Setup) -> TrainState:
 
 
 def initial_critic(setup: Setup, params: Params) -> CriticState | None:
-    """Initial critic for these parameters of the policy; None if the algorithm has no critic."""
+    """Initial critic for these parameters of the policy, with the adapter merged in; None if the algorithm has no critic."""
     if setup.critic is None:
         return None
     optimizer = critic_optimizer(setup.config, setup.algorithm)
     blended = required(setup.algorithm.critic, "algorithm.critic").blend is not None
-    return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
+    return first_critic(setup.critic, optimizer, setup.whole(params), setup.config.run.seed, blended=blended)
 
 
 def keeps_reference(setup: Setup) -> bool:
@@ -68,7 +68,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
         warm_start_optimizer(config),
         config.run.seed,
         with_reference=keeps_reference(setup),
-        critic=initial_critic(setup, setup.whole(params)),
+        critic=initial_critic(setup, params),
         remembered=remembered,
     )
     return placed(setup, state)
@@ -81,7 +81,7 @@ def placed(setup: Setup, state: TrainState) -> TrainState:
 
 def rl_state(setup: Setup, state: TrainState) -> TrainState:
     """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
-    critic = initial_critic(setup, setup.whole(state.params))
+    critic = initial_critic(setup, state.params)
     return placed(setup, end_warm_start(state, setup.optimizer, critic))
 
 
