@@ -85,19 +85,24 @@ class Setup(NamedTuple):
         return merged(self.base, params, mesh=self.mesh, policy=self.policy)
 
     def rows_at_once(self, responses: int) -> int:
-        """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
-
-        Responses share rows, so there are fewer rows than responses, and micro-batches without a row cost nothing. Small ones
-        therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
-        """
-        slots, devices = self.prompt_length + self.config.sampling.max_response_tokens, row_shards(self.mesh)
-        most = self.config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
-        small = max(-(-responses // 32), -(-1024 // slots))
-        return max(min(most, small) // devices, 1) * devices
+        """Rows of a micro-batch in an update on so many responses."""
+        return rows_at_once(self.config, self.mesh, self.prompt_length, responses)
 
     def watched(self, progress: Progress) -> "Setup":
         """Return a setup that reports the progress of judging to `progress`."""
         return self._replace(train=self.train.watched(progress), heldout=self.heldout.watched(progress))
+
+
+def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int) -> int:
+    """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
+
+    Responses share rows, so there are fewer rows than responses, and micro-batches without a row cost nothing. Small ones
+    therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
+    """
+    slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
+    most = config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
+    small = max(-(-responses // 32), -(-1024 // slots))
+    return max(min(most, small) // devices, 1) * devices
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:

@@ -4,7 +4,7 @@ An update is `(state, data) -> (state, metrics)`.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ def _updated(
     return where_sound(sound, after, state), norm, sound
 
 
-def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
+def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Any:
     """Compile a step that donates the buffers of the old state."""
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
@@ -177,12 +177,25 @@ def make_policy_step(
         `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
         state is the old one.
     """
+    compare = without_teacher(score) if comparison is None else comparison
+    compiled = compile_policy_step(algorithm, compare, optimizer, state, mesh)
+    return lambda state, layout, batch: compiled(state, layout, batch, teacher, base)
 
-    def alone(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
+
+def without_teacher(score: Score) -> Comparison:
+    """Scores of the tokens, beside no teacher's."""
+
+    def compare(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
         del teacher
         return score(params, packed), None
 
-    compare = alone if comparison is None else comparison
+    return compare
+
+
+def compile_policy_step(
+    algorithm: Algorithm, compare: Comparison, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+) -> Any:
+    """Compile `(state, layout, batch, teacher, base) -> (state, metrics)`; see `make_policy_step`. Shapes may stand for arrays."""
 
     def step(
         state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None, base: Base | None
@@ -196,8 +209,7 @@ def make_policy_step(
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 
-    compiled = _jitted(step, state, mesh)
-    return lambda state, layout, batch: compiled(state, layout, batch, teacher, base)
+    return _jitted(step, state, mesh)
 
 
 def make_supervised_step(
