@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
@@ -70,7 +70,9 @@ def adamw(
     return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
-def _factored(learning_rate: float, b1: float, weight_decay: float, moments_dtype: str) -> optax.GradientTransformation:
+def _factored(
+    learning_rate: float | Float[Array, ""], b1: float, weight_decay: float, moments_dtype: str
+) -> optax.GradientTransformation:
     """Adafactor's update without its learning rate relative to the parameters, with a first moment and decoupled weight decay."""
     return optax.chain(
         optax.scale_by_factored_rms(),
