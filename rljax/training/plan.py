@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm, Batch, Rollout, prepare
 from rljax.errors import InputError
-from rljax.models import Policy, TransformerConfig, transformer_policy
+from rljax.models import Params, Policy, TransformerConfig, transformer_policy
 from rljax.models.adapters import Base, init_adapter
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import make_mesh, policy_shardings, replicated, row_sharding, row_shards
@@ -72,7 +72,7 @@ def bytes_on_a_device(shapes: Shapes) -> int:
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
-def _with_places(shapes: Shapes, places: PyTree) -> Shapes:
+def _with_places(shapes: PyTree, places: PyTree) -> Shapes:
     return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places)
 
 
@@ -116,7 +116,7 @@ def state_shapes(config: TrainConfig, algorithm: Algorithm, policy: Policy, mesh
         scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
         base = Base(_with_places(params, places), scale)  # pyright: ignore[reportArgumentType]  shapes stand for arrays
 
-    def critic(params: Shapes) -> CriticState | None:
+    def critic(params: Params) -> CriticState | None:
         if algorithm.critic is None:
             return None
         function = required(policy.value_function, "policy.value_function")(
@@ -127,7 +127,7 @@ def state_shapes(config: TrainConfig, algorithm: Algorithm, policy: Policy, mesh
         pretrained = None if algorithm.critic.blend is None else own
         return CriticState(own, critic_optimizer(config, algorithm).init(learned), pretrained)
 
-    def first(trained: Shapes, params: Shapes) -> TrainState:
+    def first(trained: Params, params: Params) -> TrainState:
         moves = config.warm_start.steps > 0 or algorithm.reference_rate > 0
         with_reference = algorithm.needs("ref_logp") and (base is None or moves)
         return create(trained, policy_optimizer(config), 0, with_reference=with_reference, critic=critic(params))
