@@ -3,9 +3,9 @@
 from functools import partial
 
 from rljax.training import checkpoint as checkpoints
-from rljax.training.loop import initial_state, state_of_phase
+from rljax.training.beginning import first_params, initial_state, state_of_phase
 from rljax.training.seams import Seams
-from rljax.training.setup import first_params, make_setup
+from rljax.training.setup import make_setup
 
 
 def first_state(config, **seams):

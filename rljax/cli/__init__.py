@@ -24,6 +24,7 @@ from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.explain import Explain, run_explain
 from rljax.cli.flags import check_flags
 from rljax.cli.model import Export, Sample, run_export, run_sample
+from rljax.cli.plan import Plan, run_plan
 from rljax.cli.plot import Plot, run_plot
 from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
@@ -43,6 +44,7 @@ rljax train                       teach a small model arithmetic, in minutes
 rljax train --smoke               test this machine, in about a minute
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
 rljax config [FLAGS]              print the settings in force, as a file for --config
+rljax plan [FLAGS]                memory and work of a run, before it is started
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
 rljax plot RUN [RUN ...]          draw the curves of one or several runs
@@ -81,6 +83,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "plot": (Plot, run_plot),
         "explain": (Explain, run_explain),
         "export": (Export, run_export),
+        "plan": (Plan, run_plan),
         "preprocess": (Preprocess, run_preprocess),
         "reward-model": (RewardModel, run_reward_model),
         "preference": (Preference, run_preference),
@@ -148,8 +151,8 @@ def run(arguments: list[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The code is 0 for success, 1 if `errata` finds a claim that is not refuted, 2 for an input to correct, 130 after Ctrl-C, and
-    141 if the reader of the pipe has gone.
+    The code is 0 for success, 1 if `errata` finds a claim that is not refuted or `plan` a run that does not fit, 2 for an input to
+    correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:

@@ -15,7 +15,7 @@ class Elsewhere(NamedTuple):
     ours: str
     """The flag, or the words to type."""
     trl: str = ""
-    """Argument of TRL's GRPOConfig, ScriptArguments or GRPOTrainer."""
+    """Argument of TRL's GRPOConfig, ModelConfig, ScriptArguments or GRPOTrainer."""
     verl: str = ""
     """Key of verl's configuration."""
     tunix: str = ""
@@ -70,6 +70,11 @@ TABLE = (
     Elsewhere("--value-pretraining-steps", "", "trainer.critic_warmup"),
     Elsewhere("--dtype bfloat16", "bf16", "", "", "parameters stay float32"),
     Elsewhere("--remat", "gradient_checkpointing", "actor_rollout_ref.model.enable_gradient_checkpointing"),
+    Elsewhere("--lora-rank", "lora_r", "actor_rollout_ref.model.lora_rank"),
+    Elsewhere("--lora-alpha", "lora_alpha", "actor_rollout_ref.model.lora_alpha"),
+    Elsewhere(
+        "--lora-targets", "lora_target_modules", "actor_rollout_ref.model.target_modules", "", "patterns of our paths"
+    ),
     Elsewhere("--run", "output_dir", "trainer.default_local_dir"),
     Elsewhere("--name", "run_name", "trainer.experiment_name"),
     Elsewhere("--eval-every", "eval_steps", "trainer.test_freq", "eval_every_n_steps"),

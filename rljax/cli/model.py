@@ -60,6 +60,8 @@ class Export:
     """Type of the weights; by default that of the checkpoint that the run started from, or float32."""
     max_shard_size: str = "50GB"
     """Largest file of weights, such as 5GB; more weights are divided among files with an index."""
+    adapter: bool = False
+    """Write the low-rank adapter of a run with --lora-rank alone, as a folder that `peft` opens; otherwise it is merged in."""
     push: str | None = None
     """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs `hf auth login`."""
     private: bool = False
@@ -118,6 +120,7 @@ def run_export(command: Export) -> int:
         which=command.checkpoint,
         dtype=command.dtype,
         max_shard_size=command.max_shard_size,
+        adapter=command.adapter,
         push=command.push,
         private=command.private,
     )

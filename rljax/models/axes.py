@@ -32,6 +32,7 @@ MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
         "kv_heads": TENSOR,
         "hidden": TENSOR,
         "head_dim": None,
+        "rank": None,
     }
 )
 """Logical axis -> mesh axes. `width` is the residual stream's axis of a parameter, `features` that of an activation."""
@@ -60,6 +61,11 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Parameter, or the norm that a scale belongs to -> its logical axes."""
 
+INPUT_AXES: Mapping[str, int] = MappingProxyType(
+    {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
+)
+"""Matrix of a layer -> how many of its axes, the first ones, are multiplied with the input; the others are those of the output."""
+
 
 def row_shards(mesh: Mesh) -> int:
     """Number of parts that rows are cut into."""
@@ -77,8 +83,17 @@ def spec_of(names: tuple[str, ...]) -> PartitionSpec:
 
 
 def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Logical axes of one of the transformer's parameters."""
-    return PARAMETERS[path[-2] if path[-1] == "scale" else path[-1]]
+    """Logical axes of one of the transformer's parameters, or of a factor of its low-rank adapter.
+
+    Example:
+        >>> parameter_axes(("layers", "0", "attention", "output", "a"))
+        ('heads', 'head_dim', 'rank')
+    """
+    owner, name = ("", *path)[-2:]
+    if owner in INPUT_AXES and name in ("a", "b"):
+        axes, inputs = PARAMETERS[owner], INPUT_AXES[owner]
+        return (*axes[:inputs], "rank") if name == "a" else ("rank", *axes[inputs:])
+    return PARAMETERS[owner if name == "scale" else name]
 
 
 def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:

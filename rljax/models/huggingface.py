@@ -36,8 +36,16 @@ FAMILY_NAMES: Mapping[str, str] = MappingProxyType(
 FAMILIES = tuple(FAMILY_NAMES)
 
 
-def locate(name_or_folder: str) -> Path:
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+"""Files of a hub id that a model is read from."""
+
+
+def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
     """Find a model folder on disk, or download a hub id with `huggingface_hub`.
+
+    Args:
+        name_or_folder: the folder or hub id.
+        files: patterns of the files to download.
 
     Raises:
         InputError: the name is neither a folder nor a hub id that can be downloaded.
@@ -52,9 +60,8 @@ def locate(name_or_folder: str) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  a local folder needs no network code
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
-    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
-        return Path(snapshot_download(name_or_folder, allow_patterns=patterns))
+        return Path(snapshot_download(name_or_folder, allow_patterns=list(files)))
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise InputError(
             f"The model {name_or_folder!r} is neither a folder here nor a hub id that can be downloaded now "

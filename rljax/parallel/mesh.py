@@ -83,7 +83,9 @@ def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
     return jax.tree.map(lambda leaf: NamedSharding(mesh, _spread(mesh, leaf)), tree)
 
 
-def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition) -> PyTree[NamedSharding]:
+def policy_shardings(
+    mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition, *, besides: PyTree | None = None
+) -> PyTree[NamedSharding]:
     """Sharding of every leaf of a training state, for a policy that partitions its own parameters.
 
     A leaf that belongs to a parameter, such as an optimiser's moment, is sharded like the parameter: its path ends in the
@@ -94,13 +96,14 @@ def policy_shardings(mesh: Mesh, tree: PyTree, params: PyTree, partition: Partit
         tree: arrays or their shapes.
         params: the policy's parameters or their shapes.
         partition: how a parameter is sharded.
+        besides: further parameters that it shards, such as those below an adapter; some leaves may belong to them.
 
     Raises:
         InputError: `partition` returns something other than a PartitionSpec, or one that names an axis twice, an axis that the
             mesh does not have, or one that does not divide the parameter's.
     """
     specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
-    for path, leaf in tree_leaves_with_path(params):
+    for path, leaf in [*tree_leaves_with_path(params), *tree_leaves_with_path(besides)]:
         names, shape = path_names(path), tuple(leaf.shape)
         specs[names, shape] = _checked(mesh, names, shape, partition(names, shape))
 

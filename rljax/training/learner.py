@@ -135,13 +135,17 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
     def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
         if algorithm.needs("ref_logp"):
-            rollout = rollout._replace(ref_logp=scores(state.reference, sequences).logp.reshape(shape))
+            rollout = rollout._replace(ref_logp=scores(setup.whole(state.reference), sequences).logp.reshape(shape))
         if judge is not None:
             rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
         if certainty is not None:
-            rollout = rollout._replace(square_sum=np.asarray(certainty(state.params, sequences)).reshape(shape))
+            rollout = rollout._replace(
+                square_sum=np.asarray(certainty(setup.whole(state.params), sequences)).reshape(shape)
+            )
         if algorithm.needs("behaviour_entropy"):
-            rollout = rollout._replace(behaviour_entropy=scores(state.params, sequences).entropy.reshape(shape))
+            rollout = rollout._replace(
+                behaviour_entropy=scores(setup.whole(state.params), sequences).entropy.reshape(shape)
+            )
         return rollout
 
     return observe
@@ -185,7 +189,7 @@ def make_improve(
     """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter."""
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
-    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **comparison_of(setup))
+    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, base=setup.base, **comparison_of(setup))
     follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
 

@@ -18,11 +18,9 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.ops.unpublished.reward_history import empty_history
-from rljax.parallel import agree, is_first, of_first, on_first, row_shards, together
+from rljax.parallel import agree, is_first, of_first, on_first, together
 from rljax.records import documented, required
-from rljax.rollout import DecodingEngine, Engine, Environment
-from rljax.rollout.decoder_check import check_decoder
+from rljax.rollout import Engine, Environment
 from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, make_display
 from rljax.tracking.log_file import LoggedDisplay
@@ -30,20 +28,19 @@ from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
+from rljax.training.adapter import BASE, base_entry, check_base
+from rljax.training.beginning import first_state, placed, rl_state, state_of_phase
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
-from rljax.training.critic import first_critic
 from rljax.training.interrupt import StopRequest
 from rljax.training.manifest import fault_of
-from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, summary
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn
 from rljax.training.seams import ROWS, Seams, check_seams, saved_settings
-from rljax.training.setup import Setup, first_params, make_setup
-from rljax.training.state import RL, WARM_START, CriticState, TrainState, begin_rl, create, end_warm_start, place
-from rljax.training.update import check_policy
+from rljax.training.setup import Setup, make_setup
+from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
 
@@ -120,9 +117,13 @@ def train(
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
         agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
         state = first_state(setup)
-        folder = new_folder(config, seams) if existing is None else existing
+        base = together(lambda: base_entry(config, setup.base))
         if existing is None:
+            folder = new_folder(config, seams, base)
             stack.enter_context(discarded_on_error(folder))
+        else:
+            folder = existing
+            check_base(folder, base)
         hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
@@ -291,16 +292,18 @@ def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change])
     """Folder of a resumed run, whose config.json holds the settings that were changed."""
     if not changes:
         return folder
-    settings = config.to_json() | {"seams": list(saved_settings(folder.config)[1])}
+    settings = config.to_json() | {name: folder.config[name] for name in ("seams", BASE) if name in folder.config}
     on_first(lambda: folder.changed(settings))
     return together(lambda: RunFolder.open(folder.path))
 
 
-def new_folder(config: TrainConfig, seams: Seams) -> RunFolder:
-    """Make the folder of a new run; its config.json also names the arguments that a resume needs."""
+def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> RunFolder:
+    """Make the folder of a new run; its config.json also has the arguments that a resume needs, and the entry of `base_entry`."""
     path = config.run.folder
     path = default_run_path(config.run.name, time_of_first()) if path is None else path
-    settings = replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(seams.names())}
+    settings = (
+        replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(seams.names())} | dict(base)
+    )
     on_first(lambda: RunFolder.create(path, settings))
     return together(lambda: RunFolder.open(path))
 
@@ -321,60 +324,6 @@ def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Trac
     return Trackers([*trackers, *further])
 
 
-def first_state(setup: Setup) -> TrainState:
-    """Load or initialise the parameters, check that policy, engine and optimiser accept them, and make the initial state.
-
-    Raises:
-        InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
-    """
-    params = together(lambda: first_params(setup))
-    policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
-    check_policy(policy, params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
-    engine = setup.train.engine
-    if isinstance(engine, DecodingEngine):
-        lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
-        check_decoder(engine.decoder, params, policy.vocab_size, **lengths)
-    check_optimizer(setup.optimizer, params)
-    return initial_state(setup, params)
-
-
-def initial_critic(setup: Setup, params: Params) -> CriticState | None:
-    """Initial critic for these parameters of the policy; None if the algorithm has no critic."""
-    if setup.critic is None:
-        return None
-    optimizer = critic_optimizer(setup.config, setup.algorithm)
-    blended = required(setup.algorithm.critic, "algorithm.critic").blend is not None
-    return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
-
-
-def initial_state(setup: Setup, params: Params) -> TrainState:
-    """State at the beginning of the warm start, with these parameters of the policy."""
-    config = setup.config
-    remembered = None
-    if config.sampling.remembered_rewards:
-        remembered = empty_history(len(setup.train.prompts.tokens), config.sampling.remembered_rewards)
-    state = create(
-        params,
-        warm_start_optimizer(config),
-        config.run.seed,
-        with_reference=setup.algorithm.needs("ref_logp"),
-        critic=initial_critic(setup, params),
-        remembered=remembered,
-    )
-    return place(state, setup.mesh, setup.policy.partition)
-
-
-def rl_state(setup: Setup, state: TrainState) -> TrainState:
-    """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
-    critic = initial_critic(setup, state.params)
-    return place(end_warm_start(state, setup.optimizer, critic), setup.mesh, setup.policy.partition)
-
-
-def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:
-    """State with the shapes of a phase, made from the initial one. The warm start has a different optimiser than RL."""
-    return state if phase == WARM_START else rl_state(setup, state)
-
-
 def execute(run: Run, checkpoint: Checkpoint) -> Result:
     """Run the remaining phases and return the result."""
     setup = run.setup
@@ -387,11 +336,10 @@ def execute(run: Run, checkpoint: Checkpoint) -> Result:
         run.stop_if_asked(checkpoint)
     if int(checkpoint.state.phase) != RL:
         checkpoint = pretrain_value(run, checkpoint)
-        state = place(begin_rl(checkpoint.state), setup.mesh, setup.policy.partition)
-        checkpoint = checkpoint._replace(state=state)
+        checkpoint = checkpoint._replace(state=placed(setup, begin_rl(checkpoint.state)))
         run.save(LAST, checkpoint)
     checkpoint = reinforce(run, checkpoint)
     finish(run, checkpoint)
     notes = checkpoint.notes
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
-    return Result(run.folder.path, before.accuracy, after.accuracy, checkpoint.state.params)
+    return Result(run.folder.path, before.accuracy, after.accuracy, setup.whole(checkpoint.state.params))

@@ -23,6 +23,7 @@ from rljax.records import documented
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
+from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
@@ -266,7 +267,10 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
 
 
 def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
-    """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint."""
+    """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint, with the adapter merged in."""
+    if run is not None and config.adapter.rank is not None:
+        opened = open_adapter(config, policy, mesh, run, which)
+        return merged(opened.base, opened.params, mesh=mesh, policy=policy)
     key = jax.random.key(config.run.seed)
     params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
     places = policy_shardings(mesh, params, params, policy.partition)
@@ -285,6 +289,7 @@ def export(
     policy: Policy | None = None,
     dtype: str | None = None,
     max_shard_size: str = MAX_SHARD_SIZE,
+    adapter: bool = False,
     push: str | None = None,
     private: bool = False,
     client: Client | None = None,
@@ -303,6 +308,8 @@ def export(
         policy: the policy that was passed to `train`, if any.
         dtype: type of the weights: float32, bfloat16, float16 or float64; None: the checkpoint's, or float32.
         max_shard_size: largest file of weights, such as "5GB".
+        adapter: write the low-rank adapter alone, as a folder that `peft` opens on top of the base; without this, a run with an
+            adapter gives a model like any other, with the adapter merged in.
         push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is uploaded too.
         private: whether a repository that does not exist yet is made private.
         client: uploads, in place of `huggingface_hub.HfApi()`.
@@ -312,17 +319,22 @@ def export(
 
     Raises:
         InputError: the folder exists, the target is not a run with checkpoints, the policy is missing or cannot be saved, a value
-            is unknown, or the hub cannot be reached.
+            is unknown, there is no adapter or its base is another model now, or the hub cannot be reached.
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
-    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, push)))
+    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, push)))
     together(lambda: _check_new(folder))
     uploads: list[Client] = []
     if push is not None:
         on_first(lambda: uploads.append(check_push(push, client)))
     config, run, which, policy, mesh, beside = together(lambda: _model_of(target, which, policy))
-    params = _parameters(config, policy, mesh, run, which)
-    atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
+    if adapter:
+        check_alone(config, dtype)
+        factors = open_adapter(config, policy, mesh, run, which).params
+        atomically(folder, lambda part: write_adapter(part, config, factors, beside))
+    else:
+        params = _parameters(config, policy, mesh, run, which)
+        atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
     if push is not None:
         on_first(lambda: push_folder(uploads[0], folder, push, private=private))
     return folder

@@ -1,10 +1,10 @@
-"""AdamW from Optax, with a linear warm-up and gradient clipping. Any other Optax transformation can replace it."""
+"""Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, or a factored second moment; others can be passed."""
 
 import chex
 import jax
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
@@ -12,6 +12,7 @@ from rljax.models import Params
 from rljax.records import required
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
+from rljax.training.freezing import without_frozen
 
 
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
@@ -45,7 +46,13 @@ def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.Grad
 
 
 def adamw(
-    schedule: optax.Schedule, *, b1: float, b2: float, weight_decay: float, max_grad_norm: float
+    schedule: optax.Schedule,
+    *,
+    b1: float,
+    b2: float,
+    weight_decay: float,
+    max_grad_norm: float,
+    moments_dtype: str = "float32",
 ) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then apply AdamW. The state holds the learning rate of the last update.
 
@@ -55,10 +62,39 @@ def adamw(
         b2: decay of the second moment.
         weight_decay: decoupled weight decay.
         max_grad_norm: largest global norm; a larger gradient is scaled down to it.
+        moments_dtype: type of the first moment.
     """
-    constant = ("b1", "b2", "eps", "eps_root", "weight_decay")
+    constant = ("b1", "b2", "eps", "eps_root", "weight_decay", "mu_dtype")
     inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
-    rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay)
+    rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, mu_dtype=np.dtype(moments_dtype))
+    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+
+
+def _factored(
+    learning_rate: float | Float[Array, ""], b1: float, weight_decay: float, moments_dtype: str
+) -> optax.GradientTransformation:
+    """Adafactor's update without its learning rate relative to the parameters, with a first moment and decoupled weight decay."""
+    return optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.ema(b1, accumulator_dtype=np.dtype(moments_dtype)),
+        optax.add_decayed_weights(weight_decay),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def factored(
+    schedule: optax.Schedule, *, b1: float, weight_decay: float, max_grad_norm: float, moments_dtype: str = "float32"
+) -> optax.GradientTransformation:
+    """Clip the gradient by its global norm, then divide it by a factored second moment.
+
+    The second moment of a matrix whose two largest axes have at least 128 entries is the product of its means over each of them;
+    that of a smaller one is whole. See `adamw` for the arguments and for the learning rate in the state.
+
+    Source: Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithm 4 with the decay 1 - t^-0.8.
+    """
+    inner = optax.inject_hyperparams(_factored, static_args=("b1", "weight_decay", "moments_dtype"))
+    rescaled = inner(learning_rate=schedule, b1=b1, weight_decay=weight_decay, moments_dtype=moments_dtype)
     return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
@@ -113,13 +149,15 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """The built-in optimiser of the policy in RL."""
     optimization = config.optimization
-    return _adamw(optimization, constant_schedule(optimization.learning_rate, optimization.learning_rate_warmup))
+    built_in = _shared(optimization, constant_schedule(optimization.learning_rate, optimization.learning_rate_warmup))
+    return without_frozen(built_in, optimization.freeze)
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """Optimiser of the policy in the warm start."""
     warm, warmup = config.warm_start, config.optimization.learning_rate_warmup
-    return _adamw(config.optimization, cosine_schedule(warm.learning_rate, warmup, warm.steps))
+    built_in = _shared(config.optimization, cosine_schedule(warm.learning_rate, warmup, warm.steps))
+    return without_frozen(built_in, config.optimization.freeze)
 
 
 def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
@@ -132,22 +170,24 @@ def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
 def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
     """Optimiser of the critic in RL."""
     peak = critic_learning_rate(config, algorithm)
-    return _adamw(config.optimization, constant_schedule(peak, config.optimization.learning_rate_warmup))
+    return _shared(config.optimization, constant_schedule(peak, config.optimization.learning_rate_warmup))
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
     """Optimiser of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
-    return _adamw(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))
+    return _shared(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))
 
 
-def _adamw(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """AdamW with the settings that all phases share."""
-    return adamw(
-        schedule,
-        b1=config.adam_b1,
-        b2=config.adam_b2,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
+def _shared(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """The optimiser with the settings that all phases share."""
+    shared = {
+        "b1": config.adam_b1,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "moments_dtype": config.moments_dtype,
+    }
+    return (
+        factored(schedule, **shared) if config.second_moment == "factored" else adamw(schedule, b2=config.adam_b2, **shared)
     )

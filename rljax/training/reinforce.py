@@ -31,6 +31,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             worker=setup.train,
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
+            params=setup.whole(checkpoint.state.params),
         )
         check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)

@@ -12,6 +12,7 @@ from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare, response_
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
+from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, push_history
 from rljax.parallel import put
 from rljax.records import required
@@ -64,17 +65,19 @@ def next_rollout(
     worker: RolloutWorker,
     algorithm: Algorithm,
     choose_prompts: ChoosePrompts,
+    params: Params,
 ) -> tuple[TrainState, History, Collected]:
     """Sample until enough groups are kept, and advance the state past the prompts and keys that were used.
 
     Args:
-        state: holds the policy, the position among the prompts and the number of draws.
+        state: holds the position among the prompts and the number of draws.
         carried: surplus groups of the previous rollout.
         history: how often each prompt was solved so far.
         config: how much to sample.
         worker: samples and judges.
         algorithm: decides which groups to keep.
         choose_prompts: chooses the next prompts.
+        params: the policy's parameters: those of the state, or its adapter merged into the base.
 
     Returns:
         The new state, the history with the sampled responses added, and the groups.
@@ -87,7 +90,7 @@ def next_rollout(
         choice = choose_prompts(history, int(state.step), int(state.position), count)
         prompt_ids, sizes = choice.problems, sizes_of(config, history, choice.problems)
         groups = worker.generate(
-            state.params,
+            params,
             prompt_ids.tolist(),
             sampling.group_size,
             draw_key(state),

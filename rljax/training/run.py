@@ -112,7 +112,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
         InputError: the parameters are broken.
     """
     run.display.activity("answering held-out problems", compiles=True)
-    evaluation = evaluate(run.setup.heldout, checkpoint.state.params)
+    evaluation = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params))
     check_drawn(evaluation.groups)
     metrics = evaluation.metrics()
     run.trackers.log("eval", step, metrics)
@@ -153,14 +153,17 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     model = "from random weights" if config.model.path is None else config.model.path
     model = "of your own" if "policy" in own_parts else model
     algorithm = "of your own" if "algorithm" in own_parts else config.algorithm.name
+    all_params = state.params if setup.base is None else setup.base.params
     lines = [
         f"algorithm {algorithm} on {source}",
         f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
-        f"model {model}: {count_parameters(state.params):,} parameters, {config.model.dtype}",
+        f"model {model}: {count_parameters(all_params):,} parameters, {config.model.dtype}",
         f"devices {jax.device_count()} x {kind}{hosts}{over}",
         f"run folder {folder.path}",
         "what a number means: rljax explain NUMBER",
     ]
+    if setup.base is not None:
+        lines.insert(3, f"adapter of rank {config.adapter.rank}: {count_parameters(state.params):,} parameters that learn")
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start

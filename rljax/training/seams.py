@@ -57,6 +57,7 @@ def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]
     """
     settings = dict(raw)
     names = tuple(settings.pop("seams", ()))
+    settings.pop("base_fingerprint", None)
     return TrainConfig.from_json(settings), names
 
 

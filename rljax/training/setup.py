@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import optax
 from jax.sharding import Mesh
 
@@ -21,6 +20,7 @@ from rljax.data.prompts import (
 from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, transformer_policy
+from rljax.models.adapters import Base
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import read_json
 from rljax.parallel import check_rows, make_mesh, row_shards
@@ -32,9 +32,11 @@ from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import combine
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
+from rljax.training.adapter import make_base, merged
 from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
+from rljax.training.freezing import check_freeze, held, without_frozen
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_problems, make_stream
 from rljax.training.seams import BUILT_IN, Seams, check_parts
@@ -59,6 +61,8 @@ class Setup(NamedTuple):
     """The critic's model and the source of its parameters, if the algorithm has a critic."""
     teacher: Teacher | None
     """The teacher, if the algorithm learns from one."""
+    base: Base | None
+    """The model below the adapter, if an adapter is trained."""
     tokenizer: Tokenizer
     """Tokenizer of prompts and responses."""
     demonstrations: Demonstrations | None
@@ -76,20 +80,29 @@ class Setup(NamedTuple):
     left_out: Sequence[str] = ()
     """Good rows that are not used: how many, and why."""
 
-    def rows_at_once(self, responses: int) -> int:
-        """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
+    def whole(self, params: Params | None) -> Params:
+        """The policy's parameters from those that are trained: as they are, or an adapter merged into its base; None: the base."""
+        return merged(self.base, params, mesh=self.mesh, policy=self.policy)
 
-        Responses share rows, so there are fewer rows than responses, and micro-batches without a row cost nothing. Small ones
-        therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
-        """
-        slots, devices = self.prompt_length + self.config.sampling.max_response_tokens, row_shards(self.mesh)
-        most = self.config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
-        small = max(-(-responses // 32), -(-1024 // slots))
-        return max(min(most, small) // devices, 1) * devices
+    def rows_at_once(self, responses: int) -> int:
+        """Rows of a micro-batch in an update on so many responses."""
+        return rows_at_once(self.config, self.mesh, self.prompt_length, responses)
 
     def watched(self, progress: Progress) -> "Setup":
         """Return a setup that reports the progress of judging to `progress`."""
         return self._replace(train=self.train.watched(progress), heldout=self.heldout.watched(progress))
+
+
+def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int) -> int:
+    """Rows of a micro-batch in an update on so many responses: a multiple of the devices.
+
+    Responses share rows, so there are fewer rows than responses, and micro-batches without a row cost nothing. Small ones
+    therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
+    """
+    slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
+    most = config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
+    small = max(-(-responses // 32), -(-1024 // slots))
+    return max(min(most, small) // devices, 1) * devices
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
@@ -269,6 +282,8 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
     check_features(algorithm, config, policy)
+    check_freeze(config, policy)
+    frozen = config.optimization.freeze
     problems = own_problems(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
@@ -283,9 +298,10 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         config=config,
         algorithm=algorithm,
         mesh=mesh,
-        policy=policy,
-        optimizer=policy_optimizer(config) if seams.optimizer is None else seams.optimizer,
+        policy=held(policy, frozen),
+        optimizer=policy_optimizer(config) if seams.optimizer is None else without_frozen(seams.optimizer, frozen),
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
+        base=make_base(config, policy, mesh, is_own=seams.policy is not None),
         teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
@@ -380,8 +396,3 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
 def greedy(worker: RolloutWorker) -> RolloutWorker:
     """The same worker with greedy decoding."""
     return worker.drawn_with(temperature=0.0, top_k=None, top_p=None)
-
-
-def first_params(setup: Setup) -> Params:
-    """Load or initialise the policy's parameters."""
-    return setup.policy.init(jax.random.key(setup.config.run.seed))

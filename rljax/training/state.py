@@ -33,11 +33,11 @@ class TrainState(NamedTuple):
     """Parameters, optimiser states, random key and counters; a step is `(state, data) -> (state, metrics)`."""
 
     params: Params
-    """Parameters of the policy."""
+    """Parameters of the policy that are trained: all of them, or an adapter."""
     opt_state: optax.OptState
     """State of the policy's optimiser."""
     reference: Params | None
-    """Parameters of the reference policy, if the algorithm needs one."""
+    """Parameters of the reference policy, if the algorithm needs one and they are not the base of the adapter."""
     critic: CriticState | None
     """State of the critic, if the algorithm has one."""
     remembered: RewardHistory | None
@@ -97,9 +97,16 @@ def draw_key(state: TrainState) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.wrap_key_data(state.key), state.draws)
 
 
-def place(state: TrainState, mesh: Mesh, partition: Partition) -> TrainState:
-    """Place every array on the mesh, each in its own buffer, because an update donates the buffers of the old state."""
-    return put(_unshared(state), policy_shardings(mesh, state, state.params, partition))
+def place(state: TrainState, mesh: Mesh, partition: Partition, *, base: Params | None = None) -> TrainState:
+    """Place every array on the mesh, each in its own buffer, because an update donates the buffers of the old state.
+
+    Args:
+        state: the state.
+        mesh: the devices.
+        partition: how the policy's parameters are sharded.
+        base: parameters below an adapter; a critic has copies of them.
+    """
+    return put(_unshared(state), policy_shardings(mesh, state, state.params, partition, besides=base))
 
 
 def _unshared(state: TrainState) -> TrainState:

@@ -4,7 +4,7 @@ An update is `(state, data) -> (state, metrics)`.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
+from rljax.models.adapters import Base, whole
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, put, put_rows, replicated
 from rljax.rollout import Layout, Sequences, lay_out, pack
@@ -144,7 +145,7 @@ def _updated(
     return where_sound(sound, after, state), norm, sound
 
 
-def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
+def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Any:
     """Compile a step that donates the buffers of the old state."""
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
@@ -158,6 +159,7 @@ def make_policy_step(
     *,
     comparison: Comparison | None = None,
     teacher: Params | None = None,
+    base: Base | None = None,
 ) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
 
@@ -169,23 +171,37 @@ def make_policy_step(
         mesh: the devices that hold the state.
         comparison: scores the tokens beside the teacher's, in place of `score`; for algorithms with a divergence from the teacher.
         teacher: the teacher's parameters, for the comparison.
+        base: the model below the adapter, if the state's parameters are an adapter.
 
     Returns:
         `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
         state is the old one.
     """
+    compare = without_teacher(score) if comparison is None else comparison
+    compiled = compile_policy_step(algorithm, compare, optimizer, state, mesh)
+    return lambda state, layout, batch: compiled(state, layout, batch, teacher, base)
 
-    def alone(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
+
+def without_teacher(score: Score) -> Comparison:
+    """Scores of the tokens, beside no teacher's."""
+
+    def compare(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
         del teacher
         return score(params, packed), None
 
-    compare = alone if comparison is None else comparison
+    return compare
+
+
+def compile_policy_step(
+    algorithm: Algorithm, compare: Comparison, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+) -> Any:
+    """Compile `(state, layout, batch, teacher, base) -> (state, metrics)`; see `make_policy_step`. Shapes may stand for arrays."""
 
     def step(
-        state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None
+        state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None, base: Base | None
     ) -> tuple[TrainState, UpdateMetrics]:
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, apart = compare(params, teacher, part.packed)
+            scores, apart = compare(whole(base, params), teacher, part.packed)
             rows = rows_of(batch, part.responses)
             return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
 
@@ -193,23 +209,34 @@ def make_policy_step(
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 
-    compiled = _jitted(step, state, mesh)
-    return lambda state, layout, batch: compiled(state, layout, batch, teacher)
+    return _jitted(step, state, mesh)
 
 
 def make_supervised_step(
-    score: Score, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+    score: Score,
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    mesh: Mesh,
+    *,
+    base: Base | None = None,
 ) -> Callable[[TrainState, Packed, Array], tuple[TrainState, dict[str, Array]]]:
     """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
+
+    Args:
+        score: scores the response tokens.
+        optimizer: turns the gradient into an update.
+        state: an example of the placed state.
+        mesh: the devices that hold the state.
+        base: the model below the adapter, if the state's parameters are an adapter.
 
     Returns:
         `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the update is not
         sound, only the counter changes.
     """
 
-    def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:
+    def step(state: TrainState, packed: Packed, mask: Array, base: Base | None) -> tuple[TrainState, dict[str, Array]]:
         def objective(params: Params) -> tuple[Array, dict[str, Array]]:
-            scores = score(params, packed)
+            scores = score(whole(base, params), packed)
             weights = token_mean(mask)
             value = -(weights * jnp.where(mask, scores.logp, 0.0)).sum()
             return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}
@@ -219,4 +246,5 @@ def make_supervised_step(
         metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    return _jitted(step, state, mesh)
+    compiled = _jitted(step, state, mesh)
+    return lambda state, packed, mask: compiled(state, packed, mask, base)

@@ -90,6 +90,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             worker=setup.train,
             algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
+            params=setup.whole(checkpoint.state.params),
         )
         check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)

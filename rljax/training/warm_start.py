@@ -26,7 +26,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
     score = make_score(setup.policy, config.sampling.temperature)
     state = checkpoint.state
-    step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh)
+    step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh, base=setup.base)
     run.display.phase("warm_start", settings.steps, done=int(state.warm_step))
     unsound = 0
     while int(state.warm_step) < settings.steps:
@@ -45,7 +45,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         run.check_updates(checkpoint, unsound, "--warm-start-learning-rate")
         if settings.accuracy is not None and done % settings.eval_every == 0:
             run.display.activity("answering held-out problems", compiles=True)
-            accuracy = evaluate(setup.heldout, state.params).metrics()["accuracy"]
+            accuracy = evaluate(setup.heldout, setup.whole(state.params)).metrics()["accuracy"]
             run.trackers.log("eval", 0, {"accuracy": accuracy})
             run.display.evaluated(done, {"accuracy": accuracy})
             if accuracy >= settings.accuracy:

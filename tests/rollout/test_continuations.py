@@ -9,7 +9,8 @@ from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.rollout.continuations import State, continued_rewards, draw_states
-from rljax.training.setup import first_params, make_setup
+from rljax.training.beginning import first_params
+from rljax.training.setup import make_setup
 
 CONFIG = SMALL.replace(
     algorithm="ppo",

@@ -21,10 +21,10 @@ from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.algorithm import laid_out, make_algorithm
+from rljax.training.beginning import rl_state
 from rljax.training.critic import first_critic, make_critic, make_head
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import credit_metrics, make_learner
-from rljax.training.loop import rl_state
 from rljax.training.metrics import present
 from rljax.training.state import begin_rl, create, place
 from rljax.training.update import make_score, make_scores, put_layout

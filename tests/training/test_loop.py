@@ -21,10 +21,10 @@ from rljax.rewards.failure import Failed
 from rljax.rewards.protocol import Weighted
 from rljax.tracking.display import PlainDisplay
 from rljax.tracking.run_folder import RunFolder
+from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
-from rljax.training.loop import rl_state
 from rljax.training.metrics import present
 from rljax.training.rollouts import for_algorithm
 

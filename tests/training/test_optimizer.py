@@ -1,12 +1,16 @@
 """Learning-rate schedules and the clipped AdamW."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from rljax.errors import InputError
-from rljax.training.optimizer import adamw, check_optimizer, constant_schedule, cosine_schedule, learning_rate_of
+from rljax.training.config import TrainConfig
+from rljax.training.optimizer import adamw, check_optimizer, constant_schedule, cosine_schedule, factored, learning_rate_of
 
 
 def test_the_constant_schedule_rises_linearly_and_stays():
@@ -75,3 +79,41 @@ def test_the_state_tells_the_learning_rate_of_the_last_update():
 def test_what_is_no_optimizer_of_these_parameters_is_refused(optimizer, message):
     with pytest.raises(InputError, match=message):
         check_optimizer(optimizer, {"w": jnp.ones(2)})
+
+
+@pytest.mark.parametrize("make", [partial(adamw, b2=0.95), factored])
+def test_the_first_moment_can_be_kept_in_bfloat16(make):
+    optimizer = make(constant_schedule(0.1, 0), b1=0.9, weight_decay=0.0, max_grad_norm=1.0, moments_dtype="bfloat16")
+    params = {"w": jnp.arange(1.0, 5.0)}
+    state = optimizer.init(params)
+    updates, state = optimizer.update({"w": jnp.array([3.0, -4.0, 0.5, 0.0])}, state, params)
+    np.testing.assert_allclose(updates["w"], [-0.1, 0.1, -0.1, 0.0], rtol=1e-2, atol=1e-5)
+    assert updates["w"].dtype == jnp.float32
+    kept = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (4,)]
+    assert sorted(str(leaf.dtype) for leaf in kept) == ["bfloat16", "float32"], "the first moment, and the second"
+    assert learning_rate_of(state) == pytest.approx(0.1)
+
+
+def test_a_factored_second_moment_is_the_product_of_two_means():
+    """The first update has the second moment of its own gradient: g / sqrt(row mean · column mean / mean), each mean of g²."""
+    rng = np.random.default_rng(0)
+    gradient = rng.normal(size=(130, 140)) + 0.1
+    optimizer = factored(constant_schedule(0.1, 0), b1=0.0, weight_decay=0.5, max_grad_norm=1e9)
+    params = {"w": jnp.full((130, 140), 2.0), "bias": jnp.zeros(3)}
+    state = optimizer.init(params)
+    rows = [tree["w"].shape for _, tree in optax.tree.get_all_with_path(state, "v_row")]
+    assert rows == [(130,)], "not one number a parameter"
+    gradients = {"w": jnp.asarray(gradient, jnp.float32), "bias": jnp.array([1.0, -2.0, 0.5])}
+    updates, _ = optimizer.update(gradients, state, params)
+    square = gradient**2
+    expected = gradient / np.sqrt(square.mean(1, keepdims=True) * square.mean(0, keepdims=True) / square.mean())
+    expected /= max(1.0, np.sqrt((expected**2).mean()))
+    np.testing.assert_allclose(updates["w"], -0.1 * (expected + 0.5 * 2.0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(updates["bias"], [-0.1, 0.1, -0.1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"moments_dtype": "float16"}, {"second_moment": "sparse"}])
+@pytest.mark.usefixtures("untyped")
+def test_other_moments_are_refused(settings):
+    with pytest.raises(InputError, match=f"{next(iter(settings))} is '.*'; choose "):
+        TrainConfig.flat(**settings)

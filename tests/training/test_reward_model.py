@@ -29,9 +29,9 @@ from rljax.rewards.protocol import judge
 from rljax.rollout import sequences_of
 from rljax.training import pair_training
 from rljax.training import reward_model as training
+from rljax.training.beginning import first_state, state_of_phase
 from rljax.training.checkpoint import LAST, restore
 from rljax.training.interrupt import Interrupted
-from rljax.training.loop import first_state, state_of_phase
 from rljax.training.reward_model import make_reward_setup, train_reward_model
 from rljax.training.setup import Seams, make_setup
 from rljax.training.value_update import make_values

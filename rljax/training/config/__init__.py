@@ -1,5 +1,6 @@
 """The settings of a run: one record for each part of it, and `TrainConfig`, which holds them all."""
 
+from rljax.training.config.adapter import AdapterConfig
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
 from rljax.training.config.critic import CriticConfig
 from rljax.training.config.data import DataConfig
@@ -14,6 +15,7 @@ from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 __all__ = [
     "MICROBATCH_TOKENS",
     "TASKS",
+    "AdapterConfig",
     "AlgorithmConfig",
     "CriticConfig",
     "DataConfig",

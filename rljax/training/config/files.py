@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,6 +22,8 @@ from rljax.training.config.typed import fitted, hints_of
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
 BESIDE = ("task", "experiment")
 """Keys of a file that are flags of `rljax train` and no settings of a group."""
+OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
+"""Entries of a run's config.json besides its settings, with their types."""
 
 
 @documented
@@ -84,7 +87,8 @@ def read_settings(path: Path) -> Contents:
                 raise InputError(f"{path}:{_line(place)} sets {flat} again; {settings[flat].origin} sets it already.")
             settings[flat] = Setting(_value(path, flat, leaf), f"{path}:{_line(place)}")
     if is_run:
-        settings.pop("run", None)
+        for beside in ("run", "base_fingerprint"):  # a new run has its own
+            settings.pop(beside, None)
         _refuse_parts(path, settings.pop("seams"))
         settings = {name: entry for name, entry in settings.items() if (name, entry.value) != ("task", None)}
     return Contents(settings, is_run)
@@ -141,7 +145,7 @@ def _flattened(path: Path, name: str, key: yaml.Node, node: yaml.Node) -> dict[s
         inner, flat = dict(_pairs(path, node)), flat_names(GROUPS[name])
         _check_known(path, inner, set(flat), f"the group {name}")
         return {flat[field]: place for field, place in inner.items()}
-    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *BESIDE, "seams"}, "rljax")
+    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *BESIDE, *OF_A_RUN}, "rljax")
     return {name: (key, node)}
 
 
@@ -161,7 +165,7 @@ def _value(path: Path, name: str, node: yaml.Node) -> Any:
         value = loader.construct_document(node)
     except yaml.YAMLError as error:
         raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
-    kinds = known_settings() | dict.fromkeys(BESIDE, str | None) | {"seams": tuple[str, ...]}
+    kinds = known_settings() | dict.fromkeys(BESIDE, str | None) | dict(OF_A_RUN)
     if name not in kinds:  # the name of a group, without its settings
         raise InputError(f"{path}:{_line(node)}: {name} is a group of settings; write them below it as `name: value`.")
     try:

@@ -1,10 +1,11 @@
 """Settings of the supervised warm start and of the optimiser."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
+from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config.checks import check_at_least, check_positive, check_positive_share
 
@@ -57,9 +58,20 @@ class OptimizationConfig:
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
     """Largest global norm of the gradient; a larger gradient is scaled down to it."""
+    moments_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the first moment of all optimisers: bfloat16 saves two bytes a parameter."""
+    second_moment: Literal["full", "factored"] = "full"
+    """Second moment of all optimisers: 'factored' keeps only means over the rows and the columns of large matrices, as Adafactor
+    does, and saves nearly four bytes a parameter; it then decays as 1 - t^-0.8, and --adam-b2 does not apply."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of the policy's parameters that are not trained, in the warm start and in RL, by neighbouring parts of their paths,
+    such as embedding, layers/[0-3] or *_norm; they have no moments."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
+        for name, values in (("moments_dtype", ("float32", "bfloat16")), ("second_moment", ("full", "factored"))):
+            if getattr(self, name) not in values:
+                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(values)}.")
         check_at_least(0, self, ["steps", "learning_rate_warmup", "weight_decay"])
         check_at_least(1, self, ["minibatches", "microbatch_rows"])
         check_positive(self, ["learning_rate", "max_grad_norm"])

@@ -8,6 +8,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.text import did_you_mean
+from rljax.training.config.adapter import AdapterConfig
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
 from rljax.training.config.checks import check_numbers
 from rljax.training.config.critic import CriticConfig
@@ -28,6 +29,7 @@ GROUPS = MappingProxyType(
         "algorithm": AlgorithmConfig,
         "reward": RewardConfig,
         "model": ModelConfig,
+        "adapter": AdapterConfig,
         "data": DataConfig,
         "warm_start": WarmStartConfig,
         "sampling": SamplingConfig,
@@ -60,6 +62,8 @@ class TrainConfig:
     """The reward, which judges responses."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The model. The sizes apply to the small transformer that is built when no model is given."""
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    """The low-rank adapter, if not the whole model is trained."""
     task: TaskConfig | None = None
     """The generated task; None with a dataset. Without a dataset, None means `sums` with its default settings."""
     data: DataConfig = field(default_factory=DataConfig)

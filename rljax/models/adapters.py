@@ -1,0 +1,166 @@
+"""Low-rank adapters: a frozen matrix W is used as W + α/r · A B, and only A and B are trained.
+
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685, equation 3. A matrix may have
+several axes of inputs and of outputs, such as `[D, N, H]`; A has those of the inputs and B those of the outputs.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves_with_path
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from rljax.errors import InputError
+from rljax.models.axes import INPUT_AXES
+from rljax.models.patterns import selected
+from rljax.models.policy import Params, path_names
+from rljax.records import documented
+
+
+@documented
+class LowRank(NamedTuple):
+    """The two factors of a change of one matrix."""
+
+    a: Float[Array | np.ndarray, "*I r"]
+    """From the inputs to the rank."""
+    b: Float[Array | np.ndarray, "r *O"]
+    """From the rank to the outputs."""
+
+
+Adapter = PyTree[Array | np.ndarray]
+"""Nested dictionaries as the parameters have them, with a `LowRank` in the place of each adapted matrix and nothing else."""
+
+
+@documented
+class Base(NamedTuple):
+    """The model below an adapter, which is not trained."""
+
+    params: Params
+    """Its parameters."""
+    scale: Float[Array | np.ndarray, ""]
+    """α/r, the factor of A B."""
+
+
+def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collection[str]) -> tuple[tuple[str, ...], ...]:
+    """Paths of the matrices that the patterns select among those of the layers.
+
+    Args:
+        params: of the transformer, or their shapes.
+        targets: patterns of paths, see `rljax.models.patterns.matches`.
+
+    Raises:
+        InputError: a pattern matches no such matrix.
+    """
+    paths = [path_names(path) for path, _ in tree_leaves_with_path(params)]
+    return selected(targets, (path for path in paths if path[-1] in INPUT_AXES), setting="lora_targets")
+
+
+def _sizes(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Axes of the inputs, and of the outputs."""
+    return shape[: INPUT_AXES[path[-1]]], shape[INPUT_AXES[path[-1]] :]
+
+
+def init_adapter(
+    key: PRNGKeyArray, params: PyTree[Array | jax.ShapeDtypeStruct], *, rank: int, targets: Collection[str]
+) -> Adapter:
+    """Draw an adapter that changes nothing yet: A is normal with the variance 1 / inputs, and B is 0.
+
+    Args:
+        key: random key.
+        params: of the transformer, or their shapes.
+        rank: r, at most the smaller side of each matrix.
+        targets: patterns of the matrices to adapt.
+
+    Raises:
+        InputError: a pattern matches nothing, or the rank is larger than a side of a matrix.
+    """
+    paths = set(adapted_paths(params, targets))
+
+    def factors(path: tuple[str, ...], shape: tuple[int, ...], number: int) -> LowRank:
+        inputs, outputs = _sizes(path, shape)
+        most = min(math.prod(inputs), math.prod(outputs))
+        if rank > most:
+            raise InputError(
+                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has at most the rank {most}."
+            )
+        a = jax.random.normal(jax.random.fold_in(key, number), (*inputs, rank)) / math.sqrt(math.prod(inputs))
+        return LowRank(a, jnp.zeros((rank, *outputs)))
+
+    adapter: dict[Any, Any] = {}
+    for number, (path, leaf) in enumerate(tree_leaves_with_path(params)):
+        names = path_names(path)
+        if names in paths:
+            *parents, last = [entry.key for entry in path]
+            place = adapter
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = factors(names, tuple(leaf.shape), number)
+    return adapter
+
+
+def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]) -> Params:
+    """Add an adapter to the parameters.
+
+    ::
+
+        W' = W + (α/r) A B
+
+    Args:
+        params: of the base.
+        adapter: its factors.
+        scale: α/r.
+
+    Returns:
+        Parameters of the base's structure; differentiable in the adapter.
+
+    Example:
+        >>> base = {"gate": jnp.ones((2, 2)), "norm": jnp.ones(2)}
+        >>> adapter = {"gate": LowRank(jnp.array([[1.0], [0.0]]), jnp.array([[2.0, 3.0]]))}
+        >>> merge(base, adapter, jnp.float32(0.5))["gate"].tolist()
+        [[2.0, 2.5], [1.0, 1.0]]
+    """
+    if isinstance(adapter, LowRank):
+        return params + scale * jnp.tensordot(adapter.a, adapter.b, axes=1)
+    if not isinstance(params, dict):
+        return params
+    return {name: merge(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
+
+
+def whole(base: Base | None, params: Params | None) -> Params:
+    """Parameters that the policy computes with.
+
+    Args:
+        base: below an adapter; None: there is no adapter.
+        params: those that are trained: an adapter if there is a base; None is an adapter that changes nothing.
+    """
+    if base is None:
+        return params
+    return base.params if params is None else merge(base.params, params, base.scale)
+
+
+def fingerprint(
+    config: object, params: Params, fetch: Callable[[PyTree[Array]], PyTree[np.ndarray]] = jax.device_get
+) -> str:
+    """Short hash by which a base is recognised: of its shape, its norms and biases, and some rows of its embedding.
+
+    Args:
+        config: shape of the model; its `repr` is hashed.
+        params: of the model.
+        fetch: copies arrays to this host.
+
+    Example:
+        >>> fingerprint("shape", {"embedding": jnp.ones((2, 2)), "norm": jnp.ones(2)})
+        'b5108ab4e749c190'
+    """
+    kept = {"/".join(path_names(path)): leaf for path, leaf in tree_leaves_with_path(params) if leaf.ndim == 1}
+    kept["embedding"] = params["embedding"][:16]
+    digest = hashlib.sha256(repr(config).encode())
+    for name, array in sorted(fetch(kept).items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,46 @@
+"""Patterns that select parameters by their paths."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from rljax.errors import InputError
+
+LISTED = 12
+"""Most names that an error lists."""
+
+
+def matches(pattern: str, path: Sequence[str]) -> bool:
+    """Whether a pattern selects a parameter.
+
+    A pattern names one part of the path, or several neighbouring parts with `/` between them. `*` stands for any characters of a
+    part, `?` for one, and `[0-3]` for one of several.
+
+    Example:
+        >>> path = ("layers", "0", "attention", "query")
+        >>> [matches(pattern, path) for pattern in ("query", "layers/0", "attention/*", "layers", "norm", "0/query")]
+        [True, True, True, True, False, False]
+    """
+    parts = pattern.split("/")
+    windows = (path[begin : begin + len(parts)] for begin in range(len(path) - len(parts) + 1))
+    return any(all(fnmatchcase(name, part) for name, part in zip(window, parts, strict=True)) for window in windows)
+
+
+def selected(patterns: Collection[str], paths: Iterable[tuple[str, ...]], *, setting: str) -> tuple[tuple[str, ...], ...]:
+    """Paths that at least one pattern matches, in their order.
+
+    Args:
+        patterns: see `matches`.
+        paths: of all parameters that may be selected.
+        setting: name of the setting that holds the patterns, for the error.
+
+    Raises:
+        InputError: a pattern matches nothing; the message lists the paths.
+    """
+    paths = tuple(paths)
+    for pattern in patterns:
+        if not any(matches(pattern, path) for path in paths):
+            names = list(dict.fromkeys(re.sub(r"/\d+(?=/)", "/*", "/".join(path)) for path in paths))
+            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+            raise InputError(f"{setting}: {pattern!r} matches no parameter; there are {', '.join(names[:LISTED])}{more}.")
+    return tuple(path for path in paths if any(matches(pattern, path) for pattern in patterns))

@@ -1,0 +1,90 @@
+"""The state at the beginning of each phase of a run."""
+
+import jax
+
+from rljax.models import Params
+from rljax.ops.unpublished.reward_history import empty_history
+from rljax.parallel import row_shards, together
+from rljax.records import required
+from rljax.rollout import DecodingEngine
+from rljax.rollout.decoder_check import check_decoder
+from rljax.training.adapter import first_adapter
+from rljax.training.critic import first_critic
+from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
+from rljax.training.setup import Setup
+from rljax.training.state import WARM_START, CriticState, TrainState, create, end_warm_start, place
+from rljax.training.update import check_policy
+
+
+def first_params(setup: Setup) -> Params:
+    """Load or initialise the parameters that are trained."""
+    if setup.base is not None:
+        return first_adapter(setup.config, setup.base)
+    return setup.policy.init(jax.random.key(setup.config.run.seed))
+
+
+def first_state(setup: Setup) -> TrainState:
+    """Load or initialise the parameters, check that policy, engine and optimiser accept them, and make the initial state.
+
+    Raises:
+        InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
+    """
+    params = together(lambda: first_params(setup))
+    all_params = params if setup.base is None else setup.base.params
+    policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
+    check_policy(policy, all_params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
+    engine = setup.train.engine
+    if isinstance(engine, DecodingEngine):
+        lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
+        check_decoder(engine.decoder, all_params, policy.vocab_size, **lengths)
+    check_optimizer(setup.optimizer, params)
+    return initial_state(setup, params)
+
+
+def initial_critic(setup: Setup, params: Params) -> CriticState | None:
+    """Initial critic for these parameters of the policy, with the adapter merged in; None if the algorithm has no critic."""
+    if setup.critic is None:
+        return None
+    optimizer = critic_optimizer(setup.config, setup.algorithm)
+    blended = required(setup.algorithm.critic, "algorithm.critic").blend is not None
+    return first_critic(setup.critic, optimizer, setup.whole(params), setup.config.run.seed, blended=blended)
+
+
+def keeps_reference(setup: Setup) -> bool:
+    """Whether the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
+    if not setup.algorithm.needs("ref_logp"):
+        return False
+    return setup.base is None or setup.config.warm_start.steps > 0 or setup.algorithm.reference_rate > 0
+
+
+def initial_state(setup: Setup, params: Params) -> TrainState:
+    """State at the beginning of the warm start, with these parameters of the policy."""
+    config = setup.config
+    remembered = None
+    if config.sampling.remembered_rewards:
+        remembered = empty_history(len(setup.train.prompts.tokens), config.sampling.remembered_rewards)
+    state = create(
+        params,
+        warm_start_optimizer(config),
+        config.run.seed,
+        with_reference=keeps_reference(setup),
+        critic=initial_critic(setup, params),
+        remembered=remembered,
+    )
+    return placed(setup, state)
+
+
+def placed(setup: Setup, state: TrainState) -> TrainState:
+    """The state on the run's mesh."""
+    return place(state, setup.mesh, setup.policy.partition, base=None if setup.base is None else setup.base.params)
+
+
+def rl_state(setup: Setup, state: TrainState) -> TrainState:
+    """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
+    critic = initial_critic(setup, state.params)
+    return placed(setup, end_warm_start(state, setup.optimizer, critic))
+
+
+def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:
+    """State with the shapes of a phase, made from the initial one. The warm start has a different optimiser than RL."""
+    return state if phase == WARM_START else rl_state(setup, state)

@@ -1,0 +1,32 @@
+"""Settings of the low-rank adapter."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.training.config.checks import check_at_least, check_positive
+
+
+@documented
+@dataclass(frozen=True)
+class AdapterConfig:
+    """The low-rank adapter (LoRA): the model stays as it is, and the factors of a change α/r A B of its matrices are trained."""
+
+    rank: Annotated[int | None, tyro.conf.arg(name="lora-rank")] = None
+    """Rank r of the change of each matrix; without it, the whole model is trained. An adapter needs about ten times the learning
+    rate of the whole model."""
+    alpha: Annotated[float, tyro.conf.arg(name="lora-alpha")] = 32.0
+    """α; the product of the factors is multiplied by α/r."""
+    targets: Annotated[tuple[str, ...], tyro.conf.arg(name="lora-targets")] = ("attention", "feed_forward")
+    """Patterns of the matrices to adapt, by neighbouring parts of their paths, such as query, attention/* or layers/[0-3]; by
+    default all matrices of all layers."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_at_least(1, self, ["rank"])
+        check_positive(self, ["alpha"])
+        if not self.targets:
+            raise InputError("lora_targets is empty; name at least one matrix, such as query.")

@@ -1,0 +1,187 @@
+"""Low-rank adapters: what they change, how they learn, where they lie, and how `peft` reads them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from small_models import LLAMA, SHAPES, random_params
+
+from rljax.errors import InputError
+from rljax.models import score_tokens, transformer_policy
+from rljax.models.adapters import Base, LowRank, adapted_paths, fingerprint, init_adapter, merge, whole
+from rljax.models.checkpoint_tensors import entries, get_at
+from rljax.models.language_model import Model
+from rljax.models.model_folder import read_json
+from rljax.models.packed import Packed
+from rljax.models.patterns import matches, selected
+from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
+from rljax.parallel import make_mesh, policy_shardings, put
+
+EVERYTHING = ("attention", "feed_forward")
+SCALE = jnp.float32(1.5)
+
+
+def random_adapter(params, *, rank=3, targets=EVERYTHING):
+    """An adapter that changes every target."""
+    leaves, tree = jax.tree.flatten(init_adapter(jax.random.key(2), params, rank=rank, targets=targets))
+    keys = jax.random.split(jax.random.key(3), len(leaves))
+    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+
+
+def a_packed():
+    rows = jnp.arange(2)[:, None]
+    tokens = jax.random.randint(jax.random.key(4), (2, 6), 2, 20)
+    place = jnp.broadcast_to(jnp.arange(5), (2, 5)) + 5 * rows
+    positions = jnp.broadcast_to(jnp.arange(6), (2, 6))
+    return Packed(tokens, positions, jnp.ones((2, 6), int), jnp.broadcast_to(jnp.arange(1, 6), (2, 5)), place)
+
+
+def logp_of(params, config=LLAMA):
+    return score_tokens(Model(config), params, a_packed()).logp
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
+    config = SHAPES[name]
+    params = random_params(config)
+    adapter = init_adapter(jax.random.key(0), params, rank=4, targets=EVERYTHING)
+    merged = whole(Base(params, SCALE), adapter)
+    jax.tree.map(np.testing.assert_array_equal, merged, params)
+    np.testing.assert_array_equal(logp_of(merged, config), logp_of(params, config))
+    assert whole(Base(params, SCALE), None) is params
+    assert whole(None, params) is params
+
+
+def test_the_change_of_a_matrix_is_the_product_of_its_factors():
+    params = random_params(LLAMA)
+    adapter = random_adapter(params, targets=("output",))
+    merged = merge(params, adapter, SCALE)
+    a, b = adapter["layers"][1]["attention"]["output"]
+    before, after = (np.asarray(tree["layers"][1]["attention"]["output"]) for tree in (params, merged))
+    for head in range(4):
+        for feature in range(4):
+            for width in range(16):
+                change = sum(float(a[head, feature, r]) * float(b[r, width]) for r in range(3))
+                assert after[head, feature, width] - before[head, feature, width] == pytest.approx(1.5 * change, abs=1e-5)
+    np.testing.assert_array_equal(merged["layers"][1]["attention"]["query"], params["layers"][1]["attention"]["query"])
+    assert len(jax.tree.leaves(adapter)) == 2 * LLAMA.layers
+
+
+def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
+    """dL/dA = α/r · dL/dW · Bᵀ and dL/dB = α/r · Aᵀ · dL/dW, with dL/dW by the whole model's own derivative."""
+    params = random_params(LLAMA)
+    adapter = random_adapter(params)
+
+    def loss(params):
+        return jnp.sin(logp_of(params)).sum()
+
+    by_adapter = jax.jit(jax.grad(lambda adapter: loss(merge(params, adapter, SCALE))))(adapter)
+    by_matrix = jax.jit(jax.grad(loss))(merge(params, adapter, SCALE))
+    for part, name in (("attention", "query"), ("attention", "output"), ("feed_forward", "down")):
+        a, b = adapter["layers"][0][part][name]
+        found, matrix = by_adapter["layers"][0][part][name], np.asarray(by_matrix["layers"][0][part][name])
+        flat = matrix.reshape(a.size // 3, b.size // 3)
+        flat_a, flat_b = np.asarray(a).reshape(-1, 3), np.asarray(b).reshape(3, -1)
+        np.testing.assert_allclose(np.reshape(found.a, flat_a.shape), 1.5 * flat @ flat_b.T, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.reshape(found.b, flat_b.shape), 1.5 * flat_a.T @ flat, rtol=1e-4, atol=1e-4)
+        assert np.abs(found.a).max() > 1e-3
+
+
+def test_a_full_rank_reaches_every_change():
+    """With the rank of a matrix, the factors can express any new matrix."""
+    params = random_params(LLAMA)
+    wanted = jax.random.normal(jax.random.key(9), (16, 24))
+    now = params["layers"][0]["feed_forward"]["gate"]
+    change = {"layers": {0: {"feed_forward": {"gate": LowRank(jnp.eye(16), (wanted - now) / SCALE)}}}}
+    np.testing.assert_allclose(
+        merge(params, change, SCALE)["layers"][0]["feed_forward"]["gate"], wanted, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("rank", "targets", "message"),
+    [
+        (9, ("key",), r"lora_rank is 9, but layers/0/attention/key of shape \[16, 2, 4\] has at most the rank 8"),
+        (
+            2,
+            ("q_proj",),
+            r"lora_targets: 'q_proj' matches no parameter; there are layers/\*/attention/key, .*feed_forward/up\.",
+        ),
+        (2, ("query", "embedding"), "lora_targets: 'embedding' matches no parameter"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(rank, targets, message):
+    with pytest.raises(InputError, match=message):
+        init_adapter(jax.random.key(0), random_params(LLAMA), rank=rank, targets=targets)
+
+
+def test_patterns_select_by_neighbouring_parts():
+    paths = adapted_paths(random_params(LLAMA), ("attention/query", "layers/1/feed_forward/d*"))
+    assert [path[1:] for path in paths] == [
+        ("0", "attention", "query"),
+        ("1", "attention", "query"),
+        ("1", "feed_forward", "down"),
+    ]
+    assert not matches("attention", ("attention_norm", "scale"))
+    assert selected([], [("a",)], setting="freeze") == ()
+
+
+def test_an_adapter_lies_where_its_matrices_lie():
+    mesh = make_mesh(2, 2, 2)
+    params = random_params(LLAMA)
+    policy = transformer_policy(LLAMA, eos=1, mesh=mesh)
+    adapter = random_adapter(params)
+    places = policy_shardings(mesh, adapter, adapter, policy.partition)
+    specs = jax.tree.map(lambda place: tuple(place.spec), places["layers"][0])
+    assert specs["attention"]["query"] == (("fsdp", None), (None, "tensor", None))
+    assert specs["attention"]["output"] == (("tensor", None, None), (None, "fsdp"))
+    assert specs["feed_forward"]["down"] == (("tensor", None), (None, "fsdp"))
+    on_mesh = put(params, policy_shardings(mesh, params, params, policy.partition))
+    merged = jax.jit(merge)(on_mesh, put(adapter, places), SCALE)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), jax.device_get(merged), merge(params, adapter, SCALE))
+
+
+def test_a_base_is_recognised_by_its_shape_and_by_its_weights():
+    params = random_params(LLAMA)
+    one = fingerprint(LLAMA, params)
+    assert one != fingerprint(SHAPES["qwen2"], params)
+    assert one != fingerprint(LLAMA, params | {"norm": {"scale": params["norm"]["scale"] + 1e-6}})
+    assert one != fingerprint(LLAMA, params | {"embedding": params["embedding"].at[3, 5].add(1e-6)})
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_the_tensors_of_peft_give_the_merged_checkpoint(tmp_path, name):
+    """In the layout of a checkpoint, W + α/r · lora_B · lora_A is the tensor that a merged export writes."""
+    config = SHAPES[name]
+    params = random_params(config)
+    adapter = random_adapter(params)
+    save_adapter(tmp_path / "adapter", config, adapter, alpha=4.5, base="a/base")
+    settings = read_json(tmp_path / "adapter" / ADAPTER_CONFIG)
+    assert settings["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert (settings["r"], settings["lora_alpha"], settings["base_model_name_or_path"]) == (3, 4.5, "a/base")
+    tensors = load_file(tmp_path / "adapter" / ADAPTER_WEIGHTS)
+    merged = merge(params, adapter, SCALE)
+    matrices = 0
+    for entry in entries(config):
+        module = f"base_model.model.{entry.name.removesuffix('.weight')}"
+        before, after = (np.asarray(entry.write(np.asarray(get_at(tree, entry.path)))) for tree in (params, merged))
+        if f"{module}.lora_A.weight" in tensors:
+            matrices += 1
+            product = tensors[f"{module}.lora_B.weight"] @ tensors[f"{module}.lora_A.weight"]
+            np.testing.assert_allclose(after, before + 1.5 * product, rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(after, before)
+    assert 2 * matrices == len(tensors) == 2 * 7 * config.layers
+
+
+def test_matrices_of_some_layers_are_named_one_by_one(tmp_path):
+    adapter = random_adapter(random_params(LLAMA), targets=("layers/1/attention/query", "value"))
+    save_adapter(tmp_path, LLAMA, adapter, alpha=3.0, base="a/base")
+    assert read_json(tmp_path / ADAPTER_CONFIG)["target_modules"] == [
+        "model.layers.0.self_attn.v_proj",
+        "model.layers.1.self_attn.q_proj",
+        "model.layers.1.self_attn.v_proj",
+    ]

@@ -1,0 +1,44 @@
+"""`peft` opens an exported adapter on top of its base, and computes what the merged model computes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import SHAPES, random_params
+
+from rljax.models.adapters import init_adapter, merge
+from rljax.models.huggingface import save_pretrained
+from rljax.models.language_model import Model, logits
+from rljax.models.peft_folder import save_adapter
+
+torch = pytest.importorskip("torch", reason="needs the extra `parity`: pip install torch")
+peft = pytest.importorskip("peft", reason="needs the extra `parity`: pip install peft")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("targets", [("attention", "feed_forward"), ("layers/1/attention/query", "value", "down")])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_peft_computes_the_logits_of_the_merged_model(tmp_path, name, targets):
+    import transformers
+
+    config = SHAPES[name]
+    params = random_params(config)
+    leaves, tree = jax.tree.flatten(init_adapter(jax.random.key(2), params, rank=3, targets=targets))
+    keys = jax.random.split(jax.random.key(3), len(leaves))
+    adapter = tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+    save_pretrained(tmp_path / "base", config, params, bos=None, eos=1)
+    save_adapter(tmp_path / "adapter", config, adapter, alpha=4.5, base=str(tmp_path / "base"))
+
+    tokens = jax.random.randint(jax.random.key(4), (2, 7), 0, config.vocab_size)
+    rows = (tokens, jnp.broadcast_to(jnp.arange(7), (2, 7)), jnp.ones((2, 7), int))
+    ours = logits(Model(config), merge(params, adapter, jnp.float32(1.5)), *rows)
+    unchanged = logits(Model(config), params, *rows)
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base", attn_implementation="eager")
+    with torch.no_grad():
+        before = base(torch.from_numpy(np.array(tokens))).logits.numpy()
+        theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter"))(torch.from_numpy(np.array(tokens)))
+    print("largest difference", np.abs(theirs.logits.numpy() - ours).max(), "of logits up to", np.abs(ours).max())
+    np.testing.assert_allclose(before, unchanged, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(theirs.logits.numpy(), ours, rtol=1e-4, atol=5e-5)
+    assert np.abs(ours - unchanged).max() > 0.1

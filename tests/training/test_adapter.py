@@ -1,0 +1,222 @@
+"""Runs that train a low-rank adapter: what they hold, how they learn, resume, and what they write."""
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from reopened import first_state
+from safetensors.numpy import load_file, save_file
+from small_cli import refused
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.models import count_parameters, transformer_policy
+from rljax.models.huggingface import read_config
+from rljax.models.model_folder import read_json
+from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from rljax.rollout import demonstrated, pack
+from rljax.training.adapter import check_alone
+from rljax.training.beginning import rl_state
+from rljax.training.interrupt import Interrupted
+from rljax.training.learner import make_learner
+from rljax.training.opening import load
+from rljax.training.optimizer import warm_start_optimizer
+from rljax.training.saving import companions, save_model
+from rljax.training.update import make_score, make_supervised_step
+
+TINY = SMALL.replace(
+    width=32,
+    kv_heads=2,
+    train_problems=16,
+    heldout_problems=4,
+    algorithm="grpo",
+    algorithm_options={"beta": 0.1},
+    steps=2,
+    prompts=4,
+    group_size=4,
+    minibatches=2,
+    learning_rate=1e-2,
+    eval_every=0,
+    checkpoint_every=1,
+    sample_every=0,
+    lora_rank=2,
+)
+
+
+def differ(ours, theirs):
+    return max(
+        float(np.abs(np.asarray(a) - np.asarray(b)).max())
+        for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder, of random weights."""
+    setup, state = first_state(TINY.replace(lora_rank=None, seed=7))
+    folder = tmp_path_factory.mktemp("base") / "model"
+    save_model(folder, setup.policy, state.params, companions(setup.config, setup.tokenizer))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(model):
+    return TINY.replace(model=str(model))
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    return rljax.train(config.replace(run=str(path)), even_length)
+
+
+@pytest.fixture(scope="module")
+def sampled(config):
+    """A rollout whose groups have responses of both rewards."""
+    setup, state = first_state(config, reward=even_length)
+    groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+def test_the_state_holds_the_adapter_and_nothing_of_the_base(config):
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    size = count_parameters(state.params)
+    assert size < count_parameters(setup.base.params) / 2
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * size, "two moments"
+    assert state.reference is None
+    assert setup.whole(state.reference) is setup.base.params
+    jax.tree.map(np.testing.assert_array_equal, setup.whole(state.params), setup.base.params)
+    saved = rl_state(*first_state(config.replace(warm_start_steps=1), reward=even_length)).reference
+    assert count_parameters(saved) == size, "a warm start moves the reference away from the base"
+
+
+def test_a_run_changes_the_adapter_and_says_what_learns(finished, config):
+    setup, first = first_state(config, reward=even_length)
+    base = jax.device_get(setup.base.params)
+    assert differ(finished.params, base) > 1e-4
+    jax.tree.map(np.testing.assert_array_equal, finished.params["embedding"], base["embedding"])
+    log = (finished.run / "log.txt").read_text()
+    assert f"adapter of rank 2: {count_parameters(first.params):,} parameters that learn" in log
+    opened = load(finished.run, which="last", reward=even_length)
+    jax.tree.map(np.testing.assert_array_equal, opened.params, finished.params)
+
+
+def test_a_resumed_run_goes_on_bit_for_bit(finished, config, tmp_path):
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(config.replace(run=str(path)), stopping_after(2))
+    resumed = rljax.train(None, even_length, resume=path)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, finished.params)
+    with pytest.raises(InputError, match="cannot change lora_rank: 2 -> 4"):
+        rljax.train(config.replace(lora_rank=4), even_length, resume=path)
+
+
+@pytest.mark.parametrize("name", ["dapo", "gkd", "otb", "ppo", "t1"])
+def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name):
+    """A group, a teacher, whole distributions, a critic, and a reference that moves."""
+    teacher = str(model) if name == "gkd" else None
+    setup, state = first_state(config.replace(algorithm=name, algorithm_options={}, teacher=teacher), reward=even_length)
+    state = rl_state(setup, state)
+    if setup.critic is not None:
+        jax.tree.map(np.testing.assert_array_equal, state.critic.params["trunk"], setup.base.params)
+        assert count_parameters(setup.critic.learned(state.critic.params)) > count_parameters(setup.base.params)
+    before = jax.device_get(state.params)
+    state, metrics = make_learner(setup, state)(state, sampled)
+    assert np.isfinite(metrics.policy.grad_norm)
+    assert name == "gkd" or differ(state.params, before) > 1e-4, "its teacher is the base itself"
+    if name == "t1":
+        assert 0 < differ(state.reference, before) < differ(state.params, before)
+
+
+def test_a_mesh_learns_what_one_device_learns(config, sampled):
+    after = []
+    for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
+        setup, state = first_state(config.replace(**axes), reward=even_length)
+        state = rl_state(setup, state)
+        state, _ = make_learner(setup, state)(state, sampled)
+        after.append(jax.device_get((state.params, setup.whole(state.params))))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)
+
+
+def test_the_warm_start_trains_the_adapter():
+    setup, state = first_state(TINY.replace(warm_start_steps=2, warm_start_batch=8))
+    step = make_supervised_step(
+        make_score(setup.policy, 1.0), warm_start_optimizer(setup.config), state, setup.mesh, base=setup.base
+    )
+    sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
+    losses = []
+    for _ in range(6):
+        state, metrics = step(state, pack(sequences), sequences.attention)
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < losses[0]
+
+
+def test_the_merged_export_is_a_model_like_any_other(finished, model, tmp_path):
+    folder = rljax.export(finished.run, tmp_path / "merged", which="last")
+    opened = load(folder, problems=[Problem("1+1=", "2")])
+    jax.tree.map(np.testing.assert_array_equal, opened.params, finished.params)
+    assert read_json(folder / "config.json") == read_json(model / "config.json")
+
+
+def test_the_adapter_is_exported_alone(finished, config, model, tmp_path):
+    folder = rljax.export(finished.run, tmp_path / "adapter", which="last", adapter=True)
+    assert {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+    assert read_json(folder / ADAPTER_CONFIG)["base_model_name_or_path"] == str(model)
+    tensors, base = load_file(folder / ADAPTER_WEIGHTS), load_file(model / "model.safetensors")
+    merged = load_file(rljax.export(finished.run, tmp_path / "merged", which="last") / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj"
+    product = tensors[f"base_model.model.{name}.lora_B.weight"] @ tensors[f"base_model.model.{name}.lora_A.weight"]
+    np.testing.assert_allclose(merged[f"{name}.weight"], base[f"{name}.weight"] + 16 * product, rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_adapter_to_export_is_refused(finished, tmp_path):
+    with pytest.raises(InputError, match="dtype='bfloat16' cannot apply to an adapter"):
+        rljax.export(finished.run, tmp_path / "a", which="last", adapter=True, dtype="bfloat16")
+
+
+def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_path):
+    """The same folder name, the same shapes, other weights."""
+    run = tmp_path / "run"
+    shutil.copytree(finished.run, run)
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    tensors = load_file(other / "model.safetensors")
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] + np.float32(1e-3)
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((run / "config.json").read_text())
+    settings["model"]["path"] = str(other)
+    (run / "config.json").write_text(json.dumps(settings))
+    for use in (
+        lambda: rljax.train(None, even_length, resume=run),
+        lambda: load(run, reward=even_length),
+        lambda: rljax.export(run, tmp_path / "model"),
+    ):
+        with pytest.raises(InputError, match=r"was trained on another base: the fingerprint .* put back the model"):
+            use()
+
+
+def test_an_adapter_of_a_policy_of_ones_own_is_refused(config):
+    policy = transformer_policy(read_config(Path(config.model.path)), eos=1)
+    with pytest.raises(
+        InputError, match="lora_rank=2 adapts the built-in transformer, and this run has a policy of its own"
+    ):
+        first_state(config, reward=even_length, policy=policy)
+
+
+def test_a_run_without_an_adapter_has_none_to_export(config):
+    for changes, message in (({"lora_rank": None}, "has no adapter"), ({"model": None}, "began with random weights")):
+        with pytest.raises(InputError, match=message):
+            check_alone(config.replace(**changes), None)
+
+
+def test_the_command_line_refuses_patterns_that_match_nothing(capsys):
+    message = r"lora_targets: 'q_proj' matches no parameter; there are layers/\*/attention/key"
+    refused(capsys, message, "train", "--lora-rank", "2", "--lora-targets", "q_proj", "--quiet")

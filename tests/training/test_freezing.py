@@ -1,0 +1,96 @@
+"""Parameters that are not trained."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from reopened import first_state
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.errors import InputError
+from rljax.models import count_parameters
+from rljax.rollout import demonstrated, pack
+from rljax.training.beginning import rl_state
+from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
+from rljax.training.update import make_score, make_supervised_step
+
+TINY = SMALL.replace(
+    train_problems=16,
+    heldout_problems=4,
+    layers=2,
+    warm_start_steps=1,
+    warm_start_batch=8,
+    steps=1,
+    prompts=4,
+    group_size=4,
+    oversample=1.0,
+    algorithm="gpg",
+    learning_rate=1e-2,
+    weight_decay=0.1,
+    eval_every=0,
+    sample_every=0,
+    freeze=("embedding", "layers/0", "*_norm"),
+)
+
+
+def frozen_parts(params):
+    norms = {name: params["layers"][1][name] for name in ("attention_norm", "feed_forward_norm")}
+    return {"embedding": params["embedding"], "first": params["layers"][0], "norms": norms}
+
+
+def test_a_run_leaves_frozen_parameters_bit_for_bit_and_moves_the_others(tmp_path):
+    """Warm start and RL, with weight decay, which would move them too; and the checkpoint is read back."""
+    first = jax.device_get(first_state(TINY, reward=even_length)[1].params)
+    result = rljax.train(TINY.replace(run=str(tmp_path / "run"), wandb=False), even_length)
+    jax.tree.map(np.testing.assert_array_equal, frozen_parts(jax.device_get(result.params)), frozen_parts(first))
+    moved = result.params["layers"][1]["attention"]["query"] - first["layers"][1]["attention"]["query"]
+    assert np.abs(moved).max() > 1e-4
+    resumed = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=2), even_length, resume=tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, frozen_parts(jax.device_get(resumed.params)), frozen_parts(first))
+    with pytest.raises(InputError, match="cannot change freeze"):
+        rljax.train(TINY.replace(freeze=("embedding",), steps=2), even_length, resume=tmp_path / "run")
+
+
+@pytest.mark.parametrize("own", [None, optax.adam(1e-2)])
+def test_frozen_parameters_have_no_moments_under_any_optimizer(own):
+    setup, state = first_state(TINY, reward=even_length, optimizer=own)
+    state = rl_state(setup, state)
+    trained = count_parameters(state.params) - count_parameters(frozen_parts(state.params))
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * trained
+    if own is None:
+        assert learning_rate_of(state.opt_state) is not None
+
+
+def test_the_norm_of_the_gradient_is_that_of_the_trained_parameters():
+    norms = {}
+    for name, freeze in (("all", ()), ("some", TINY.optimization.freeze)):
+        setup, state = first_state(TINY.replace(freeze=freeze))
+        score = make_score(setup.policy, 1.0)
+        step = make_supervised_step(score, warm_start_optimizer(setup.config), state, setup.mesh)
+        sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
+        packed = pack(sequences)
+
+        def total(params, score=score, packed=packed):
+            return score(params, packed).logp.sum()
+
+        apart = frozen_parts(jax.grad(total)(state.params))
+        assert (float(optax.tree.norm(apart)) == 0) == (name == "some")
+        norms[name] = float(step(state, packed, sequences.attention)[1]["grad_norm"])
+    assert 0 < norms["some"] < norms["all"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"freeze": ("embeding",)},
+            r"freeze: 'embeding' matches no parameter; there are embedding, layers/\*/attention/key, ",
+        ),
+        ({"freeze": ("*",)}, r"freeze=\* matches every parameter, so nothing could be learned"),
+        ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot apply where lora_rank is set"),
+    ],
+)
+def test_patterns_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        first_state(TINY.replace(**settings), reward=even_length)
