@@ -34,7 +34,8 @@ from rljax.cli.train_help import short_help
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
-from rljax.text import did_you_mean
+from rljax.files import no_room
+from rljax.text import did_you_mean, one_line
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 
 PROGRAM = """Reinforcement learning for language models in JAX.
@@ -164,12 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = run(words)
         sys.stdout.flush()
         return code
-    except InputError as error:
-        print(f"rljax: {error}", file=sys.stderr)
+    except BrokenPipeError:  # `rljax equations | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
+        return UNREAD
+    except (OSError, ValueError) as error:
+        if not isinstance(error, InputError) and no_room(error) is None:
+            raise
+        full = f"nothing can be written ({one_line(error)}); make room on that disk, or choose another."
+        print(f"rljax: {error if isinstance(error, InputError) else full}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `rljax equations | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
-        return UNREAD

@@ -25,7 +25,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
-from rljax.files import atomic_write
+from rljax.files import AppendFile, atomic_write
 from rljax.records import documented
 from rljax.tracking.rows import Row, check_step, json_safe, lines_of, parse_row
 
@@ -262,8 +262,11 @@ class RunFolder:
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `heldout.jsonl`."""
         # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
-        with self.heldout.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.writelines(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in rows)
+        lines = [
+            f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace") for row in rows
+        ]
+        with closing(AppendFile(self.heldout)) as file:
+            file.append(b"".join(lines))
 
     def read_heldout(self) -> list[Row]:
         """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.

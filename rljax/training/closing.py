@@ -7,7 +7,7 @@ from typing import Any
 
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import Comparison, compare
-from rljax.parallel import is_first, on_first
+from rljax.parallel import is_first
 from rljax.records import required
 from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
@@ -42,7 +42,8 @@ def accuracy_name(config: TrainConfig, own_parts: Sequence[str]) -> str:
 def finish(run: Run, checkpoint: Checkpoint) -> None:
     """Plot the curves, and show the outcome, the paths of the files, and the next commands."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
-    on_first(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
+    run.saver.wait()
+    run.write(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
     if not is_first():
         return
     own_parts = folder.config.get("seams", ())
