@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboardX import summary
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  made when it is imported
+from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]  as above
 from tensorboardX.record_writer import masked_crc32c
 
 from rljax.files import AppendFile
