@@ -35,7 +35,7 @@ from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.files import no_room
-from rljax.text import did_you_mean, one_line
+from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 
 PROGRAM = """Reinforcement learning for language models in JAX.
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(error, InputError) and no_room(error) is None:
             raise
         full = f"nothing can be written ({one_line(error)}); make room on that disk, or choose another."
-        print(f"rljax: {error if isinstance(error, InputError) else full}", file=sys.stderr)
+        print(f"rljax: {one_paragraph(error if isinstance(error, InputError) else full)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)

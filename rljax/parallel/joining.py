@@ -40,9 +40,15 @@ def join(coordinator: str, *, hosts: int | None = None, host: int | None = None,
         arguments = None, None, None
     else:
         name, _, port = coordinator.rpartition(":")
-        if hosts is None or host is None or not 0 <= host < hosts or not name or not port.isdecimal():
+        if (
+            hosts is None
+            or host is None
+            or not 0 <= host < hosts
+            or not name
+            or not (port.isdecimal() and int(port) < 65536)
+        ):
             raise InputError(
-                f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT, the "
+                f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT (below 65536), the "
                 "number of hosts, and the index of this host, counted from 0; or the coordinator 'auto' alone."
             )
         listen_or_find(name, int(port), is_first=host == 0, patience=patience)

@@ -213,7 +213,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         InputError: no checkpoint is whole, or it holds the state of another model or optimiser.
     """
     number, damaged = newest_whole(folder)
-    with _manager(folder) as manager:
+    with quiet_orbax(), _manager(folder) as manager:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
         marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
@@ -244,7 +244,7 @@ def restore_params(folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct])
     number, damaged = newest_whole(folder)
     for passed_over in damaged:
         print(f"note: an older checkpoint is used instead of {passed_over}", file=sys.stderr)
-    with _manager(folder, partial=True) as manager:
+    with quiet_orbax(), _manager(folder, partial=True) as manager:
         saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
         check_same_state(folder, saved, {"params": like})
         # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into every pytree.

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -205,10 +206,12 @@ def read_experiment(name: str) -> Experiment:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except InputError:  # its message already says what to change
+    except (InputError, KeyboardInterrupt):  # the message of the first already says what to change
         raise
-    except Exception as error:  # an experiment is user code
-        raise InputError(f"The experiment {str(file)!r} cannot be run ({one_line(error)}); correct it.") from error
+    except BaseException as error:  # an experiment is user code, and may raise anything, `sys.exit()` included
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        place = f" at line {lines[-1]}" if lines else ""
+        raise InputError(f"The experiment {str(file)!r} cannot be run{place} ({one_line(error)}); correct it.") from error
     config = vars(module).get("CONFIG")
     if not isinstance(config, TrainConfig):
         raise InputError(f"The experiment {str(file)!r} does not define CONFIG as an rljax.TrainConfig.")
