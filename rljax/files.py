@@ -98,7 +98,7 @@ def no_room(error: BaseException) -> str | None:
         >>> no_room(OSError(errno.ENOSPC, "No space left on device")), no_room(OSError(errno.ENOENT, "No such file"))
         ('No space left on device', None)
     """
-    for cause in _causes(error):
+    for cause in causes(error):
         number = cause.errno if isinstance(cause, OSError) else None
         if isinstance(cause, ValueError) and (found := re.search(r"os_error_code='(\d+)'", str(cause))):
             number = int(found[1])
@@ -107,10 +107,10 @@ def no_room(error: BaseException) -> str | None:
     return None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised from, and the errors of a group."""
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised from or during, and the errors of a group."""
     while error is not None:
         yield error
         for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-            yield from _causes(part)
+            yield from causes(part)
         error = error.__context__ if error.__cause__ is None and not error.__suppress_context__ else error.__cause__

@@ -118,7 +118,7 @@ class RunFolder:
             )
         try:
             config = json.loads(run.config_file.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{run.config_file} is not valid JSON ({error}); correct or restore it.") from error
         if not isinstance(config, dict):
             raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; correct or restore it.")
@@ -204,19 +204,23 @@ class RunFolder:
                 folder.rmdir()
 
     @contextmanager
-    def alone(self) -> Generator[None]:
+    def alone(self) -> Generator[bool]:
         """Hold the folder for this process: two that train in it at once would overwrite each other's files.
+
+        Yields:
+            Whether the process that held it before ended without a word, killed or by `os._exit`.
 
         Raises:
             InputError: another process holds it.
         """
+        abandoned = (self.path / ".lock").exists()
         lock = FileLock(self.path / ".lock")
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.") from error
         try:
-            yield
+            yield abandoned
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()

@@ -31,6 +31,8 @@ def settings_of(
     """
     if resume == AUTO:
         resume = resumable(config)
+        if resume is not None and config is not None:
+            config = config.replace(run=None)  # it names the folder that is resumed, which may have been moved
     if resume is None:
         if config is None:
             raise InputError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.data.problem import Problem
+from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison, compare
 from rljax.parallel import is_first
 from rljax.records import required
@@ -65,9 +66,26 @@ def finish(run: Run, checkpoint: Checkpoint) -> None:
     commands = next_commands(folder, problems)
     if commands:
         run.display.commands("What to type next:", commands)
+    check_judged(rows)
     if not schedules(run.setup):
         more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
         run.display.commands("To train on:", [f"{resume_command(folder)}{more}"])
+
+
+def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a run in which the reward judged no response.
+
+    Args:
+        rows: the rows of RL in metrics.jsonl.
+
+    Raises:
+        InputError: there were steps, and no reward.
+    """
+    if rows and all(row.get("reward") is None for row in rows):
+        raise InputError(
+            f"The reward had no opinion on any response in {len(rows)} RL steps, so nothing was learned. Correct the reward, which "
+            "returned None each time, or the columns that it reads; then start a new run."
+        )
 
 
 def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, accuracy: str, count: int) -> list[str]:

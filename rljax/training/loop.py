@@ -121,7 +121,7 @@ def train(
         folder = new_folder(config, seams) if existing is None else existing
         if existing is None:
             stack.enter_context(discarded_on_error(folder))
-        hold(folder, stack)
+        abandoned = hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
         stop = stack.enter_context(StopRequest(display.stopping))
@@ -132,7 +132,7 @@ def train(
         saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), room, display.warning))
         run = Run(setup.watched(display.judging), folder, display, run_trackers, stop, room, saver)
         introduce(run, checkpoint, None if existing is None else changes)
-        for loss in losses:
+        for loss in (*abandoned, *losses):
             display.warning(loss)
         if existing is None:
             run.save(LAST, checkpoint)
@@ -151,13 +151,23 @@ class Opened(NamedTuple):
     """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
-def hold(folder: RunFolder, stack: ExitStack) -> None:
+def hold(folder: RunFolder, stack: ExitStack) -> list[str]:
     """Keep other processes out of the folder until the run ends; the first host does it for all.
+
+    Returns:
+        How the run ended before, in words, if it ended without a word.
 
     Raises:
         InputError: another process trains in it.
     """
-    on_first(lambda: stack.enter_context(folder.alone()))
+    found: list[bool] = []
+    on_first(lambda: found.append(stack.enter_context(folder.alone())))
+    if not any(found):
+        return []
+    return [
+        "The process that trained here before ended without a word: it was killed (by a person, for its memory, with its machine), "
+        "or it crashed. What it did after its last checkpoint is done again."
+    ]
 
 
 def logged(screen: Display, folder: RunFolder, accuracy: str) -> AbstractContextManager[Display]:

@@ -112,7 +112,7 @@ def _root(path: Path) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         line = 1 if error.problem_mark is None else error.problem_mark.line + 1
         raise InputError(f"{path}:{line} is not YAML: {error.problem}.") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"the configuration file {str(path)!r} cannot be read ({one_line(error)}).") from error
 
 
@@ -160,7 +160,7 @@ def _value(path: Path, name: str, node: yaml.Node) -> Any:
     loader = _Loader("")
     try:
         value = loader.construct_document(node)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
     kinds = known_settings() | dict.fromkeys(BESIDE, str | None) | {"seams": tuple[str, ...]}
     if name not in kinds:  # the name of a group, without its settings
