@@ -9,6 +9,7 @@ import jax
 from rljax.tracking.run_folder import Mark
 from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import Checkpoint, Retention
+from rljax.training.interrupt import Interrupted
 from rljax.training.room import Room
 
 
@@ -43,7 +44,8 @@ class Saver:
         except Exception as error:
             if not exception or exception[0] is None:
                 raise
-            self._tell(f"The last checkpoint could not be written: {error}")
+            if not isinstance(error, Interrupted):  # it has been told that nothing could be written
+                self._tell(f"The last checkpoint could not be written: {error}")
         finally:
             self._pool.shutdown()
 
