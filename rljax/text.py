@@ -99,6 +99,16 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
 
 
+def one_paragraph(text: object) -> str:
+    """Put a message, which may quote anything, on one line of printable characters.
+
+    Example:
+        >>> one_paragraph("no file 'a" + chr(10) + chr(7) + "'")
+        "no file 'a \\\\x07'"
+    """
+    return " ".join(printable(text).split("\n"))
+
+
 def shortened(text: object, length: int) -> str:
     """Shorten a long text to its two ends, which usually hold the question and the answer.
 

@@ -1,11 +1,12 @@
 """Files that are whole or not there."""
 
 import os
+import resource
 import stat
 
 import pytest
 
-from rljax.files import atomic_write
+from rljax.files import AppendFile, atomic_write
 
 
 def test_a_new_file_and_a_replaced_one(tmp_path):
@@ -72,3 +73,20 @@ def test_a_missing_folder_and_a_folder_for_a_target(tmp_path):
 def test_the_longest_name_that_a_folder_takes(tmp_path):
     atomic_write(tmp_path / ("a" * 255), b"1")
     assert os.listdir(tmp_path) == ["a" * 255]
+
+
+def test_what_does_not_fit_is_not_begun(tmp_path):
+    """A limit on the size of files cuts a write in the middle, as a disk does that becomes full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = AppendFile(tmp_path / "rows")
+    file.append(b"one\n")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.append(b"two\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "rows").read_bytes() == b"one\n"
+    file.append(b"two\n")
+    file.close()
+    assert (tmp_path / "rows").read_bytes() == b"one\ntwo\n"

@@ -18,6 +18,7 @@ from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
 from rljax.cli.config import Config, run_config
+from rljax.cli.ending import end_without_threads
 from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
@@ -35,7 +36,8 @@ from rljax.cli.train_help import short_help
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
-from rljax.text import did_you_mean
+from rljax.files import causes, no_room
+from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 
 PROGRAM = """Reinforcement learning for language models in JAX.
@@ -64,6 +66,8 @@ rljax --version                   versions and devices, for a report of a fault
 
 `rljax COMMAND --help` explains a command."""
 
+LONGEST_NAME = 200
+"""Characters of the name of a file in a message."""
 UNREAD = 141
 """Exit code when the reader of the pipe has gone, as after SIGPIPE (128 + 13)."""
 
@@ -148,13 +152,33 @@ def run(arguments: list[str]) -> int:
     return function(parse(arguments, begun), begun, arguments[1:])
 
 
+def answer_to(error: OSError | ValueError) -> str | None:
+    """What a person has to correct so that a command does not end with this error; None if it is a fault of rljax."""
+    # What fails while the files of a run are closed must not hide why it ended.
+    answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
+    if answer is not None:
+        return str(answer)
+    if no_room(error) is not None:
+        return f"nothing can be written ({one_line(error)}); make room on that disk, or choose another."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"the file {str(error.filename)[:LONGEST_NAME]!r} cannot be used: {error.strerror}."
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     The code is 0 for success, 1 if `errata` finds a claim that is not refuted or `plan` a run that does not fit, 2 for an input to
-    correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone.
+    correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
+    which then ends: a thread that code of the user has left behind does not hold it.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    code = _run_main(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    if arguments is None:
+        end_without_threads(code)
+    return code
+
+
+def _run_main(words: list[str]) -> int:
     try:
         if words[0] in ("-h", "--help"):
             print(PROGRAM)
@@ -167,12 +191,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = run(words)
         sys.stdout.flush()
         return code
-    except InputError as error:
-        print(f"rljax: {error}", file=sys.stderr)
+    except BrokenPipeError:  # `rljax equations | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
+        return UNREAD
+    except (OSError, ValueError) as error:
+        text = answer_to(error)
+        if text is None:
+            raise
+        print(f"rljax: {one_paragraph(text)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `rljax equations | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
-        return UNREAD

@@ -7,7 +7,9 @@ from pathlib import Path
 from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
+from rljax.cli.restarting import restarted
 from rljax.cli.starting import Settings
+from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config.start import Start
 
@@ -36,15 +38,24 @@ class Train(Settings):
     """Number of hosts, if the coordinator is an address."""
     host: int | None = None
     """Index of this host, counted from 0, if the coordinator is an address."""
+    restarts: int = 0
+    """Train in a process of its own, and start it again this many times at most if it crashes or is killed; needs --run. It goes on
+    from its last checkpoint, as with --resume auto."""
 
 
 def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
-    """Train, or resume a run."""
+    """Train, or resume a run.
+
+    The exit code is 0 if the run is done, 130 if Ctrl-C or SIGTERM stopped it and everything is saved.
+    """
+    if command.restarts < 0:
+        raise InputError(f"restarts is {command.restarts}; it must not be negative.")
+    if command.restarts:
+        return restarted(arguments, command.restarts)
     with loading(quiet=command.config.run.quiet):
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.loop import train  # noqa: PLC0415
 
-    del arguments
     for note in begun.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
     join_hosts(command.coordinator, command.hosts, command.host)

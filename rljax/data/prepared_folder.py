@@ -169,7 +169,7 @@ def _json(row: dict) -> bytes:
 
 
 def _document(content: dict) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
+    return json.dumps(content, ensure_ascii=False, indent=2).encode(errors="backslashreplace") + b"\n"
 
 
 def _sha256(data: bytes) -> str:

@@ -319,7 +319,7 @@ def _own_name(folder: Path) -> str | None:
         config, tokens = (json.loads(file.read_text(encoding="utf-8")) for file in files)
         name = config.get(OWN_NAME)
         ids = {*tokens["model"]["vocab"].values(), *(token["id"] for token in tokens["added_tokens"])}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # another program's files: `transformers` says what is wrong with them
     is_own = isinstance(name, str) and (name == "bytes" or name.startswith("characters:"))
     return name if is_own and load_tokenizer(name).vocab_size == len(ids) else None

@@ -1,7 +1,7 @@
 """Reading and writing of Hugging Face folders: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import Array, Float, Float32, PyTree
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from rljax.errors import InputError
 from rljax.models.checkpoint_tensors import entries, get_at, put_at, same
 from rljax.models.config import RopeScaling, TransformerConfig
+from rljax.models.config_json import checked_config
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import (
     CODES,
@@ -28,6 +29,7 @@ from rljax.models.model_folder import (
     write_model,
 )
 from rljax.models.policy import HostParams, Params
+from rljax.text import one_line
 
 FAMILY_NAMES: Mapping[str, str] = MappingProxyType(
     {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
@@ -87,7 +89,7 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
         raise InputError(
             f"{str(folder)!r} is the folder of a run, not of a model; write one with `rljax export {folder} MODEL`."
         )
-    raw = read_json(file)
+    raw = checked_config(read_json(file), file)
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise InputError(f"{file} is of the family {family!r}, which is not supported; choose among {', '.join(FAMILIES)}.")
@@ -139,16 +141,38 @@ def _files(folder: Path) -> dict[str, Path]:
     """Map the name of each tensor to its file."""
     index = folder / INDEX
     if index.is_file():
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+            raise InputError(f"{index} has no weight_map from the names of tensors to those of files; restore it.")
+        outside = next((file for file in weight_map.values() if Path(file).name != file), None)
+        if outside is not None:
+            raise InputError(
+                f"{index} names the file {outside!r:.80}, which is not in the folder of the model; correct it."
+            )
         return {name: folder / file for name, file in weight_map.items()}
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise InputError(
             f"The model folder {str(folder)!r} has a config.json but no {WEIGHTS} (nor {INDEX}); "
-            "download the weights, or convert them with save_pretrained(..., safe_serialization=True)."
+            "download the weights, or convert them with save_pretrained(..., safe_serialization=True). Pickled weights (.bin) are "
+            "never opened, because they can run code."
         )
-    with safe_open(weights, framework="numpy") as opened:
+    with opened_weights(weights) as opened:
         return dict.fromkeys(opened.keys(), weights)
+
+
+@contextmanager
+def opened_weights(file: Path) -> Generator[Any]:
+    """Open a file of safetensors.
+
+    Raises:
+        InputError: it does not exist, or is damaged.
+    """
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            yield opened
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{file} cannot be read ({one_line(error)}); download or export it again.") from error
 
 
 def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
@@ -203,7 +227,7 @@ def load_params(
 
 
 def _read(file: Path, name: str) -> Float32[np.ndarray, "..."]:
-    with safe_open(file, framework="numpy") as opened:
+    with opened_weights(file) as opened:
         return opened.get_tensor(name).astype(np.float32)
 
 

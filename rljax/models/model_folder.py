@@ -171,7 +171,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid JSON ({one_line(error)}); correct or restore it.") from error
     if not isinstance(raw, dict):
         raise InputError(f"{file} must hold one JSON object, got {raw!r:.80}; correct or restore it.")

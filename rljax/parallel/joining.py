@@ -11,6 +11,7 @@ from rljax.errors import InputError
 
 AUTO = "auto"
 """Coordinator with which JAX finds the other processes by itself."""
+LARGEST_PORT = 65535
 PATIENCE = 300.0
 """Seconds that a process waits for the first one to listen."""
 
@@ -40,7 +41,8 @@ def join(coordinator: str, *, hosts: int | None = None, host: int | None = None,
         arguments = None, None, None
     else:
         name, _, port = coordinator.rpartition(":")
-        if hosts is None or host is None or not 0 <= host < hosts or not name or not port.isdecimal():
+        is_address = name != "" and port.isdecimal() and int(port) <= LARGEST_PORT
+        if hosts is None or host is None or not 0 <= host < hosts or not is_address:
             raise InputError(
                 f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: give the address as ADDRESS:PORT, the "
                 "number of hosts, and the index of this host, counted from 0; or the coordinator 'auto' alone."

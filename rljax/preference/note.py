@@ -64,7 +64,7 @@ def read_note(folder: Path) -> Note | None:
         return None
     try:
         return Note(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{file} cannot be read ({one_line(error)}); correct it, or train the model again.") from error
 
 

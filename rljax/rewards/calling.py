@@ -10,7 +10,6 @@ import sysconfig
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import chdir
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from jaxtyping import Bool, Float32, Int8
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.failure import Failed, Failures
+from rljax.rewards.shield import shielded
 from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
@@ -129,7 +129,7 @@ def ask(
     }
     arguments = arguments_for(reward, available | {"progress": progress})
     try:
-        with chdir("."):  # a reward that changes the working folder changes it for itself alone
+        with shielded(called_name(reward)):
             return reward(**arguments)
     except (InputError, KeyboardInterrupt):  # the message of the first already says what the user has to change
         raise
@@ -163,7 +163,7 @@ def wait_for(returned: Sequence[object]) -> list[object]:
     async def together() -> list[object]:
         return await asyncio.gather(*map(_awaited, awaitables), return_exceptions=True)
 
-    with chdir("."), ThreadPoolExecutor(max_workers=1) as pool:
+    with shielded("that is a coroutine"), ThreadPoolExecutor(max_workers=1) as pool:
         results = iter(pool.submit(asyncio.run, together()).result())
     finished = [next(results) if inspect.isawaitable(entry) else entry for entry in returned]
     for result in finished:

@@ -1,13 +1,45 @@
 """`log.txt` of a run folder: every line of the run with its time, whatever the screen shows."""
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
+from rljax.files import AppendFile, no_room
 from rljax.tracking.display import Display
 from rljax.tracking.display_text import POSITIVE
 from rljax.tracking.plain_display import PlainDisplay
+
+
+class _LogFile(io.TextIOBase):
+    """A stream whose lines are kept until there is room on the disk for them."""
+
+    def __init__(self, path: Path):
+        self._file = AppendFile(path)
+        self._pending = b""
+
+    def write(self, text: str) -> int:
+        """Keep the text."""
+        self._pending += text.encode(errors="backslashreplace")
+        return len(text)
+
+    def flush(self) -> None:
+        """Append the text that was kept, if there is room."""
+        if self.closed:
+            return
+        try:
+            self._file.append(self._pending)
+        except OSError as error:
+            if no_room(error) is None:
+                raise
+        else:
+            self._pending = b""
+
+    def close(self) -> None:
+        """Close the file; closing again is harmless."""
+        super().close()
+        self._file.close()
 
 
 class _StampedDisplay(PlainDisplay):
@@ -35,8 +67,8 @@ class LoggedDisplay:
         self, shown: Display, path: Path, *, accuracy: str = POSITIVE, clock: Callable[[], datetime] = datetime.now
     ):
         self._shown = shown
-        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-        self._log = _StampedDisplay(self._file, accuracy, clock)
+        self._file = _LogFile(path)
+        self._log = _StampedDisplay(cast(TextIO, self._file), accuracy, clock)
 
     def __enter__(self) -> "LoggedDisplay":
         """Return the display."""

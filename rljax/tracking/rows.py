@@ -89,7 +89,7 @@ def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str |
     shown = repr(line.decode("utf-8", errors="replace"))[:80]
     try:
         row = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} line {number} is not valid JSON ({error}): {shown}; remove or correct that line."
         ) from error

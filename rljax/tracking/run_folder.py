@@ -25,7 +25,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
-from rljax.files import atomic_write
+from rljax.files import AppendFile, atomic_write
 from rljax.records import documented
 from rljax.tracking.rows import Row, check_step, json_safe, lines_of, parse_row
 
@@ -118,7 +118,7 @@ class RunFolder:
             )
         try:
             config = json.loads(run.config_file.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{run.config_file} is not valid JSON ({error}); correct or restore it.") from error
         if not isinstance(config, dict):
             raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; correct or restore it.")
@@ -204,19 +204,23 @@ class RunFolder:
                 folder.rmdir()
 
     @contextmanager
-    def alone(self) -> Generator[None]:
+    def alone(self) -> Generator[bool]:
         """Hold the folder for this process: two that train in it at once would overwrite each other's files.
+
+        Yields:
+            Whether the process that held it before ended without a word, killed or by `os._exit`.
 
         Raises:
             InputError: another process holds it.
         """
+        abandoned = (self.path / ".lock").exists()
         lock = FileLock(self.path / ".lock")
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.") from error
         try:
-            yield
+            yield abandoned
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
@@ -262,8 +266,11 @@ class RunFolder:
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `heldout.jsonl`."""
         # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
-        with self.heldout.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.writelines(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in rows)
+        lines = [
+            f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace") for row in rows
+        ]
+        with closing(AppendFile(self.heldout)) as file:
+            file.append(b"".join(lines))
 
     def read_heldout(self) -> list[Row]:
         """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.

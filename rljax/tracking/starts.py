@@ -4,6 +4,7 @@ import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax
 
 import rljax
 from rljax.distribution import NAME
+from rljax.files import AppendFile
 from rljax.tracking.rows import json_safe
 from rljax.tracking.run_folder import RunFolder
 
@@ -68,5 +70,5 @@ def record_start(folder: RunFolder, now: datetime, *, step: int, changes: Sequen
         "versions": versions(),
         "changes": json_safe(list(changes), "changes"),
     }
-    with folder.starts.open("a", encoding="utf-8") as file:
-        file.write(f"{json.dumps(row, ensure_ascii=False)}\n")
+    with closing(AppendFile(folder.starts)) as file:
+        file.append(f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace"))

@@ -6,16 +6,16 @@ Numbers are passed unscaled. `rljax.tracking.run_folder` says what `step` counts
 import importlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Protocol, TextIO, runtime_checkable
-
-from tensorboardX import SummaryWriter
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from rljax.errors import InputError
+from rljax.files import AppendFile
 from rljax.tracking.rows import PHASES
 from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.tensorboard import EventFile
 
 SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
 
@@ -76,20 +76,22 @@ class JsonlTracker:
     """
 
     def __init__(self, run: RunFolder):
-        self._metrics = _append_to(run.metrics)
-        self._samples = _append_to(run.samples)
+        self._metrics = AppendFile(run.metrics)
+        self._samples = AppendFile(run.samples)
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append one row to `metrics.jsonl`."""
         check_row(phase, step, metrics)
         numbers = {name: _finite_or_none(value) for name, value in metrics.items()}
-        _write_row(self._metrics, {"phase": phase, "step": int(step), **numbers})
+        self._metrics.append(_line({"phase": phase, "step": int(step), **numbers}))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append one row per response to `samples.jsonl`."""
+        lines = []
         for row in rows:
             shown = {name: row[name] for name in SAMPLE_FIELDS}
-            _write_row(self._samples, {"step": int(step), **shown, "reward": _finite_or_none(row["reward"])})
+            lines.append(_line({"step": int(step), **shown, "reward": _finite_or_none(row["reward"])}))
+        self._samples.append(b"".join(lines))
 
     def close(self) -> None:
         """Close both files."""
@@ -107,23 +109,20 @@ class TensorBoardTracker:
     """
 
     def __init__(self, run: RunFolder):
-        # Event files are named by the second: without a number, a run resumed at once would overwrite the first file.
-        earlier = len(list(run.tensorboard.glob("events.out.tfevents.*")))
-        self._writer = SummaryWriter(str(run.tensorboard), filename_suffix=f".{earlier}", flush_secs=10)
+        self._events = EventFile(run.tensorboard)
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Write one scalar per metric."""
         check_row(phase, step, metrics)
-        for name, value in metrics.items():
-            self._writer.add_scalar(f"{phase}/{name}", float(value), global_step=int(step))
+        self._events.scalars({f"{phase}/{name}": float(value) for name, value in metrics.items()}, int(step))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the responses as one text."""
-        self._writer.add_text("samples", "\n\n".join(_as_markdown(row) for row in rows), global_step=int(step))
+        self._events.text("samples", "\n\n".join(_as_markdown(row) for row in rows), int(step))
 
     def close(self) -> None:
-        """Write out and close the event file."""
-        self._writer.close()
+        """Close the event file."""
+        self._events.close()
 
 
 class WandbTracker:
@@ -178,20 +177,22 @@ class Trackers:
 
     Args:
         trackers: called in this order.
+        attempt: calls a function that writes; it may wait for room on the disk and call it again.
     """
 
-    def __init__(self, trackers: Iterable[Tracker]):
+    def __init__(self, trackers: Iterable[Tracker], attempt: Callable[[Callable[[], None]], None] = lambda work: work()):
         self._trackers = tuple(trackers)
+        self._attempt = attempt
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Pass the numbers to every tracker."""
         for tracker in self._trackers:
-            tracker.log(phase, step, metrics)
+            self._attempt(partial(tracker.log, phase, step, metrics))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Pass the samples to every tracker."""
         for tracker in self._trackers:
-            tracker.samples(step, rows)
+            self._attempt(partial(tracker.samples, step, rows))
 
     def close(self) -> None:
         """Close every tracker, even if one of them fails to."""
@@ -200,14 +201,9 @@ class Trackers:
                 stack.callback(tracker.close)
 
 
-def _append_to(path: Path) -> TextIO:
+def _line(row: Mapping[str, Any]) -> bytes:
     # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
-    return path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
-
-
-def _write_row(file: TextIO, row: Mapping[str, Any]) -> None:
-    file.write(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n")
-    file.flush()
+    return f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace")
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -4,10 +4,14 @@ A folder holds the newest checkpoints of one kind, the last or the best ones, un
 manifest, and what is read is the newest one that is whole.
 """
 
+import logging
 import math
+import os
 import secrets
+import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +24,18 @@ from jaxtyping import PyTree
 from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import of_first, on_first
+from rljax.parallel import is_first, of_first, on_first
 from rljax.parallel.mesh import path_names
 from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
 from rljax.training.manifest import fault_of, write_manifest
+from rljax.training.retention import Retention, prune
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
-KEPT = 2
-"""Checkpoints of a kind that are kept: if the newest one is damaged, the one before it is used."""
+DEFAULT_RETENTION = Retention()
 
 
 @documented
@@ -135,7 +139,7 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
         partial: whether only a part of the state will be read.
     """
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=KEPT if writes else None,
+        max_to_keep=None,  # `save` removes the old ones, after the manifest of the new one is written
         create=writes,
         enable_async_checkpointing=False,
         cleanup_tmp_directories=writes,
@@ -149,13 +153,14 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
 
 
-def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
-    """Write a checkpoint into `folder`, and delete the oldest one if there are more than `KEPT`.
+def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark], keep: Retention = DEFAULT_RETENTION) -> None:
+    """Write a checkpoint into `folder`, and then delete old ones. If it fails, nothing of it is left.
 
     Args:
         folder: the checkpoints of one kind.
         checkpoint: the last phase and step of the run.
         marks: where the files of the run folder end now; a resume cuts them there.
+        keep: which of the older ones stay.
     """
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
@@ -168,11 +173,33 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
     }
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
-    with _manager(folder, writes=True) as manager:
-        # The number counts saves, not steps: after a resume, the same step can be saved again.
-        number = int(of_first(np.int32(max(_numbers(folder), default=-1)))) + 1
-        manager.save(number, args=ocp.args.Composite(**items), force=True)
-    on_first(lambda: write_manifest(folder / str(number)))
+    # The number counts saves, not steps: after a resume, the same step can be saved again.
+    number = int(of_first(np.int32(max(_numbers(folder), default=-1)))) + 1
+    try:
+        with quiet_orbax(), _manager(folder, writes=True) as manager:
+            manager.save(number, args=ocp.args.Composite(**items), force=True)
+        on_first(lambda: write_manifest(folder / str(number)))
+    except BaseException:
+        if is_first():
+            for part in (folder / str(number), *folder.glob(f"{number}.*")):
+                shutil.rmtree(part, ignore_errors=True)
+        raise
+    on_first(lambda: prune(folder, _numbers(folder), int(checkpoint.state.step), keep))
+
+
+@contextmanager
+def quiet_orbax() -> Generator[None]:
+    """Keep the tracebacks of Orbax's threads off the screen: what went wrong is raised, and said once."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
@@ -186,7 +213,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         InputError: no checkpoint is whole, or it holds the state of another model or optimiser.
     """
     number, damaged = newest_whole(folder)
-    with _manager(folder) as manager:
+    with quiet_orbax(), _manager(folder) as manager:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
         marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
@@ -217,7 +244,7 @@ def restore_params(folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct])
     number, damaged = newest_whole(folder)
     for passed_over in damaged:
         print(f"note: an older checkpoint is used instead of {passed_over}", file=sys.stderr)
-    with _manager(folder, partial=True) as manager:
+    with quiet_orbax(), _manager(folder, partial=True) as manager:
         saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
         check_same_state(folder, saved, {"params": like})
         # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into every pytree.

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.data.problem import Problem
+from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison, compare
-from rljax.parallel import is_first, on_first
+from rljax.parallel import is_first
 from rljax.records import required
 from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
@@ -42,7 +43,8 @@ def accuracy_name(config: TrainConfig, own_parts: Sequence[str]) -> str:
 def finish(run: Run, checkpoint: Checkpoint) -> None:
     """Plot the curves, and show the outcome, the paths of the files, and the next commands."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
-    on_first(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
+    run.saver.wait()
+    run.write(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
     if not is_first():
         return
     own_parts = folder.config.get("seams", ())
@@ -64,9 +66,26 @@ def finish(run: Run, checkpoint: Checkpoint) -> None:
     commands = next_commands(folder, problems)
     if commands:
         run.display.commands("What to type next:", commands)
+    check_judged(rows)
     if not schedules(run.setup):
         more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
         run.display.commands("To train on:", [f"{resume_command(folder)}{more}"])
+
+
+def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a run in which the reward judged no response.
+
+    Args:
+        rows: the rows of RL in metrics.jsonl.
+
+    Raises:
+        InputError: there were steps, and no reward.
+    """
+    if rows and all(row.get("reward") is None for row in rows):
+        raise InputError(
+            f"The reward had no opinion on any response in {len(rows)} RL steps, so nothing was learned. Correct the reward, which "
+            "returned None each time, or the columns that it reads; then start a new run."
+        )
 
 
 def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, accuracy: str, count: int) -> list[str]:

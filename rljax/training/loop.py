@@ -4,13 +4,11 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import optax
 
 from rljax.algorithms import Algorithm
@@ -18,34 +16,34 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.parallel import agree, is_first, of_first, on_first, together
+from rljax.parallel import agree, is_first, on_first, together
 from rljax.records import documented, required
 from rljax.rollout import Engine, Environment
 from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, make_display
 from rljax.tracking.log_file import LoggedDisplay
-from rljax.tracking.run_folder import RunFolder, default_run_path
+from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adapter import BASE, base_entry, check_base
+from rljax.training.adapter import base_entry, check_base
+from rljax.training.begin_or_resume import continued, new_folder, settings_of
 from rljax.training.beginning import first_state, placed, rl_state, state_of_phase
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import StopRequest
-from rljax.training.manifest import fault_of
 from rljax.training.reinforce import reinforce
-from rljax.training.resuming import Change, changes_between, check_changes, check_steps, last_evaluation, summary
-from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn
-from rljax.training.seams import ROWS, Seams, check_seams, saved_settings
+from rljax.training.resuming import Change, check_steps, last_evaluation, summary
+from rljax.training.retention import Retention
+from rljax.training.room import Room
+from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
+from rljax.training.saver import Saver
+from rljax.training.seams import ROWS, Seams
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
-
-AUTO = "auto"
-"""Value of `resume` for: continue the run in the named folder if there is one, else begin it."""
 
 
 @documented
@@ -124,16 +122,18 @@ def train(
         else:
             folder = existing
             check_base(folder, base)
-        hold(folder, stack)
+        abandoned = hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
-        run_trackers = together(lambda: make_trackers(config, folder, trackers))
+        stop = stack.enter_context(StopRequest(display.stopping))
+        room = Room(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))
+        run_trackers = together(lambda: make_trackers(config, folder, trackers, room))
         stack.callback(run_trackers.close)
         stack.enter_context(watch_compilation(display.compiling))
-        stop = stack.enter_context(StopRequest(display.stopping))
-        run = Run(setup.watched(display.judging), folder, display, run_trackers, stop)
+        saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), room, display.warning))
+        run = Run(setup.watched(display.judging), folder, display, run_trackers, stop, room, saver)
         introduce(run, checkpoint, None if existing is None else changes)
-        for loss in losses:
+        for loss in (*abandoned, *losses):
             display.warning(loss)
         if existing is None:
             run.save(LAST, checkpoint)
@@ -152,13 +152,23 @@ class Opened(NamedTuple):
     """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
-def hold(folder: RunFolder, stack: ExitStack) -> None:
+def hold(folder: RunFolder, stack: ExitStack) -> list[str]:
     """Keep other processes out of the folder until the run ends; the first host does it for all.
+
+    Returns:
+        How the run ended before, in words, if it ended without a word.
 
     Raises:
         InputError: another process trains in it.
     """
-    on_first(lambda: stack.enter_context(folder.alone()))
+    found: list[bool] = []
+    on_first(lambda: found.append(stack.enter_context(folder.alone())))
+    if not any(found):
+        return []
+    return [
+        "The process that trained here before ended without a word: it was killed (by a person, for its memory, with its machine), "
+        "or it crashed. What it did after its last checkpoint is done again."
+    ]
 
 
 def logged(screen: Display, folder: RunFolder, accuracy: str) -> AbstractContextManager[Display]:
@@ -234,94 +244,20 @@ def discarded_on_error(folder: RunFolder) -> Generator[None]:
         raise
 
 
-def settings_of(
-    config: TrainConfig | None, resume: str | Path | None, seams: Seams
-) -> tuple[TrainConfig, RunFolder | None, tuple[Change, ...]]:
-    """The settings of a run; its folder, if the run is resumed; and the settings that the resume changes.
-
-    Raises:
-        InputError: `config` and `resume` are both None, a setting must not change, or the other arguments differ from those of the
-            first start.
-    """
-    if resume == AUTO:
-        resume = resumable(config)
-    if resume is None:
-        if config is None:
-            raise InputError(
-                "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of them."
-            )
-        return config, None, ()
-    existing = together(lambda: RunFolder.open(resume))
-    saved, needed = saved_settings(existing.config)
-    check_seams(needed, seams)
-    changes = () if config is None else changes_between(saved, config)
-    check_changes(changes)
-    return saved.replace(**{change.name: change.after for change in changes}), existing, changes
+def retentions(config: TrainConfig) -> dict[str, Retention]:
+    """Which checkpoints stay, by the name of their kind."""
+    run = config.run
+    return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}
 
 
-def resumable(config: TrainConfig | None) -> Path | None:
-    """Folder of the run that `resume="auto"` continues; None if it has to be begun. All processes call it together.
-
-    What a run left that was killed before its first save is removed.
-
-    Raises:
-        InputError: the configuration names no folder.
-    """
-    if config is None or config.run.folder is None:
-        raise InputError(
-            f"resume={AUTO!r} continues the run in a folder that you name; pass run=FOLDER (--run FOLDER) too."
-        )
-    path = Path(config.run.folder)
-    continues: list[bool] = []
-    on_first(lambda: continues.append(_continues(path)))
-    return path if of_first(np.int32(any(continues))) else None
-
-
-def _continues(path: Path) -> bool:
-    """Whether the folder holds a run that can go on; what one left that saved nothing is removed."""
-    if not RunFolder(path, {}).config_file.exists():
-        return False
-    existing = RunFolder.open(path)
-    if existing.has_progress or fault_of(existing.checkpoints / LAST / "0") is None:
-        return True
-    existing.discard()
-    return False
-
-
-def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
-    """Folder of a resumed run, whose config.json holds the settings that were changed."""
-    if not changes:
-        return folder
-    settings = config.to_json() | {name: folder.config[name] for name in ("seams", BASE) if name in folder.config}
-    on_first(lambda: folder.changed(settings))
-    return together(lambda: RunFolder.open(folder.path))
-
-
-def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> RunFolder:
-    """Make the folder of a new run; its config.json also has the arguments that a resume needs, and the entry of `base_entry`."""
-    path = config.run.folder
-    path = default_run_path(config.run.name, time_of_first()) if path is None else path
-    settings = (
-        replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(seams.names())} | dict(base)
-    )
-    on_first(lambda: RunFolder.create(path, settings))
-    return together(lambda: RunFolder.open(path))
-
-
-def time_of_first() -> datetime:
-    """Current time on the first host, to the second."""
-    fields = np.array(datetime.now().timetuple()[:6], np.int32)
-    return datetime(*of_first(fields).tolist())
-
-
-def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker]) -> Trackers:
+def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker], room: Room) -> Trackers:
     """Make the trackers: JSON lines, TensorBoard, Weights & Biases if set, and `further` ones; none except on the first host."""
     if not is_first():
         return Trackers([])
     trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]
     if config.run.wandb:
         trackers.append(WandbTracker(folder, project=config.run.name))
-    return Trackers([*trackers, *further])
+    return Trackers([*trackers, *further], room.attempt)
 
 
 def execute(run: Run, checkpoint: Checkpoint) -> Result:

@@ -63,7 +63,7 @@ def fault_of(checkpoint: Path) -> str | None:
         expected = {str(name): (int(size), str(sha256)) for name, (size, sha256) in rows.items()}
     except FileNotFoundError:
         return "it has no manifest: its save was not finished, or an older rljax wrote it"
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({error})"
     files = files_of(checkpoint)
     with ThreadPoolExecutor() as pool:

@@ -157,14 +157,13 @@ def is_run(target: str | Path) -> bool:
     return (Path(target) / "checkpoints").is_dir()
 
 
-def find_run(target: str | Path, which: Which) -> tuple[Path | None, Which]:
-    """Run and checkpoint that a folder stands for: `RUN`, or `RUN/checkpoints/last`; None if it is not of a run."""
+def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
+    """Run and checkpoint that a folder stands for: `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; else None."""
     path = Path(target)
     if is_run(path):
         return path, which
-    for name in get_args(Which):
-        if path.name == name and path.parent.name == "checkpoints":
-            return path.parent.parent, name
+    if path.parent.name == "checkpoints" and (path.name in get_args(Which) or path.name.startswith("step-")):
+        return path.parent.parent, path.name
     return None, which
 
 
@@ -209,7 +208,7 @@ def load(
     Raises:
         InputError: the target, its checkpoint or an argument cannot be used, or an argument is missing.
     """
-    path, which = find_run(target, which)
+    path, place = find_run(target, which)
     run = None if path is None else RunFolder.open(path)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens)
@@ -225,7 +224,7 @@ def load(
     if missing:
         seams = seams._replace(reward=partial(_refuse_to_judge, missing))
     split = make_problems(config) if problems is None else Problems(problems, problems)
-    return _opened(config, seams, split, run, which)._replace(missing=missing)
+    return _opened(config, seams, split, run, place)._replace(missing=missing)
 
 
 def _overridden(
@@ -327,13 +326,13 @@ def export(
     uploads: list[Client] = []
     if push is not None:
         on_first(lambda: uploads.append(check_push(push, client)))
-    config, run, which, policy, mesh, beside = together(lambda: _model_of(target, which, policy))
+    config, run, place, policy, mesh, beside = together(lambda: _model_of(target, which, policy))
     if adapter:
         check_alone(config, dtype)
-        factors = open_adapter(config, policy, mesh, run, which).params
+        factors = open_adapter(config, policy, mesh, run, place).params
         atomically(folder, lambda part: write_adapter(part, config, factors, beside))
     else:
-        params = _parameters(config, policy, mesh, run, which)
+        params = _parameters(config, policy, mesh, run, place)
         atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
     if push is not None:
         on_first(lambda: push_folder(uploads[0], folder, push, private=private))
@@ -342,9 +341,9 @@ def export(
 
 def _model_of(
     target: str | Path, which: Which, policy: Policy | None
-) -> tuple[TrainConfig, RunFolder, Which, Policy, Mesh, Companions]:
+) -> tuple[TrainConfig, RunFolder, str, Policy, Mesh, Companions]:
     """Settings, folder, checkpoint, policy and mesh of a run whose model is exported, and what stands beside the weights."""
-    run, which = find_run(target, which)
+    run, place = find_run(target, which)
     if run is None:
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     folder = RunFolder.open(run)
@@ -356,7 +355,7 @@ def _model_of(
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if policy is None else policy
-    return config, folder, which, policy, mesh, companions(config, tokenizer)
+    return config, folder, place, policy, mesh, companions(config, tokenizer)
 
 
 def _check_new(folder: Path) -> None:

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -32,6 +35,7 @@ from rljax.tracking.display import Display, make_display
 from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.run_folder import default_run_path
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
+from rljax.training.guard import MOST_SKIPPED, is_sound, skipped, skipped_in_a_row, where_sound
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.optimizer import adamw, cosine_schedule
 
@@ -213,7 +217,7 @@ def make_updates(
         pairs: how many there are.
         steps: updates.
     """
-    schedule = make_optimizer(config, steps)[1]
+    schedule, step = make_optimizer(config, steps)[1], guarded(step)
     order = PromptStream(range(pairs), seed=config.seed)
     for done in range(steps):
         start = time.monotonic()
@@ -221,6 +225,21 @@ def make_updates(
         state, metrics = step(state, put_rows(mesh, part, leading=1))
         numbers = {name: float(value) for name, value in metrics.items()}
         yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - start}
+
+
+def guarded(
+    step: Callable[[PairState, PyTree], tuple[PairState, Metrics]],
+) -> Callable[[PairState, PyTree], tuple[PairState, Metrics]]:
+    """Compile an update that leaves the state as it was where it is not sound, and counts that as `skipped_updates`."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, Metrics]:
+        after, metrics = step(state, part)
+        updates = jax.tree.map(jnp.subtract, after.params, state.params)
+        sound = is_sound(metrics["loss"], metrics["grad_norm"], updates, state.params)
+        return where_sound(sound, after, state), {**metrics, "skipped_updates": skipped(sound)}
+
+    return guarded_step
 
 
 @contextmanager
@@ -235,10 +254,11 @@ def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState,
     """Train, evaluate and write the model, in a folder of its own.
 
     Raises:
-        InputError: the folder already holds a model or a run, or cannot be made.
+        InputError: the folder already holds a model or a run, or cannot be made; or too many updates in a row were not sound, and
+            the folder holds the model as it was before them.
         Interrupted: Ctrl-C or SIGTERM; the folder holds the model as it was at that time.
     """
-    folder = make_folder(config)
+    folder, unsound = make_folder(config), 0
     with StopRequest(display.stopping) as stop:
         display.header([*training.header, f"Folder: {folder}"])
         for warning in training.warnings:
@@ -250,6 +270,10 @@ def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState,
         for done, (state, numbers) in enumerate(training.updates(first), start=1):
             write_row(folder, training.phase, done, numbers)
             display.update(done, numbers)
+            unsound = skipped_in_a_row(unsound, numbers["skipped_updates"])
+            if unsound >= MOST_SKIPPED:
+                training.save(state.params, folder)
+                raise InputError(unsound_pairs_text(unsound, folder))
             if stop.requested:
                 training.save(state.params, folder)
                 display.finish([f"Stopped after step {done} of {training.steps}. The model as it is now is in {folder}."])
@@ -264,6 +288,14 @@ def train_on_pairs(config: PairConfig, training: PairTraining, first: PairState,
         display.finish(training.closing(before, after, folder))
         display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
     return PairOutcome(folder, before, after, state.params)
+
+
+def unsound_pairs_text(count: int, folder: Path) -> str:
+    """Why a training on pairs stops that could not make a sound update, and what to do."""
+    return (
+        f"Loss or gradient was not finite, or the update far too large, in {count} updates in a row, so nothing was learned from "
+        f"them. The model before them is in {folder}: start again with a lower --learning-rate, from it or from the first model."
+    )
 
 
 def sizes_line(config: PairConfig, data: PairData, *, steps: int, microbatch: int, devices: int) -> str:

@@ -1,7 +1,7 @@
 """A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import jax
@@ -16,13 +16,14 @@ from rljax.records import documented, required
 from rljax.tracking.display import Display
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
-from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.metrics import Numbers
+from rljax.training.room import Room
+from rljax.training.saver import Saver
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
@@ -45,6 +46,10 @@ class Run:
     """Log metrics and samples."""
     stop: StopRequest
     """Whether a signal has asked the run to stop."""
+    room: Room
+    """Repeats writes that meet a full disk."""
+    saver: Saver
+    """Writes the checkpoints beside the steps."""
 
     @property
     def config(self) -> TrainConfig:
@@ -52,11 +57,15 @@ class Run:
         return self.setup.config
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint as `which`, the last or the best one."""
+        """Begin to write a checkpoint as `which`, the last or the best one; arrays of it may be donated afterwards."""
         self.display.activity("saving")
         marks: dict[str, Mark] = {}
-        on_first(lambda: marks.update(self.folder.marks()))
-        checkpoints.save(self.folder.checkpoints / which, checkpoint, marks)
+        self.write(lambda: marks.update(self.folder.marks()))
+        self.saver.save(which, checkpoint, marks)
+
+    def write(self, work: Callable[[], None]) -> None:
+        """Have the first process write something, once there is room for it; a failure leaves nothing of it."""
+        on_first(lambda: self.room.attempt(work))
 
     def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str) -> None:
         """Save and stop after too many training steps in a row without a sound update.
@@ -71,6 +80,7 @@ class Run:
         """
         if skipped >= MOST_SKIPPED:
             self.save(LAST, checkpoint)
+            self.saver.wait()
             raise InputError(unsound_text(skipped, learning_rate, shlex.quote(str(self.folder.path))))
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
@@ -86,6 +96,7 @@ class Run:
         """
         if any_host(self.stop.requested):
             self.save(LAST, checkpoint)
+            self.saver.wait()
             self.display.finish(["Stopped. Everything up to the last finished step is saved."])
             self.display.commands("To go on:", [resume_command(self.folder)])
             raise Interrupted
@@ -120,7 +131,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     if step in (0, run.config.optimization.steps):
         valid = required(evaluation.groups.rollout.valid, "rollout.valid")[:HELDOUT_KEPT, 0]
         answers = run.setup.heldout.shown(evaluation.groups, HELDOUT_KEPT)
-        on_first(lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
+        run.write(lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
     quality = Quality(metrics["accuracy"], metrics["reward"])
     after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))
     if after.notes.best_step == step and after.notes.best_quality == quality:

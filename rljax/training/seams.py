@@ -53,12 +53,16 @@ def saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]
     """Read a run's config.json: the settings, and the names of the other arguments that were passed to `train`.
 
     Raises:
-        InputError: this version does not know a setting.
+        InputError: this version does not know a setting, or the names are not those of arguments.
     """
     settings = dict(raw)
-    names = tuple(settings.pop("seams", ()))
+    names = settings.pop("seams", ())
     settings.pop("base_fingerprint", None)
-    return TrainConfig.from_json(settings), names
+    if not isinstance(names, list | tuple) or not set(map(str, names)) <= set(Seams._fields):
+        raise InputError(
+            f"The run's config.json has {names!r:.80} as seams; a list of {', '.join(Seams._fields)} is expected."
+        )
+    return TrainConfig.from_json(settings), tuple(names)
 
 
 def check_seams(needed: Sequence[str], seams: Seams) -> None:

@@ -137,5 +137,6 @@ def save_critic(run: Run, state: TrainState) -> None:
     critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
     params = required(state.critic, "state.critic").params
     whole = "float32" if critic.function.contents is not None else None  # training goes on from it
-    save_model(folder, critic.function, params, companions(run.config, run.setup.tokenizer), dtype=whole)
+    beside = companions(run.config, run.setup.tokenizer)
+    run.room.attempt_together(lambda: save_model(folder, critic.function, params, beside, dtype=whole))
     run.display.message(f"The pretrained critic is in {folder}.")

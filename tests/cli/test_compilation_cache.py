@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rljax.cli.compilation_cache import DIRECTORY, cache_folder, cache_text, keep_compiled_programs, processor, remove_oldest
+from rljax.cli.compilation_cache import (
+    DIRECTORY,
+    cache_folder,
+    cache_text,
+    keep_compiled_programs,
+    processor,
+    remove_oldest,
+)
 
 
 def test_the_cache_is_in_the_users_cache_folder(tmp_path):

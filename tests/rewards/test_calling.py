@@ -2,10 +2,12 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rljax.errors import InputError
 from rljax.rewards.calling import ask, read_answer, wait_for
 
 
@@ -21,12 +23,22 @@ def leaves(completions):
     sys.exit(0)
 
 
+def leaves_at_once(completions):
+    os._exit(0)
+
+
 async def leaves_later(completions):
     sys.exit("later")
 
 
 @pytest.mark.parametrize(
-    ("reward", "message"), [(gives_up, "Giving: up"), (leaves, "SystemExit: 0"), (leaves_later, "SystemExit: later")]
+    ("reward", "message"),
+    [
+        (gives_up, "Giving: up"),
+        (leaves, "SystemExit: 0"),
+        (leaves_at_once, "SystemExit: os._exit(0)"),
+        (leaves_later, "SystemExit: later"),
+    ],
 )
 def test_what_ends_a_program_is_a_failure_of_the_reward(reward, message):
     (returned,) = wait_for([ask(reward, ["a"], ["b"], {}, None)])
@@ -34,6 +46,31 @@ def test_what_ends_a_program_is_a_failure_of_the_reward(reward, message):
     assert not answer.valid.any()
     assert answer.failed.all()
     assert message in answer.reason
+
+
+def test_a_child_of_a_reward_ends_as_it_wants():
+    def forks(completions):
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        return [float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))]
+
+    leave = os._exit
+    assert ask(forks, ["a"], ["b"], {}, None) == [7.0]
+    assert os._exit is leave
+
+
+def test_a_reward_that_closes_files_of_the_run_is_refused():
+    before = {name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
+
+    def closes(completions):
+        for name in set(os.listdir("/proc/self/fd")) - before:
+            with suppress(OSError):  # that of the list itself is closed already
+                os.close(int(name))
+        return [1.0]
+
+    with pytest.raises(InputError, match=r"the reward .*closes closed file descriptors that it had not opened"):
+        ask(closes, ["a"], ["b"], {}, None)
 
 
 def test_ctrl_c_is_no_failure_of_the_reward():

@@ -158,9 +158,7 @@ def test_loss_and_gradient_are_those_of_a_row_for_each_response(params, rollout,
     used = np.flatnonzero((layout.responses >= 0).any(-1))
     assert used.size < COUNT / 4
     parts = [
-        loss_and_gradient(
-            jax.tree.map(lambda array, i=i: array[i], layout.packed), rows_of(batch, layout.responses[i])
-        )
+        loss_and_gradient(jax.tree.map(lambda array, i=i: array[i], layout.packed), rows_of(batch, layout.responses[i]))
         for i in used
     ]
     actual = jax.tree.map(lambda *numbers: sum(numbers), *parts)

@@ -1,5 +1,6 @@
 """Checkpoints survive what happens to files: the newest whole one is read, and what is wrong with the others is said."""
 
+import errno
 import shutil
 
 import chex
@@ -11,8 +12,10 @@ import pytest
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.tracking.run_folder import mark_of
-from rljax.training.checkpoint import KEPT, Checkpoint, newest_whole, restore, save, set_aside
+from rljax.training.checkpoint import Checkpoint, newest_whole, restore, save, set_aside
 from rljax.training.manifest import MANIFEST, fault_of, files_of
+from rljax.training.opening import find_run
+from rljax.training.retention import Retention
 from rljax.training.state import create
 
 MARKS = {"metrics.jsonl": mark_of(b"rows")}
@@ -43,11 +46,10 @@ def value_in(folder):
     return float(restored.checkpoint.state.params["weight"][0, 0]), [str(damaged) for damaged in restored.damaged]
 
 
-def test_the_newest_two_are_kept_and_the_newest_is_read(folder):
+def test_by_default_the_newest_two_are_kept_and_the_newest_is_read(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     assert value_in(folder) == (2.0, [])
     chex.assert_trees_all_equal(restore(folder, lambda phase: state_of(-1)).checkpoint.state, state_of(2))
-    assert KEPT == 2
 
 
 def flipped(content):
@@ -120,3 +122,31 @@ def test_a_checkpoint_restores_onto_another_mesh(folder):
     found = restore(folder, lambda phase: wanted).checkpoint.state
     assert found.params["weight"].sharding == over
     assert float(found.params["weight"].sum()) == 12.0
+
+
+def test_as_many_stay_as_are_wanted_and_those_of_every_nth_step(tmp_path):
+    folder = tmp_path / "checkpoints" / "last"
+    for step in range(5):
+        state = state_of(step)._replace(step=jnp.int32(step))
+        save(folder, Checkpoint(state, no_history(2)), MARKS, Retention(max_to_keep=3, keep_period=2))
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "4"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["last", "step-2", "step-4"]
+    assert value_in(folder.parent / "step-2") == (2.0, [])
+    assert find_run(folder.parent / "step-2", "best") == (tmp_path, "step-2")
+
+
+def test_what_was_never_whole_does_not_count_and_is_deleted(folder):
+    (folder / "1" / MANIFEST).unlink()
+    save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+
+
+def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
+    def full(checkpoint):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rljax.training.checkpoint.write_manifest", full)
+    with pytest.raises(OSError, match="No space"):
+        save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+    assert value_in(folder) == (2.0, [])

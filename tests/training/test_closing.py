@@ -4,10 +4,11 @@ import pytest
 
 from rljax.cli import COMMANDS
 from rljax.data.problem import Problem
+from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import Quality
-from rljax.training.closing import accuracy_name, events, next_commands, outcome
+from rljax.training.closing import accuracy_name, check_judged, events, next_commands, outcome
 from rljax.training.config import TrainConfig
 from rljax.training.run import resume_command
 
@@ -85,3 +86,10 @@ def test_events_are_summed_up_once():
         "2 of 3 steps found none at all and changed nothing: too hard, or too easy.",
         "The reward failed on 6 responses (2 raised, 4 timed out), which were left out.",
     ]
+
+
+def test_a_reward_without_any_opinion_is_refused_at_the_end():
+    check_judged([])
+    check_judged([{"loss": 0.0}, {"reward": 0.0}])
+    with pytest.raises(InputError, match="no opinion on any response in 2 RL steps, so nothing was learned"):
+        check_judged([{"loss": 0.0}, {"reward": None}])

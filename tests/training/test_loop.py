@@ -136,7 +136,10 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
     (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
-    rljax.train(config, even_length, resume="auto")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    moved = config.replace(run=str(tmp_path / "moved"))
+    rljax.train(moved, even_length, resume="auto")
+    (tmp_path / "moved").rename(tmp_path / "run")
     assert "Resumed at RL step" in (tmp_path / "run" / "log.txt").read_text()
     chex.assert_trees_all_equal(last_checkpoint(tmp_path / "run").state, last_checkpoint(finished.run).state)
     assert rows(tmp_path / "run") == rows(finished.run)

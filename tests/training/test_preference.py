@@ -127,3 +127,15 @@ def test_a_reward_model_is_no_language_model(tmp_path):
     save_value_model(tmp_path, model, init_value_params(model, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match="is a reward model or a critic; give a language model"):
         make_preference_setup(replace(CONFIG, model=str(tmp_path)), DATA)
+
+
+def test_a_model_never_holds_broken_parameters(tmp_path):
+    """Updates that are not sound are skipped, and the training stops after a few with the model before them."""
+    config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
+    with pytest.raises(
+        InputError, match=r"far too large, in 5 updates in a row, .* start again with a lower --learning-rate"
+    ):
+        train_preference(config, preferences=DATA)
+    assert [row["skipped_updates"] for row in rows_of(tmp_path / "model") if row["phase"] != "eval"] == [1.0] * 5
+    params = load(tmp_path / "model").params
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(params)))

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -115,7 +116,7 @@ def _root(path: Path) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         line = 1 if error.problem_mark is None else error.problem_mark.line + 1
         raise InputError(f"{path}:{line} is not YAML: {error.problem}.") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"the configuration file {str(path)!r} cannot be read ({one_line(error)}).") from error
 
 
@@ -163,7 +164,7 @@ def _value(path: Path, name: str, node: yaml.Node) -> Any:
     loader = _Loader("")
     try:
         value = loader.construct_document(node)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
     kinds = known_settings() | dict.fromkeys(BESIDE, str | None) | dict(OF_A_RUN)
     if name not in kinds:  # the name of a group, without its settings
@@ -209,10 +210,12 @@ def read_experiment(name: str) -> Experiment:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except InputError:  # its message already says what to change
+    except (InputError, KeyboardInterrupt):  # the message of the first already says what to change
         raise
-    except Exception as error:  # an experiment is user code
-        raise InputError(f"The experiment {str(file)!r} cannot be run ({one_line(error)}); correct it.") from error
+    except BaseException as error:  # an experiment is user code, and may raise anything, `sys.exit()` included
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        place = f" at line {lines[-1]}" if lines else ""
+        raise InputError(f"The experiment {str(file)!r} cannot be run{place} ({one_line(error)}); correct it.") from error
     config = vars(module).get("CONFIG")
     if not isinstance(config, TrainConfig):
         raise InputError(f"The experiment {str(file)!r} does not define CONFIG as an rljax.TrainConfig.")

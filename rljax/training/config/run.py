@@ -24,6 +24,12 @@ class RunConfig:
     """RL steps between held-out evaluations; 0 evaluates only before and after RL."""
     checkpoint_every: int = 50
     """RL steps between checkpoints; the last step always writes one."""
+    max_to_keep: int = 2
+    """Number of the newest checkpoints that are kept; older ones are deleted."""
+    max_best_to_keep: int = 2
+    """Number of the best checkpoints that are kept."""
+    keep_period: int | None = None
+    """Checkpoints of RL steps that are multiples of this are kept besides, as checkpoints/step-N in the run folder."""
     sample_every: int = 20
     """RL steps between shown samples; 0 shows none."""
     shown_samples: int = 3
@@ -36,4 +42,4 @@ class RunConfig:
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples"])
-        check_at_least(1, self, ["checkpoint_every"])
+        check_at_least(1, self, ["checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period"])

@@ -1,0 +1,31 @@
+"""The end of the process of a command."""
+
+import os
+import sys
+import threading
+import time
+
+GRACE_SECONDS = 10.0
+"""Time that threads of the user have to end after the command."""
+
+
+def end_without_threads(code: int) -> None:
+    """Have the process end with `code` even if a thread that is no daemon never ends; other threads end it as usual.
+
+    Args:
+        code: exit code of the command.
+    """
+    threading.Thread(target=_end, args=(code,), daemon=True).start()
+
+
+def _end(code: int) -> None:
+    time.sleep(GRACE_SECONDS)
+    # Python has told its own pools of threads to end by now: what still runs was left behind.
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    if left:
+        print(
+            f"note: the process ends without the thread {', '.join(left)}, which a reward or other code left.",
+            file=sys.stderr,
+        )
+        sys.stdout.flush()
+        os._exit(code)

@@ -1,0 +1,97 @@
+"""`--restarts N`: run a training in a process of its own, and start it again when it crashes."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rljax.cli.starting import value_of
+from rljax.errors import InputError
+
+FINAL = (0, 2, 130, 141)
+"""Exit codes after which another start would do the same: done, an input to correct, asked to stop, nobody reads."""
+FLAG = "--restarts"
+
+
+class Process(Protocol):
+    """A process that was started."""
+
+    def wait(self) -> int:
+        """Wait until it ends, and return its exit code; -n after signal n."""
+        ...
+
+    def send_signal(self, number: int, /) -> None:
+        """Pass a signal on to it."""
+
+
+def start_process(words: Sequence[str]) -> Process:
+    """Start `rljax` with these words."""
+    return subprocess.Popen([sys.executable, "-m", "rljax", *words])
+
+
+def restarted(arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process) -> int:
+    """Run `rljax train` until it ends by itself, or has crashed more than `restarts` times.
+
+    Ctrl-C and SIGTERM are passed on, and end it for good.
+
+    Args:
+        arguments: flags of `rljax train`.
+        restarts: number of times that it is started again.
+        start: starts the process.
+
+    Returns:
+        Exit code of the last process; 128 + n if signal n has killed it.
+
+    Raises:
+        InputError: the flags name no folder of a run.
+    """
+    flags = without_restarts(arguments)
+    if value_of("--resume", flags) is None:
+        if value_of("--run", flags) is None:
+            raise InputError(f"{FLAG} {restarts} continues the run in a folder that you name; add --run FOLDER.")
+        flags += ["--resume", "auto"]
+    signals: list[int] = []
+    for left in range(restarts, -1, -1):
+        code = _one(["train", *flags], start, signals)
+        if code in FINAL or signals or not left:
+            break
+        again = f"it is started again from its last checkpoint, {left - 1} more times at most"
+        print(f"note: the run crashed (exit code {code}); {again}.", file=sys.stderr)
+    return code if code >= 0 else 128 - code
+
+
+def without_restarts(arguments: Sequence[str]) -> list[str]:
+    """The flags without `--restarts` and its number.
+
+    Example:
+        >>> without_restarts(["--restarts", "3", "--steps", "5", "--restarts=2"])
+        ['--steps', '5']
+    """
+    flags, skip = [], False
+    for word in arguments:
+        if not skip and word != FLAG and not word.startswith(f"{FLAG}="):
+            flags.append(word)
+        skip = word == FLAG
+    return flags
+
+
+def _one(words: Sequence[str], start: Callable[[Sequence[str]], Process], signals: list[int]) -> int:
+    """Run one process; signals that ask to stop are passed on and remembered."""
+    process: list[Process] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        signals.append(number)
+        for started in process:
+            started.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        process.append(start(words))
+        for number in signals:  # one that came before the process was there
+            process[0].send_signal(number)
+        return process[0].wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,54 @@
+"""TensorBoard event files, written within the call that adds to them.
+
+tensorboardX makes the records. Its own writer has a thread that a full disk ends, after which the run would wait for it forever.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboardX import summary
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  made when it is imported
+from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]  as above
+from tensorboardX.record_writer import masked_crc32c
+
+from rljax.files import AppendFile
+
+
+class EventFile:
+    """A new event file in a folder; each event is in the file, whole, when the call returns.
+
+    Args:
+        folder: of the run's events; it is made if it does not exist.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Event files are named by the second: without a number, a run resumed at once would go on in the first file.
+        earlier = len(list(folder.glob("events.out.tfevents.*")))
+        self._file = AppendFile(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{earlier}")
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def scalars(self, numbers: Mapping[str, float], step: int) -> None:
+        """Add numbers of one step by tag."""
+        values = [summary.scalar(tag, number).value[0] for tag, number in numbers.items()]
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def text(self, tag: str, text: str, step: int) -> None:
+        """Add a text, which TensorBoard shows as Markdown."""
+        self._add(Event(wall_time=time.time(), step=step, summary=summary.text(tag, text)))
+
+    def close(self) -> None:
+        """Close the file; closing again is harmless."""
+        self._file.close()
+
+    def _add(self, event: Event) -> None:
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        record = (length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data)))
+        self._file.append(b"".join(record))

@@ -1,0 +1,65 @@
+"""Which checkpoints stay, and the deletion of the others."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from rljax.files import no_room
+from rljax.records import documented
+from rljax.training.manifest import MANIFEST
+
+
+@documented
+class Retention(NamedTuple):
+    """Which checkpoints of a kind stay."""
+
+    max_to_keep: int = 2
+    """Number of the newest ones: if the newest is damaged, the one before it is used."""
+    keep_period: int | None = None
+    """Those of every n-th RL step stay too, in `step-N` beside the folder of the kind; None: no others."""
+
+
+def prune(folder: Path, numbers: Collection[int], step: int, keep: Retention) -> None:
+    """Delete checkpoints that need not stay.
+
+    Only a checkpoint with a manifest counts among those that stay. An older one without it was never whole, and is deleted.
+
+    Args:
+        folder: the checkpoints of one kind.
+        numbers: of the checkpoints in it; the newest one is whole.
+        step: RL step of the newest one.
+        keep: which stay.
+    """
+    newest, *older = sorted(numbers, reverse=True)
+    if keep.keep_period is not None and step and step % keep.keep_period == 0:
+        _copy_apart(folder / str(newest), folder.parent / f"step-{step}" / "0")
+    saved = [number for number in older if (folder / str(number) / MANIFEST).exists()]
+    for number in set(older) - set(saved[: keep.max_to_keep - 1]):
+        (folder / str(number) / MANIFEST).unlink(
+            missing_ok=True
+        )  # a deletion that is cut short leaves nothing that looks whole
+        shutil.rmtree(folder / str(number))
+
+
+def _copy_apart(checkpoint: Path, place: Path) -> None:
+    """Copy a checkpoint, by links to its files where the disk has them; what lay at the place is replaced."""
+    part = place.with_name(f".unfinished-{secrets.token_hex(4)}")
+    try:
+        shutil.copytree(checkpoint, part, copy_function=_link)
+        shutil.rmtree(place, ignore_errors=True)
+        part.rename(place)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _link(source: str, place: str) -> None:
+    try:
+        os.link(source, place)
+    except OSError as error:
+        if no_room(error) is not None:
+            raise
+        shutil.copy2(source, place)  # a disk without links

@@ -1,0 +1,66 @@
+"""The end of a command: what is refused, what is told, and what does not hold the process."""
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from rljax import cli
+from rljax.errors import InputError
+
+LEAVES_A_THREAD = """
+import sys, threading, time
+from rljax.cli import ending, main
+ending.GRACE_SECONDS = 0.2
+threading.Thread(target=time.sleep, args=(600,), name="mine").start()
+sys.argv[1:] = ["--version"]
+sys.exit(main())
+"""
+
+
+def test_a_thread_that_is_left_behind_does_not_hold_the_process():
+    done = subprocess.run([sys.executable, "-c", LEAVES_A_THREAD], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert done.stderr.endswith("note: the process ends without the thread mine, which a reward or other code left.\n")
+
+
+def closing_fails():
+    try:
+        raise InputError("the reward is wrong")
+    finally:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device", "/disk/file")
+
+
+def too_long():
+    raise OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        (closing_fails, "rljax: the reward is wrong\n"),
+        (
+            full,
+            "rljax: nothing can be written (OSError: [Errno 28] No space left on device: '/disk/file'); make room on that",
+        ),
+        (too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
+    ],
+)
+def test_an_error_of_a_file_is_one_paragraph(fails, message, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "run", lambda words: fails())
+    assert cli.main(["train"]) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_a_fault_of_rljax_is_raised(monkeypatch):
+    def fails(words):
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(cli, "run", fails)
+    with pytest.raises(ValueError, match="a fault"):
+        cli.main(["train"])

@@ -1,0 +1,139 @@
+"""Commands with bad input, up to the first step: each ends with 0 or 2 and one paragraph, never with a traceback.
+
+`train` is stopped where it would begin to compute: its settings, data, tokenizer, model folder or run folder have been read and
+checked by then, by the code that reads them for a person.
+"""
+
+import contextlib
+import io
+import os
+import time
+import traceback
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from reopened import first_state
+from small_runs import SMALL
+
+from rljax.cli import main
+from rljax.data.history import no_history
+from rljax.rollout.decoder_check import check_decoder
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.trackers import JsonlTracker
+from rljax.training import checkpoint as checkpoints
+from rljax.training import loop
+from rljax.training.saving import companions, save_model
+
+CONFIG = SMALL.replace(train_problems=8, heldout_problems=2)
+LIMIT = 10.0
+"""Longest time of one command, in seconds."""
+
+
+class Stopped(BaseException):
+    """The command has come to its first step."""
+
+
+@dataclass(frozen=True)
+class Good:
+    """Input without a fault, of which bad input is made."""
+
+    folder: Path
+    """Holds `run`, `model` and `rows.jsonl`."""
+    state: Any
+    """The state in the run's checkpoint."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended."""
+
+    words: tuple[str, ...]
+    code: int | None
+    """Exit code; None if it came to its first step."""
+    text: str
+    """What it wrote to the standard error."""
+    seconds: float
+    fault: str
+    """What is wrong with that; empty if nothing is."""
+
+
+def make_good(folder: Path) -> Good:
+    """Make a run that ended before its first step, its model and a dataset."""
+    folder.mkdir(parents=True, exist_ok=True)
+    setup, state = first_state(CONFIG)
+    run = RunFolder.create(folder / "run", CONFIG.replace(run=str(folder / "run")).to_json() | {"seams": []})
+    tracker = JsonlTracker(run)
+    for step in (1, 2):
+        tracker.log("warm_start", step, {"loss": 1.5, "seconds": 0.1})
+    tracker.close()
+    for number in range(2):
+        checkpoints.save(run.checkpoints / "last", checkpoints.Checkpoint(state, no_history(8)), run.marks())
+        del number
+    save_model(folder / "model", setup.policy, state.params, companions(CONFIG, setup.tokenizer))
+    rows = '{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3", "level": 2, "tags": ["a"]}\n'
+    (folder / "rows.jsonl").write_text(rows * 4, encoding="utf-8")
+    return Good(folder, state)
+
+
+@contextlib.contextmanager
+def stopped_before_computing(good: Good) -> Generator[None]:
+    """Have `train` stop where it would draw, load or restore its first arrays, and do without what takes devices."""
+    real = loop.first_params
+
+    def first_params(setup: Any) -> Any:
+        if setup.config.model.path is None:
+            return good.state.params
+        return real(setup)
+
+    def first_state_of(setup: Any) -> Any:
+        params = first_params(setup)
+        if setup.config.model.path is not None:
+            raise Stopped
+        del params
+        return good.state
+
+    def stop(*arguments: object) -> Any:
+        raise Stopped
+
+    places = {"first_state": first_state_of, "new_folder": stop, "execute": stop, "check_decoder": check_decoder}
+    with contextlib.ExitStack() as stack:
+        for name, function in places.items():
+            stack.enter_context(mock.patch.object(loop, name, function))
+        stack.enter_context(mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}))
+        yield
+
+
+def answer(words: list[str], *, limit: float = LIMIT) -> Answer:
+    """Run a command in this process."""
+    output, errors, fault, code, by_tyro, begun = io.StringIO(), io.StringIO(), "", None, False, time.monotonic()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = main(words)
+    except Stopped:
+        pass
+    except SystemExit as ended:  # Tyro's refusals, in a box
+        code, by_tyro = ended.code if isinstance(ended.code, int) else 1, True
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not error.args:
+            raise
+        lines = traceback.format_exception(error)
+        fault = f"{lines[-1].strip()[:300]} at {lines[-2].strip()[:200]}"
+    seconds, text = time.monotonic() - begun, errors.getvalue()
+    if not fault and code not in (None, 0, 2):
+        fault = f"exit code {code}: {text[-300:]}"
+    if not fault and "Traceback" in text:
+        fault = f"a traceback: {text[-300:]}"
+    if not fault and code == 2 and not by_tyro and text.partition("rljax: ")[2].count("\n") != 1:
+        fault = f"not one paragraph: {text[-300:]!r}"
+    if not fault and seconds > limit:
+        fault = f"{seconds:.1f} s"
+    return Answer(tuple(words), code, text, seconds, fault)
+
+
+def show(found: Answer) -> str:
+    """One line about a command."""
+    words = " ".join(repr(word)[:80] for word in found.words)
+    return f"{found.fault or 'good'} | {words}"

@@ -1,0 +1,302 @@
+"""Stop tiny runs at random, damage their checkpoints and fill their disk; compare what comes out, bit for bit.
+
+    python tests/soak/run.py kills --seed 1 --minutes 2 --result tests/soak/result.json
+    python tests/soak/run.py damage --seed 1 --count 30 --result tests/soak/result.json
+    python tests/soak/run.py full --seed 1 --count 5 --result tests/soak/result.json  # needs the right to mount a tmpfs
+
+Each command adds its rows to the result and writes a table beside it. One that is cut short keeps what it has done.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from families import FAMILIES
+
+from rljax.errors import InputError
+from rljax.training.checkpoint import newest_whole
+
+CHILD = Path(__file__).with_name("child.py")
+WORK = Path(tempfile.gettempdir()) / "rljax-soak"
+SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
+LIMIT = 300.0
+"""Longest time of one start, in seconds."""
+
+
+def start(family: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a run, or go on with it."""
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(WORK / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
+    }
+    command = [sys.executable, str(CHILD), family, str(folder)]
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def whole(family: str) -> Path:
+    """A run of the family that was never stopped."""
+    folder = WORK / "whole" / family
+    if not (folder / "curves.png").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        process = start(family, folder)
+        output = process.communicate(timeout=LIMIT)[0]
+        if process.returncode:
+            raise RuntimeError(output)
+    return folder
+
+
+def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint by path."""
+    found = {}
+    for item in ("state", "history", "carried"):
+        if (checkpoint / item).is_dir():
+            tree = ocp.StandardCheckpointer().restore(checkpoint.absolute() / item)
+            found |= {item + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+    return found
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    """Rows of a file without their times."""
+    parsed = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_second")} for row in parsed]
+
+
+def differences(run: Path, reference: Path) -> list[str]:
+    """What differs between two finished runs; nothing if they are the same bit for bit."""
+    different = []
+    for name in ("metrics.jsonl", "samples.jsonl", "heldout.jsonl"):
+        if rows(run / name) != rows(reference / name):
+            different.append(name)
+    for kind in ("last", "best"):
+        folders = [path / "checkpoints" / kind for path in (run, reference)]
+        ours, theirs = (arrays(folder / str(newest_whole(folder)[0])) for folder in folders)
+        if ours.keys() != theirs.keys():
+            different.append(f"{kind}: other arrays")
+        names = ours.keys() & theirs.keys()
+        different += [f"{kind} {name}" for name in names if ours[name].tobytes() != theirs[name].tobytes()]
+    return different
+
+
+def moments(run: Path, draw: random.Random) -> tuple[str, Callable[[], bool]]:
+    """A random moment of a run, in words and as a question whether it has come."""
+    kind = draw.choices(["in a write", "after a row", "at the start"], [0.45, 0.45, 0.1])[0]
+    if kind == "in a write":
+        skip, seen = draw.randint(0, 3), set()
+
+        def writing() -> bool:
+            seen.update(path.name for path in (run / "checkpoints").glob("*/*.orbax-checkpoint-tmp*"))
+            return len(seen) > skip
+
+        return kind, writing
+    if kind == "at the start":
+        end = time.monotonic() + draw.uniform(0.1, 8)
+        return kind, lambda: time.monotonic() > end
+    metrics = run / "metrics.jsonl"
+    wanted = (metrics.read_bytes().count(b"\n") if metrics.exists() else 0) + draw.randint(1, 6)
+    return kind, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= wanted
+
+
+def in_a_write(run: Path) -> bool:
+    """Whether a save was cut short: its folder is there, or its manifest is not."""
+    saves = list((run / "checkpoints").glob("[lb]*/*"))
+    return any("tmp" in path.name or not (path / "sha256.json").exists() for path in saves)
+
+
+def stopped_run(family: str, seed: int, kills: int = 4) -> Iterator[dict[str, Any]]:
+    """A run that is stopped several times, and in the end compared with one that was not; a row for each stop."""
+    draw, run = random.Random(seed), WORK / "stopped" / f"{family}-{seed}"
+    reference = whole(family)
+    shutil.rmtree(run, ignore_errors=True)
+    stops: list[dict[str, Any]] = []
+    while True:
+        process = start(family, run)
+        kind, has_come = moments(run, draw)
+        name = "KILL" if kind == "in a write" else draw.choice(list(SIGNALS))
+        while process.poll() is None and len(stops) < kills and not has_come():
+            time.sleep(0.001)
+        if process.poll() is None and len(stops) < kills:
+            if kind != "in a write":
+                time.sleep(draw.uniform(0, 0.2))
+            process.send_signal(SIGNALS[name])
+            output = process.communicate(timeout=LIMIT)[0]
+            inside = name == "KILL" and in_a_write(run)
+            stops.append({"family": family, "seed": seed, "signal": name, "moment": kind, "in_write": inside})
+            if process.returncode in (0, 130, -SIGNALS[name]):
+                continue
+            yield from ({**stop, "identical": False, "fault": output[-2000:]} for stop in stops)
+            return
+        output = process.communicate(timeout=LIMIT)[0]
+        fault = output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
+        yield from ({**stop, "identical": not fault, "fault": fault} for stop in stops)
+        if not fault:
+            shutil.rmtree(run)
+        return
+
+
+def damage(checkpoint: Path, draw: random.Random) -> str:
+    """Damage a checkpoint, and say how."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    file = draw.choice(files)
+    kind = draw.choice(["a bit flipped", "cut", "longer", "deleted", "emptied", "item deleted", "all deleted"])
+    content = bytearray(file.read_bytes())
+    if kind == "a bit flipped" and content:
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        file.write_bytes(content)
+    elif kind == "cut" and content:
+        file.write_bytes(content[: draw.randrange(len(content))])
+    elif kind == "deleted":
+        file.unlink()
+    elif kind == "item deleted":
+        shutil.rmtree(checkpoint / draw.choice(["state", "history", "notes"]))
+    elif kind == "all deleted":
+        shutil.rmtree(checkpoint)
+        checkpoint.mkdir()
+    elif kind == "emptied" and content:
+        file.write_bytes(b"")
+    else:
+        file.write_bytes(bytes(content) + b"x")
+    return f"{kind}: {file.relative_to(checkpoint).as_posix()}"
+
+
+def damaged_run(family: str, seed: int) -> dict[str, Any]:
+    """A stopped run whose newest checkpoint, or both, are damaged: it goes on from the one before, or says why it cannot."""
+    draw, run = random.Random(seed), WORK / "damaged" / f"{family}-{seed}"
+    reference = whole(family)
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(reference, run)
+    last = run / "checkpoints" / "last"
+    newest, before = sorted((int(path.name) for path in last.iterdir()), reverse=True)
+    both = draw.random() < 0.2
+    kinds = [damage(last / str(number), draw) for number in ((newest, before) if both else (newest,))]
+    process = start(family, run)
+    output = process.communicate(timeout=LIMIT)[0]
+    paragraph = output.strip().splitlines()[-1]
+    refused = process.returncode == 2 and paragraph.startswith("rljax: No checkpoint in") and "Traceback" not in output
+    fault = (
+        "" if both and refused else output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
+    )
+    told = refused or " is damaged: " in output
+    return {
+        "family": family,
+        "seed": seed,
+        "damage": kinds,
+        "refused": refused,
+        "answered": not fault and told,
+        "fault": fault,
+    }
+
+
+@contextmanager
+def small_disk(size: str) -> Iterator[Path]:
+    """A disk of its own in memory."""
+    place = WORK / "disk"
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def full_disk(family: str, seed: int) -> dict[str, Any]:
+    """A run whose disk is filled at a random moment, and emptied when the run says that it waits."""
+    draw, reference = random.Random(seed), whole(family)
+    with small_disk("64m") as disk:
+        run, waited = disk / "run", 0
+        process = start(family, run)
+        _, has_come = moments(run, draw)
+        while process.poll() is None and not has_come():
+            time.sleep(0.001)
+        with (disk / "filler").open("wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(b"0" * 4096)
+            except OSError:
+                pass  # the disk is full
+        stream = process.stdout
+        lines = []
+        for line in stream or ():
+            lines.append(line)
+            if "Nothing can be written" in line:
+                waited += 1
+                (disk / "filler").unlink(missing_ok=True)
+        process.wait(timeout=LIMIT)
+        output = "".join(lines)
+        fault = output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
+        again = "There is room again" in output
+        return {"family": family, "seed": seed, "waited": waited, "survived": not fault and again, "fault": fault}
+
+
+def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
+    """The result in words and a table."""
+    kills, damages, disks = (result.get(name, []) for name in ("kills", "damage", "full"))
+    lines = [
+        "# Soak",
+        "",
+        f"Tiny runs of every family, {about}; `python tests/soak/run.py kills|damage|full --result tests/soak/result.json`.",
+        "",
+        f"- {sum(row['identical'] for row in kills)} of {len(kills)} stops bit-identical to a run never stopped (parameters, "
+        f"optimiser, history, metrics, samples), {sum(row['in_write'] for row in kills)} of them inside the write of a checkpoint;",
+        f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints answered, "
+        f"{sum(row['refused'] for row in damages)} of them by one paragraph, the others by going on from the checkpoint before, "
+        "bit-identical;",
+        f"- {sum(row['survived'] for row in disks)} of {len(disks)} full disks survived, bit-identical.",
+        "",
+        "| family | stops | identical | in a write | KILL | TERM | INT |",
+        "| ---- | ---- | ---- | ---- | ---- | ---- | ---- |",
+    ]
+    for family in FAMILIES:
+        own = [row for row in kills if row["family"] == family]
+        counts = [sum(row["signal"] == name for row in own) for name in SIGNALS]
+        numbers = [len(own), sum(row["identical"] for row in own), sum(row["in_write"] for row in own), *counts]
+        lines.append(f"| {family} | {' | '.join(map(str, numbers))} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run a part of the soak; the exit code is 1 if anything went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["kills", "damage", "full"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--result", type=Path, required=True)
+    options = parser.parse_args()
+    result = json.loads(options.result.read_text()) if options.result.exists() else {}
+    families, end, failed = list(FAMILIES), time.monotonic() + 60 * options.minutes, False
+    one = {"kills": stopped_run, "damage": lambda *a: [damaged_run(*a)], "full": lambda *a: [full_disk(*a)]}[options.part]
+    for number in range(options.count):
+        if time.monotonic() > end:
+            break
+        seed = options.seed + number
+        try:
+            new = list(one(families[seed % len(families)], seed))
+        except InputError as error:
+            new = [{"family": families[seed % len(families)], "seed": seed, "fault": str(error)}]
+        result.setdefault(options.part, []).extend(new)
+        failed |= any(row["fault"] for row in new)
+        print(json.dumps(new), flush=True)
+        options.result.write_text(json.dumps(result, indent=1) + "\n")
+        options.result.with_suffix(".md").write_text(table(result, str(date.today())))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What saves cost on the default task: `python tests/soak/save_cost.py`.
+
+The step waits for a copy of the state (foreground); the writing shares the cores with the steps after it (background). The share of
+the step time at the default interval counts both, as if the writing took its cores from the steps for its whole time.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import rljax
+from rljax.tracking.rows import read_metrics
+from rljax.training import checkpoint as checkpoints
+from rljax.training.config import TrainConfig
+from rljax.training.saver import Saver
+
+
+def timed(function: Callable, seconds: list[float]) -> Callable:
+    """The same function, which adds its time to a list."""
+
+    def call(*arguments: Any) -> Any:
+        begun = time.monotonic()
+        try:
+            return function(*arguments)
+        finally:
+            seconds.append(time.monotonic() - begun)
+
+    return call
+
+
+def main() -> None:
+    """Train a few steps with a save after every second one, and print the times."""
+    foreground: list[float] = []
+    background: list[float] = []
+    Saver.save = timed(Saver.save, foreground)
+    checkpoints.save = timed(checkpoints.save, background)
+    with tempfile.TemporaryDirectory() as folder:
+        config = rljax.load_config("arithmetic_dapo").replace(
+            run=f"{folder}/run",
+            warm_start_steps=0,
+            steps=10,
+            eval_every=0,
+            checkpoint_every=2,
+            heldout_problems=32,
+            quiet=True,
+        )
+        rljax.train(config)
+        rows = [row["seconds"] for row in read_metrics(Path(folder) / "run" / "metrics.jsonl") if row["phase"] == "rl"]
+        size = sum(path.stat().st_size for path in (Path(folder) / "run/checkpoints/last").rglob("*") if path.is_file()) / 2
+    step, every = statistics.median(rows[2:]), TrainConfig().run.checkpoint_every
+    fore, back = statistics.median(foreground), statistics.median(background)
+    numbers = {
+        "date": str(date.today()),
+        "step_seconds": round(step, 3),
+        "checkpoint_megabytes": round(size / 1e6, 1),
+        "foreground_seconds": round(fore, 4),
+        "background_seconds": round(back, 4),
+        "share_foreground": round(fore / (every * step), 5),
+        "share_both": round((fore + back) / (every * step), 5),
+    }
+    print(json.dumps(numbers, indent=1))
+
+
+if __name__ == "__main__":
+    main()
