@@ -106,6 +106,7 @@ def loss(
         terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
         total = total + term.coefficient * terms[term.name]
     clipped = jax.lax.stop_gradient((slope == 0) & (batch.advantage != 0))
+    up_share = jnp.where(clipped & (batch.advantage > 0), batch.token_share, 0.0)
     return total, LossMetrics(
         loss=total,
         share=batch.token_share.sum(),
@@ -117,6 +118,9 @@ def loss(
         surrogate_masked=None
         if algorithm.surrogate_mask is None
         else jnp.where(batch.mask & ~trained, batch.token_share, 0.0).sum(),
+        clip_fraction_low=jnp.where(clipped & (batch.advantage < 0), batch.token_share, 0.0).sum(),
+        clip_fraction_high=up_share.sum(),
+        up_clipped=(up_share * jnp.exp(inputs.policy_logp)).sum(),
     )
 
 

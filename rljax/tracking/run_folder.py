@@ -9,6 +9,7 @@
       critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row per step: {"phase", "step", ...numbers}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
+      alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; made of metrics.jsonl
       heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its place among them
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same numbers as TensorBoard events
@@ -155,6 +156,11 @@ class RunFolder:
         return self.path / "heldout.jsonl"
 
     @property
+    def alarms(self) -> Path:
+        """`alarms.jsonl`."""
+        return self.path / "alarms.jsonl"
+
+    @property
     def curves(self) -> Path:
         """`curves.png`."""
         return self.path / "curves.png"
@@ -181,8 +187,8 @@ class RunFolder:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout, self.path / "wandb.id")
-        return (*names, *self.tensorboard.glob("events.*"))
+        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout, self.alarms)
+        return (*names, self.path / "wandb.id", *self.tensorboard.glob("events.*"))
 
     @property
     def has_progress(self) -> bool:
@@ -264,6 +270,15 @@ class RunFolder:
         # A lone surrogate is written as its JSON escape: the text of a model must never stop a run.
         with self.heldout.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.writelines(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in rows)
+
+    def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace `alarms.jsonl` by the rows that belong to `metrics.jsonl` as it is now."""
+        atomic_write(self.alarms, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+
+    def add_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to `alarms.jsonl`."""
+        with self.alarms.open("a", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
     def read_heldout(self) -> list[Row]:
         """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.

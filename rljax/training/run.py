@@ -1,7 +1,7 @@
 """A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -11,9 +11,11 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
-from rljax.parallel import any_host, on_first
+from rljax.parallel import any_host, is_first, on_first
 from rljax.records import documented, required
+from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
+from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training import checkpoint as checkpoints
@@ -78,6 +80,14 @@ class Run:
         self.trackers.log(phase, step, numbers)
         self.display.update(step, numbers)
 
+    def report(self, events: Sequence[Event]) -> None:
+        """Say which alarms were raised and cleared: on the screen, in the log and in `alarms.jsonl`."""
+        for event in events:
+            say = self.display.warning if event.what == "raised" else self.display.message
+            say(event.text())
+        if events and is_first():
+            self.folder.add_alarms([event.to_json() for event in events])
+
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
         """If the run was asked to stop: save, show how to resume, and raise.
 
@@ -89,6 +99,20 @@ class Run:
             self.display.finish(["Stopped. Everything up to the last finished step is saved."])
             self.display.commands("To go on:", [resume_command(self.folder)])
             raise Interrupted
+
+
+def begin_watch(run: Run) -> Watch:
+    """Watch of the rows that are written already, and the `alarms.jsonl` that belongs to them; the first host alone has them."""
+    watches: list[Watch] = []
+
+    def begin() -> None:
+        path = run.folder.metrics
+        watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
+        run.folder.write_alarms([event.to_json() for event in events])
+        watches.append(watch)
+
+    on_first(begin)
+    return watches[0] if watches else Watch()
 
 
 def resume_command(folder: RunFolder) -> str:
