@@ -227,6 +227,19 @@ class RunFolder:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a process trains in the folder at present."""
+        lock = FileLock(self.path / ".lock")
+        if not Path(lock.lock_file).exists():
+            return False
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
     def marks(self) -> dict[str, Mark]:
         """Where metrics, samples and held-out answers end now, by file name; what they hold is on the disk when this returns.
 
