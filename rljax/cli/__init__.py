@@ -19,6 +19,7 @@ from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
 from rljax.cli.config import Config, run_config
+from rljax.cli.debug import Debug, run_debug
 from rljax.cli.doctor import Doctor, run_doctor
 from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
@@ -48,9 +49,10 @@ rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
 rljax config [FLAGS]              print the settings in force, as a file for --config
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
-rljax runs [FOLDER]               the runs in a folder: how far, how well, alarms
+rljax runs [FOLDER]               the runs in a folder: how far, and how well
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
+rljax debug RUN                   which term was not finite, in which row and token
 rljax plot RUN [RUN ...]          draw the curves of one or several runs
 rljax explain [NUMBER ...]        what a number of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
@@ -87,6 +89,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "runs": (Runs, run_runs),
         "doctor": (Doctor, run_doctor),
         "compare": (Compare, run_compare),
+        "debug": (Debug, run_debug),
         "plot": (Plot, run_plot),
         "explain": (Explain, run_explain),
         "export": (Export, run_export),

@@ -46,7 +46,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         watch, events = watch.followed_by({"phase": "rl", "step": step, **numbers})
         run.report(events)
         unsound = skipped_in_a_row(unsound, None if learned.policy is None else learned.policy.skipped_updates)
-        run.check_updates(checkpoint, unsound, "--learning-rate")
+        run.check_updates(checkpoint, unsound, "--learning-rate", collected.groups)
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):

@@ -13,6 +13,7 @@ from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
 from rljax.parallel import any_host, is_first, on_first
 from rljax.records import documented, required
+from rljax.rollout import Groups
 from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
 from rljax.tracking.rows import read_metrics
@@ -24,6 +25,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.kept_batch import keep_batch
 from rljax.training.metrics import Numbers
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
@@ -60,20 +62,27 @@ class Run:
         on_first(lambda: marks.update(self.folder.marks()))
         checkpoints.save(self.folder.checkpoints / which, checkpoint, marks)
 
-    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str) -> None:
+    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, batch: Groups | None = None) -> None:
         """Save and stop after too many training steps in a row without a sound update.
 
         Args:
             checkpoint: as it was before these steps, but for its counters.
             skipped: number of these steps.
             learning_rate: the flag that sets their learning rate.
+            batch: what the last of them learned from; it is kept for `rljax debug`.
 
         Raises:
             InputError: there were too many.
         """
-        if skipped >= MOST_SKIPPED:
-            self.save(LAST, checkpoint)
-            raise InputError(unsound_text(skipped, learning_rate, shlex.quote(str(self.folder.path))))
+        if skipped < MOST_SKIPPED:
+            return
+        self.save(LAST, checkpoint)
+        if batch is not None:
+            step = int(checkpoint.state.step)
+            on_first(lambda: keep_batch(self.folder, batch, step))
+        path = shlex.quote(str(self.folder.path))
+        debug = "" if batch is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
+        raise InputError(unsound_text(skipped, learning_rate, path) + debug)
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
         """Log and show the metrics of a training step."""

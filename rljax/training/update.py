@@ -149,6 +149,34 @@ def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Callable:
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
 
+def comparison_with_none(score: Score) -> Comparison:
+    """Scores of a policy that has no teacher, in the form of a comparison with one."""
+
+    def alone(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
+        del teacher
+        return score(params, packed), None
+
+    return alone
+
+
+def make_gradient(
+    algorithm: Algorithm, compare: Comparison
+) -> Callable[[Params, Params | None, Layout, Batch[Array]], tuple[Params, LossMetrics]]:
+    """Build `(params, teacher's params, layout, batch) -> (gradient of the loss, metrics)`."""
+
+    def differentiated(
+        params: Params, teacher: Params | None, layout: Layout, batch: Batch[Array]
+    ) -> tuple[Params, LossMetrics]:
+        def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
+            scores, apart = compare(params, teacher, part.packed)
+            rows = rows_of(batch, part.responses)
+            return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
+
+        return accumulate(objective, params, layout, counts=has_responses)
+
+    return differentiated
+
+
 def make_policy_step(
     algorithm: Algorithm,
     score: Score,
@@ -175,21 +203,12 @@ def make_policy_step(
         state is the old one.
     """
 
-    def alone(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
-        del teacher
-        return score(params, packed), None
-
-    compare = alone if comparison is None else comparison
+    differentiated = make_gradient(algorithm, comparison_with_none(score) if comparison is None else comparison)
 
     def step(
         state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None
     ) -> tuple[TrainState, UpdateMetrics]:
-        def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, apart = compare(params, teacher, part.packed)
-            rows = rows_of(batch, part.responses)
-            return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
-
-        gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
+        gradient, metrics = differentiated(state.params, teacher, layout, batch)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 
