@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout
 from rljax.algorithms.losses import term_inputs
@@ -163,17 +163,17 @@ def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
         minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
     past = None if state.remembered is None else Past(fetch(state.remembered), groups.prompt_ids)
     batch = make_prepare(setup.algorithm, **minibatches)(rollout, progress=progress(setup, state), past=past)
-    terms = [*rollout_terms(rollout, groups), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
+    terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)
     leaves, update_norm, bound = update_terms(setup, state, sequences, batch)
     return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(words, setup, groups))
 
 
-def rollout_terms(rollout: Rollout[np.ndarray], groups: Groups) -> list[Term]:
-    """The rewards and the log-probabilities of a rollout."""
+def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[Term]:
+    """The rewards and the log-probabilities of a rollout, in the places that hold a response."""
     mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
-    judged = groups.present if rollout.valid is None else groups.present & rollout.valid
+    judged = present if rollout.valid is None else present & rollout.valid
     found = [measured("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
     for name in ("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy", "square_sum", "values"):
         values = getattr(rollout, name)

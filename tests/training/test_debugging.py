@@ -2,7 +2,6 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -122,8 +121,7 @@ ROLLOUT = Rollout(mask=np.ones((1, 2, 3), bool), behaviour_logp=LOGP, rewards=np
 def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
     logp = LOGP.copy()
     logp[0, 1, 2] = np.nan
-    groups = SimpleNamespace(present=np.ones((1, 2), bool))
-    reward, behaviour = rollout_terms(ROLLOUT._replace(behaviour_logp=logp), groups)
+    reward, behaviour = rollout_terms(ROLLOUT._replace(behaviour_logp=logp), np.ones((1, 2), bool))
     assert reward == Term("reward", RESPONSES, 2, 0, 1.0, (0,))
     assert (behaviour.name, behaviour.unsound, behaviour.place) == ("behaviour_logp", 1, (1, 2))
 
