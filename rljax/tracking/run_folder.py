@@ -229,7 +229,7 @@ class RunFolder:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process trains in the folder at present."""
+        """Whether a process trains in the folder at present, as far as this user may see that."""
         lock = FileLock(self.path / ".lock")
         if not Path(lock.lock_file).exists():
             return False
@@ -237,6 +237,8 @@ class RunFolder:
             lock.acquire(timeout=0)
         except Timeout:
             return True
+        except PermissionError:  # a folder of another user
+            return False
         lock.release()
         return False
 

@@ -13,6 +13,8 @@ from small_runs import SMALL
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
+from rljax.tracking.alarms import watched
+from rljax.tracking.rows import read_metrics
 from rljax.training.debugging import (
     RESPONSES,
     TOKENS,
@@ -61,6 +63,16 @@ def test_the_command_in_the_message_names_the_update(stopped, capsys):
     assert found["cause"]["name"].startswith("update of ")
     assert {"reward", "advantage", "ratio", "surrogate", "kl", "loss"} <= {term["name"] for term in found["terms"]}
     assert all(term["unsound"] == 0 for term in found["terms"] if not term["name"].startswith("update"))
+
+
+def test_an_alarm_of_the_run_is_said_once_and_is_that_of_its_rows(stopped):
+    path, _ = stopped
+    _, events = watched(read_metrics(path / "metrics.jsonl"))
+    written = [json.loads(line) for line in (path / "alarms.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert written == [event.to_json() for event in events]
+    assert "truncated" in {row["alarm"] for row in written}, "random weights rarely end a response"
+    log = (path / "log.txt").read_text(encoding="utf-8")
+    assert all(log.count(event.text()) == 1 for event in events)
 
 
 def test_a_reward_that_is_infinite_is_named_with_its_response(stopped, tmp_path, capsys):
