@@ -15,7 +15,6 @@ from rljax.records import documented
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import RunFolder
-from rljax.training.checkpoint import LAST, newest_whole
 
 NAME = "stopped_batch.safetensors"
 """Name of the file in the run folder."""
@@ -34,20 +33,10 @@ class KeptBatch(NamedTuple):
     """Number of the checkpoint with the parameters, among those in `checkpoints/last`."""
 
 
-def keep_batch(folder: RunFolder, groups: Groups, step: int) -> Path:
-    """Write the batch, for the parameters of the newest last checkpoint.
-
-    Args:
-        folder: of the run.
-        groups: the groups of the rollout.
-        step: RL steps done.
-
-    Returns:
-        The file.
-    """
-    number, _ = newest_whole(folder.checkpoints / LAST)
-    notes = {"format": FORMAT, "step": str(step), "checkpoint": str(number)}
-    arrays = {name: np.ascontiguousarray(array) for name, array in flattened(to_dict(groups)).items()}
+def keep_batch(folder: RunFolder, kept: KeptBatch) -> Path:
+    """Write a batch into the folder of its run, in place of an earlier one, and return the file."""
+    notes = {"format": FORMAT, "step": str(kept.step), "checkpoint": str(kept.checkpoint)}
+    arrays = {name: np.ascontiguousarray(array) for name, array in flattened(to_dict(kept.groups)).items()}
     path = folder.path / NAME
     atomic_write(path, save(arrays, metadata=notes))
     return path

@@ -25,7 +25,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
-from rljax.training.kept_batch import keep_batch
+from rljax.training.kept_batch import KeptBatch, keep_batch
 from rljax.training.metrics import Numbers
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
@@ -78,8 +78,9 @@ class Run:
             return
         self.save(LAST, checkpoint)
         if batch is not None:
-            step = int(checkpoint.state.step)
-            on_first(lambda: keep_batch(self.folder, batch, step))
+            number, _ = checkpoints.newest_whole(self.folder.checkpoints / LAST)
+            kept = KeptBatch(batch, int(checkpoint.state.step), number)
+            on_first(lambda: keep_batch(self.folder, kept))
         path = shlex.quote(str(self.folder.path))
         debug = "" if batch is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
         raise InputError(unsound_text(skipped, learning_rate, path) + debug)

@@ -15,6 +15,7 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
 from rljax.tracking.alarms import watched
 from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.debugging import (
     RESPONSES,
     TOKENS,
@@ -27,7 +28,7 @@ from rljax.training.debugging import (
     token_terms,
 )
 from rljax.training.guard import MOST_SKIPPED
-from rljax.training.kept_batch import NAME, KeptBatch, flattened, nested, read_batch
+from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +76,13 @@ def test_an_alarm_of_the_run_is_said_once_and_is_that_of_its_rows(stopped):
     assert all(log.count(event.text()) == 1 for event in events)
 
 
-def test_a_reward_that_is_infinite_is_named_with_its_response(stopped, tmp_path, capsys):
+def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
     path, _ = stopped
     kept = read_batch(path / NAME)
     rewards = kept.groups.rollout.rewards.copy()
     rewards[1, 2] = np.inf
     groups = kept.groups._replace(rollout=kept.groups.rollout._replace(rewards=rewards))
-    found = poisoned(path, kept._replace(groups=groups), tmp_path)
+    found = poisoned(path, kept._replace(groups=groups))
     assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (6,), 1)
     broken = {term.name for term in found.terms if term.unsound}
     assert {"reward", "advantage", "surrogate", "loss"} <= broken
@@ -90,14 +91,13 @@ def test_a_reward_that_is_infinite_is_named_with_its_response(stopped, tmp_path,
     assert "=" in found.texts(6, 0)["prompt"]
 
 
-def poisoned(run, kept, folder):
+def poisoned(run, kept):
     """The diagnosis of a run with another batch in its folder."""
-    from rljax.rollout.groups import to_dict
-
-    file = run / "poisoned.safetensors"
-    notes = {"format": "rljax stopped batch 1", "step": str(kept.step), "checkpoint": str(kept.checkpoint)}
-    save_file(flattened(to_dict(kept.groups)), file, metadata=notes)
-    return diagnose(file)
+    saved = (run / NAME).read_bytes()
+    try:
+        return diagnose(keep_batch(RunFolder.open(run), kept))
+    finally:
+        (run / NAME).write_bytes(saved)
 
 
 def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
     refused(capsys, "its format is None", "debug", str(tmp_path))
     kept = read_batch(path / NAME)
     with pytest.raises(InputError, match=r"belongs to checkpoint 99 .*gone on since"):
-        poisoned(path, kept._replace(checkpoint=99), tmp_path)
+        poisoned(path, kept._replace(checkpoint=99))
 
 
 def test_names_survive_the_file():
