@@ -20,6 +20,7 @@ holds the warm-start step, a `value` row the step of value pretraining, an `rl` 
 before RL. Rows are in the order of time, so an `eval` row belongs to the training row before it. Samples hold the RL step.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -229,17 +230,16 @@ class RunFolder:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process trains in the folder at present, as far as this user may see that."""
-        lock = FileLock(self.path / ".lock")
-        if not Path(lock.lock_file).exists():
-            return False
+        """Whether a process trains in the folder at present. Nothing is written to find that out."""
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return True
-        except PermissionError:  # a folder of another user
+            file = (self.path / ".lock").open("rb")
+        except FileNotFoundError:
             return False
-        lock.release()
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
 
     def marks(self) -> dict[str, Mark]:

@@ -113,11 +113,14 @@ def teacher_kl(rollout: Rollout[np.ndarray]) -> float | None:
 
 def measured_batch(rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> dict[str, float | None]:
     """Numbers of a prepared rollout before its updates, by their names in `LearnMetrics`."""
+    advantage = batch.advantage[batch.mask]
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is the guard's to answer
+        variance = float(advantage.var(dtype=np.float64)) if advantage.size else None
     return {
         "correction_cut": cut_share(batch),
         "teacher_kl": teacher_kl(rollout),
         "kl_to_reference": kl_to_reference(rollout),
-        "advantage_variance": float(batch.advantage[batch.mask].var(dtype=np.float64)) if batch.mask.any() else None,
+        "advantage_variance": variance,
     }
 
 
