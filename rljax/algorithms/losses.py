@@ -31,6 +31,28 @@ def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
             raise ValueError(f"every term of the algorithm must have a name of its own, got {name!r} for two numbers")
 
 
+def term_inputs(
+    logp: Float[Array, "B T"],
+    batch: Batch[Array],
+    entropy: Float[Array, "B T"] | None,
+    teacher_divergence: Float[Array, "B T"] | None,
+) -> TermInputs:
+    """What the terms of a loss may read; the arguments are those of `loss`."""
+
+    def inside(values: Array | None) -> Array | None:
+        return None if values is None else zero_outside(values, batch.mask)
+
+    return TermInputs(
+        logp=zero_outside(logp, batch.mask),
+        entropy=inside(entropy),
+        ref_logp=batch.ref_logp,
+        policy_logp=zero_outside(batch.policy_logp, batch.mask),
+        old_logp=zero_outside(batch.old_logp, batch.mask),
+        behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
+        teacher_divergence=inside(teacher_divergence),
+    )
+
+
 def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Float[Array, ""]:
     """Weighted sum of a term over the trained tokens."""
     if inputs._asdict()[term.needs] is None:
@@ -90,15 +112,7 @@ def loss(
     _check_terms(algorithm, batch)
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
     surrogate, slope = jax.jvp(lambda x: algorithm.surrogate(x, batch.advantage), (log_ratio,), (jnp.ones_like(log_ratio),))
-    inputs = TermInputs(
-        logp=zero_outside(logp, batch.mask),
-        entropy=None if entropy is None else zero_outside(entropy, batch.mask),
-        ref_logp=batch.ref_logp,
-        policy_logp=zero_outside(batch.policy_logp, batch.mask),
-        old_logp=zero_outside(batch.old_logp, batch.mask),
-        behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
-        teacher_divergence=None if teacher_divergence is None else zero_outside(teacher_divergence, batch.mask),
-    )
+    inputs = term_inputs(logp, batch, entropy, teacher_divergence)
     trained = _trained_on(algorithm, inputs, batch)
     total = -(batch.weights * zero_outside(surrogate, trained)).sum()
     terms: dict[str, Float[Array, ""]] = {}
@@ -106,6 +120,7 @@ def loss(
         terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
         total = total + term.coefficient * terms[term.name]
     clipped = jax.lax.stop_gradient((slope == 0) & (batch.advantage != 0))
+    up_share = jnp.where(clipped & (batch.advantage > 0), batch.token_share, 0.0)
     return total, LossMetrics(
         loss=total,
         share=batch.token_share.sum(),
@@ -117,6 +132,9 @@ def loss(
         surrogate_masked=None
         if algorithm.surrogate_mask is None
         else jnp.where(batch.mask & ~trained, batch.token_share, 0.0).sum(),
+        clip_fraction_low=jnp.where(clipped & (batch.advantage < 0), batch.token_share, 0.0).sum(),
+        clip_fraction_high=up_share.sum(),
+        up_clipped=(up_share * jnp.exp(inputs.policy_logp)).sum(),
     )
 
 

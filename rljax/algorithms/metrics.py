@@ -29,6 +29,12 @@ class LossMetrics(NamedTuple):
     """Weighted sum of each further term of the loss, before its coefficient, by the term's name."""
     surrogate_masked: Float[Array, ""] | None = None
     """Share of tokens whose surrogate the off-policy mask leaves out; None where there is none."""
+    clip_fraction_low: Float[Array, ""] | None = None
+    """The part of `clip_fraction` whose advantage is negative."""
+    clip_fraction_high: Float[Array, ""] | None = None
+    """The part of `clip_fraction` whose advantage is positive."""
+    up_clipped: Float[Array, ""] | None = None
+    """Sum of the probabilities of the tokens of `clip_fraction_high` before the update, as a share of all tokens."""
 
     def numbers(self) -> dict[str, float]:
         """Python floats by name, the terms beside the others; empty for a batch without a trained token.
@@ -43,9 +49,12 @@ class LossMetrics(NamedTuple):
         """
         if float(self.share) == 0:
             return {}
-        names = ("loss", "clip_fraction", "kl", "ratio", "entropy", "surrogate_masked")
-        values = {name: value for name, value in self._asdict().items() if name in names and value is not None}
-        return {name: float(value) for name, value in (values | self.terms).items()}
+        fields = self._asdict()
+        terms = {name: fields.pop(name) for name in ("share", "up_clipped", "terms")}["terms"]
+        values = {name: float(value) for name, value in (fields | terms).items() if value is not None}
+        if self.up_clipped is not None and values["clip_fraction_high"] > 0:
+            values["up_clipped_probability"] = float(self.up_clipped) / values["clip_fraction_high"]
+        return values
 
 
 @documented

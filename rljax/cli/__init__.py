@@ -15,9 +15,12 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli.algorithms import Algorithms, run_algorithms
+from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
 from rljax.cli.config import Config, run_config
+from rljax.cli.debug import Debug, run_debug
+from rljax.cli.doctor import Doctor, run_doctor
 from rljax.cli.ending import end_without_threads
 from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
@@ -30,6 +33,7 @@ from rljax.cli.plot import Plot, run_plot
 from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
+from rljax.cli.runs import Runs, run_runs
 from rljax.cli.starting import Settings, started, starting_config
 from rljax.cli.train import INTERRUPTED, Train, run_train
 from rljax.cli.train_help import short_help
@@ -49,6 +53,10 @@ rljax config [FLAGS]              print the settings in force, as a file for --c
 rljax plan [FLAGS]                memory and work of a run, before it is started
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
+rljax runs [FOLDER]               the runs in a folder: how far, and how well
+rljax doctor RUN                  what is wrong with a run, as a report (HTML)
+rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
+rljax debug RUN                   which term was not finite, in which row and token
 rljax plot RUN [RUN ...]          draw the curves of one or several runs
 rljax explain [NUMBER ...]        what a number of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
@@ -84,6 +92,10 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "config": (Config, run_config),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
+        "runs": (Runs, run_runs),
+        "doctor": (Doctor, run_doctor),
+        "compare": (Compare, run_compare),
+        "debug": (Debug, run_debug),
         "plot": (Plot, run_plot),
         "explain": (Explain, run_explain),
         "export": (Export, run_export),

@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from rljax.evaluation.statistics import Estimate, mean_over_problems, wilson_interval
 from rljax.records import documented
 
 Row = Mapping[str, Any]
@@ -59,6 +62,46 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     better = gained[: shown - bool(lost)]
     chosen = [*better, *lost[: shown - len(better)], *reworded][:shown]
     return Comparison(len(gained), len(lost), len(kept), len(missed), [_side_by_side(*pair) for pair in chosen])
+
+
+def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
+    """A held-out accuracy with its 95 % interval; None where there is no accuracy, or no answer was judged.
+
+    Args:
+        share: the accuracy.
+        rows: `heldout.jsonl`, whose answers before RL tell how many problems were judged.
+    """
+    judged = sum(row["step"] == 0 and row["reward"] is not None for row in rows)
+    if share is None or not judged:
+        return None
+    return Estimate(share, *wilson_interval(round(share * judged), judged), judged)
+
+
+def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
+    """The last answers in `heldout.jsonl` by problem and prompt; empty before a step of RL is evaluated."""
+    last = max((row["step"] for row in rows), default=0)
+    return {(row["problem"], row["prompt"]): row for row in rows if row["step"] == last and last}
+
+
+def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
+    """How much more of the problems the second run answers with a reward above 0, with its 95 % interval over problems.
+
+    Args:
+        rows: `heldout.jsonl` of one run.
+        others: that of another one.
+
+    Returns:
+        The mean difference over the problems that both answered at last and that were judged both times; None without one.
+
+    Example:
+        >>> row = dict(step=9, problem=0, prompt="1+1=", completion="2", answer="2", reward=1.0)
+        >>> paired_difference([row | {"reward": 0.0}], [row]).value
+        1.0
+    """
+    first, second = last_answers(rows), last_answers(others)
+    pairs = [(first[key]["reward"], second[key]["reward"]) for key in first if key in second]
+    differences = [float(after > 0) - float(before > 0) for before, after in pairs if None not in (before, after)]
+    return mean_over_problems(np.array(differences)) if differences else None
 
 
 def _positive(row: Row) -> bool:

@@ -63,7 +63,7 @@ class Curve(NamedTuple):
     """The number at each step, `[N]`."""
 
 
-def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -> None:
+def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, title: str) -> None:
     """Draw one run.
 
     The top panel shows the held-out accuracy (`eval` rows) and the sampled training accuracy of RL; the warm start is shaded and
@@ -72,14 +72,14 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
     first.
 
     Args:
-        metrics_path: a `metrics.jsonl`.
+        metrics: a `metrics.jsonl`, or its rows.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
     Raises:
         InputError: the metrics file is missing, empty or malformed (the message names file and line), or the suffix is unknown.
     """
-    rows = read_metrics(metrics_path)
+    rows = read_metrics(metrics) if isinstance(metrics, Path | str) else metrics
     last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
@@ -95,6 +95,26 @@ def plot_curves(metrics_path: Path | str, out_path: Path | str, *, title: str) -
         if phase != last or index + columns >= len(curves):
             axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
     _save(figure, out_path)
+
+
+def plot_numbers(rows: Sequence[Row], names: Sequence[str], out_path: Path | str, *, title: str) -> bool:
+    """Draw numbers of RL, each in a panel under its name in `metrics.jsonl`; those that no row has are left out.
+
+    Returns:
+        Whether there was one to draw; else no file is written.
+    """
+    trained = [row for row in rows if row["phase"] == "rl"]
+    curves = {name: curve for name in names if (curve := curve_of(trained, name)).steps.size}
+    if not curves:
+        return False
+    lines = -(-len(curves) // COLUMNS)
+    figure = _figure(13.0, 0.6 + 2.1 * lines, title)
+    grid = figure.add_gridspec(lines, COLUMNS)
+    for index, (name, curve) in enumerate(curves.items()):
+        axes = figure.add_subplot(grid[index // COLUMNS, index % COLUMNS])
+        _draw_curve(axes, curve, COLOURS[index % len(COLOURS)], name)
+    _save(figure, out_path)
+    return True
 
 
 def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str) -> None:
@@ -296,12 +316,17 @@ def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: 
 
 def _draw_panel(axes: Axes, key: str, colour: str, curve: Curve) -> None:
     metric = LABELS[key]
-    steps, values = curve.steps, curve.values * metric.scale
+    title = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+    _draw_curve(axes, Curve(curve.steps, curve.values * metric.scale), colour, title)
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str, title: str) -> None:
+    steps, values = curve
     axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
-    axes.plot(steps, _smooth(Curve(steps, values)), color=colour, linewidth=1.9)
+    axes.plot(steps, _smooth(curve), color=colour, linewidth=1.9)
     _style(axes)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
-    axes.set_title(f"{metric.label} ({metric.unit})" if metric.unit else metric.label, loc="left", fontsize=10.5, color=INK)
+    axes.set_title(title, loc="left", fontsize=10.5, color=INK)
     axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
     finite = values[np.isfinite(values)]
     # From zero, unless the curve would become a flat line far above it.

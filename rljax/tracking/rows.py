@@ -16,11 +16,12 @@ PHASES = ("warm_start", "value", "rl", "eval")
 Row = dict[str, Any]
 
 
-def read_metrics(path: Path | str) -> list[Row]:
+def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]:
     """Read and check all rows of a `metrics.jsonl`.
 
     Args:
         path: the file.
+        content: what of the file is read; None: all of it.
 
     Returns:
         The rows in file order; a number that was not finite is None.
@@ -31,7 +32,7 @@ def read_metrics(path: Path | str) -> list[Row]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no metrics file {path}; name the folder of a run that has made at least one step.")
-    *lines, tail = lines_of(path)
+    *lines, tail = (path.read_bytes() if content is None else content).split(b"\n")
     if tail:
         lines.append(tail)
     if not lines:

@@ -9,6 +9,7 @@
       critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row per step: {"phase", "step", ...numbers}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
+      alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; made of metrics.jsonl
       heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its place among them
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same numbers as TensorBoard events
@@ -19,6 +20,7 @@ holds the warm-start step, a `value` row the step of value pretraining, an `rl` 
 before RL. Rows are in the order of time, so an `eval` row belongs to the training row before it. Samples hold the RL step.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -155,6 +157,11 @@ class RunFolder:
         return self.path / "heldout.jsonl"
 
     @property
+    def alarms(self) -> Path:
+        """`alarms.jsonl`."""
+        return self.path / "alarms.jsonl"
+
+    @property
     def curves(self) -> Path:
         """`curves.png`."""
         return self.path / "curves.png"
@@ -181,8 +188,8 @@ class RunFolder:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout, self.path / "wandb.id")
-        return (*names, *self.tensorboard.glob("events.*"))
+        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout, self.alarms)
+        return (*names, self.path / "wandb.id", *self.tensorboard.glob("events.*"))
 
     @property
     def has_progress(self) -> bool:
@@ -224,6 +231,20 @@ class RunFolder:
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a process trains in the folder at present. Nothing is written to find that out."""
+        try:
+            file = (self.path / ".lock").open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def marks(self) -> dict[str, Mark]:
         """Where metrics, samples and held-out answers end now, by file name; what they hold is on the disk when this returns.
@@ -271,6 +292,15 @@ class RunFolder:
         ]
         with closing(AppendFile(self.heldout)) as file:
             file.append(b"".join(lines))
+
+    def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace `alarms.jsonl` by the rows that belong to `metrics.jsonl` as it is now."""
+        atomic_write(self.alarms, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+
+    def add_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to `alarms.jsonl`."""
+        with self.alarms.open("a", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
     def read_heldout(self) -> list[Row]:
         """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.

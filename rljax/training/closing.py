@@ -12,6 +12,7 @@ from rljax.parallel import is_first
 from rljax.records import required
 from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
+from rljax.tracking.alarms import watched
 from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.plots import plot_curves
 from rljax.tracking.rows import read_metrics
@@ -57,6 +58,7 @@ def finish(run: Run, checkpoint: Checkpoint) -> None:
         [
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
             *events(rows, prompts=config.sampling.prompts),
+            *alarms_raised(folder),
             f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",
             f"Curves: {folder.curves}",
         ]
@@ -153,6 +155,15 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
     if skipped:
         lines.append(f"{skipped} of {len(rows)} steps skipped updates whose loss or gradient was not finite.")
     return lines
+
+
+def alarms_raised(folder: RunFolder) -> list[str]:
+    """The alarms that were raised, and how to read about them; nothing if there was none."""
+    _, found = watched(read_metrics(folder.metrics))
+    names = [f"{event.alarm.name.replace('_', ' ')} (step {event.step})" for event in found if event.what == "raised"]
+    if not names:
+        return []
+    return [f"Alarms: {', '.join(names)}. `rljax doctor {shlex.quote(str(folder.path))}` says what to change."]
 
 
 def next_commands(folder: RunFolder, problems: Sequence[Problem]) -> list[str]:

@@ -1,6 +1,6 @@
 """Learning from a rollout: `learn(state, groups) -> (state, metrics)`, for algorithms with and without a critic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from rljax.models import Packed, Params
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import batched
 from rljax.models.token_scores import default_chunk
-from rljax.ops.divergence import ema_update
+from rljax.ops.divergence import ema_update, k3
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, mini_batches
@@ -63,8 +63,8 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
         rollout = observe(state, for_algorithm(groups), sequences)
         state, past = recall(state, groups.prompt_ids, rollout)
         batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
-        state, policy = improve(state, sequences, batch)
-        return state, LearnMetrics(policy=policy, correction_cut=cut_share(batch), teacher_kl=teacher_kl(rollout))
+        state, policy, gap = improve(state, sequences, batch)
+        return state, LearnMetrics(policy=policy, **measured_batch(rollout, batch), sampler_gap=gap)
 
     return learn
 
@@ -91,8 +91,8 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
         batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
-        state, policy = improve(state, sequences, batch)
-        return state, LearnMetrics(credit, critic, policy, cut_share(batch), teacher_kl(rollout))
+        state, policy, gap = improve(state, sequences, batch)
+        return state, LearnMetrics(credit, critic, policy, **measured_batch(rollout, batch), sampler_gap=gap)
 
     return learn
 
@@ -109,6 +109,37 @@ def teacher_kl(rollout: Rollout[np.ndarray]) -> float | None:
     if rollout.teacher_logp is None or rollout.policy_logp is None or not rollout.mask.any():
         return None
     return float((rollout.policy_logp - rollout.teacher_logp)[rollout.mask].mean())
+
+
+def measured_batch(rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> dict[str, float | None]:
+    """Numbers of a prepared rollout before its updates, by their names in `LearnMetrics`."""
+    advantage = batch.advantage[batch.mask]
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is the guard's to answer
+        variance = float(advantage.var(dtype=np.float64)) if advantage.size else None
+    return {
+        "correction_cut": cut_share(batch),
+        "teacher_kl": teacher_kl(rollout),
+        "kl_to_reference": kl_to_reference(rollout),
+        "advantage_variance": variance,
+    }
+
+
+def kl_to_reference(rollout: Rollout[np.ndarray]) -> float | None:
+    """Estimate of the divergence from the reference: mean of k3 over the response tokens, nats; None without its scores."""
+    if rollout.ref_logp is None or not rollout.mask.any():
+        return None
+    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
+    return float(np.asarray(k3(logp, rollout.ref_logp))[rollout.mask].mean())
+
+
+def sampler_gap(history: Sequence[UpdateMetrics]) -> float | None:
+    """Divergence of the learner from the sampler: the first update measures it before anything has changed.
+
+    None if there was no update, or the first one was skipped.
+    """
+    if not history or history[0].skipped_updates or history[0].loss is None or float(history[0].loss.share) == 0:
+        return None
+    return float(history[0].loss.kl)
 
 
 def progress(setup: Setup, state: TrainState) -> float:
@@ -185,8 +216,12 @@ def make_recall(
 
 def make_improve(
     setup: Setup, state: TrainState
-) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, UpdateMetrics | None]]:
-    """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter."""
+) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, UpdateMetrics | None, float | None]]:
+    """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter.
+
+    Returns:
+        `(state, sequences, batch) -> (state, averages over the updates, gap between sampler and learner)`.
+    """
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, base=setup.base, **comparison_of(setup))
@@ -195,7 +230,7 @@ def make_improve(
 
     def improve(
         state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]
-    ) -> tuple[TrainState, UpdateMetrics | None]:
+    ) -> tuple[TrainState, UpdateMetrics | None, float | None]:
         history: list[UpdateMetrics] = []
         for responses, part in mini_batches((sequences, batch), minibatches):
             if part.weights.any():
@@ -204,7 +239,7 @@ def make_improve(
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
         if algorithm.reference_rate > 0:
             state = state._replace(reference=follow(state.reference, state.params))
-        return state._replace(step=state.step + 1), mean_update(history)
+        return state._replace(step=state.step + 1), mean_update(history), sampler_gap(history)
 
     return improve
 

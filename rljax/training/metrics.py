@@ -11,6 +11,7 @@ from rljax.algorithms import LossMetrics
 from rljax.records import documented, required
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
+from rljax.training.response_statistics import commonest_share, correlation, repetition, share_of_groups
 
 Numbers = dict[str, float]
 Record = TypeVar("Record", bound=tuple)
@@ -126,6 +127,12 @@ class LearnMetrics(NamedTuple):
     """Share of the trained tokens that the correction capped or left out; None without a correction."""
     teacher_kl: float | None = None
     """Estimate of the divergence from the teacher before the updates, nats a token; None without a teacher."""
+    kl_to_reference: float | None = None
+    """Estimate of the divergence from the reference before the updates, nats a token; None without its log-probabilities."""
+    advantage_variance: float | None = None
+    """Variance of the advantage over the trained tokens; None without such a token."""
+    sampler_gap: float | None = None
+    """Divergence of the learner from the sampler, measured in the first update; None where that was skipped, or there is none."""
 
 
 @documented
@@ -158,6 +165,18 @@ class RolloutMetrics(NamedTuple):
     """Number of sampled tokens divided by the time of the whole step."""
     seconds: float
     """Time of the whole step."""
+    reward_variance: float | None
+    """Variance of the reward over the responses; None if no response has a reward."""
+    groups_all_right: float | None
+    """Share of the groups with a reward above 0 throughout; None as above."""
+    groups_all_wrong: float | None
+    """Share of the groups with no reward above 0; None as above."""
+    reward_length_correlation: float | None
+    """Correlation of reward and length; None as above, or where one of them is the same for all."""
+    repetition: float
+    """Share of the runs of 8 tokens that occurred earlier in the same response."""
+    commonest_response: float
+    """Share of the responses that are the most frequent one, whatever the prompt."""
     parts: dict[str, float]
     """Mean of each part of a reward with several parts, as `reward_NAME`."""
     failures: dict[str, float]
@@ -191,6 +210,12 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         staleness=float(age.mean()) if age.size else None,
         tokens_per_second=float(lengths.sum()) / seconds,
         seconds=seconds,
+        reward_variance=float(rewards.var(dtype=np.float64)) if rewards.size else None,
+        groups_all_right=share_of_groups(sampled, right=True),
+        groups_all_wrong=share_of_groups(sampled, right=False),
+        reward_length_correlation=correlation(rewards, sampled.attention.sum(-1)[required(rollout.valid, "rollout.valid")]),
+        repetition=repetition(sampled.tokens[sampled.present], lengths),
+        commonest_response=commonest_share(sampled.tokens[sampled.present], lengths),
         parts=part_means(sampled),
         failures=failure_counts(sampled),
     )

@@ -3,13 +3,14 @@
 import time
 
 from rljax.parallel import is_first
+from rljax.records import required
 from rljax.rollout import Groups
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.guard import check_drawn, skipped_in_a_row
 from rljax.training.learner import make_learner
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.rollouts import make_choice, next_rollout
-from rljax.training.run import Run, evaluate_and_keep_best
+from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
 
 
 def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
@@ -19,7 +20,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     choose_prompts = make_choice(config, setup.order)
     learn = make_learner(setup, checkpoint.state)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
-    unsound = 0
+    unsound, watch = 0, begin_watch(run)
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
         run.display.activity("sampling", compiles=True)
@@ -41,13 +42,19 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         sampled = rollout_metrics(
             collected, wanted=config.sampling.prompts, version=version, seconds=time.monotonic() - start
         )
-        run.log("rl", step, present(learned) | present(sampled))
+        numbers = present(learned) | present(sampled)
+        run.log("rl", step, numbers)
+        watch, events = watch.followed_by({"phase": "rl", "step": step, **numbers})
+        run.report(events)
         unsound = skipped_in_a_row(unsound, None if learned.policy is None else learned.policy.skipped_updates)
-        run.check_updates(checkpoint, unsound, "--learning-rate")
+        run.check_updates(checkpoint, unsound, "--learning-rate", collected.groups)
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
+            accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
+            watch, events = watch.followed_by({"phase": "eval", "step": step, "accuracy": accuracy})
+            run.report(events)
         if step == steps or step % settings.checkpoint_every == 0:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)

@@ -1,7 +1,7 @@
 """A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -11,9 +11,12 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
-from rljax.parallel import any_host, on_first
+from rljax.parallel import any_host, is_first, on_first
 from rljax.records import documented, required
+from rljax.rollout import Groups
+from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
+from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
@@ -21,6 +24,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.kept_batch import KeptBatch, keep_batch
 from rljax.training.metrics import Numbers
 from rljax.training.room import Room
 from rljax.training.saver import Saver
@@ -67,26 +71,42 @@ class Run:
         """Have the first process write something, once there is room for it; a failure leaves nothing of it."""
         on_first(lambda: self.room.attempt(work))
 
-    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str) -> None:
+    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, batch: Groups | None = None) -> None:
         """Save and stop after too many training steps in a row without a sound update.
 
         Args:
             checkpoint: as it was before these steps, but for its counters.
             skipped: number of these steps.
             learning_rate: the flag that sets their learning rate.
+            batch: what the last of them learned from; it is kept for `rljax debug`.
 
         Raises:
             InputError: there were too many.
         """
-        if skipped >= MOST_SKIPPED:
-            self.save(LAST, checkpoint)
-            self.saver.wait()
-            raise InputError(unsound_text(skipped, learning_rate, shlex.quote(str(self.folder.path))))
+        if skipped < MOST_SKIPPED:
+            return
+        self.save(LAST, checkpoint)
+        self.saver.wait()
+        if batch is not None:
+            number, _ = checkpoints.newest_whole(self.folder.checkpoints / LAST)
+            kept = KeptBatch(batch, int(checkpoint.state.step), number)
+            self.write(lambda: keep_batch(self.folder, kept))
+        path = shlex.quote(str(self.folder.path))
+        debug = "" if batch is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
+        raise InputError(unsound_text(skipped, learning_rate, path) + debug)
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
         """Log and show the metrics of a training step."""
         self.trackers.log(phase, step, numbers)
         self.display.update(step, numbers)
+
+    def report(self, events: Sequence[Event]) -> None:
+        """Say which alarms were raised and cleared: on the screen, in the log and in `alarms.jsonl`."""
+        for event in events:
+            say = self.display.warning if event.what == "raised" else self.display.message
+            say(event.text())
+        if events and is_first():
+            self.folder.add_alarms([event.to_json() for event in events])
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
         """If the run was asked to stop: save, show how to resume, and raise.
@@ -100,6 +120,20 @@ class Run:
             self.display.finish(["Stopped. Everything up to the last finished step is saved."])
             self.display.commands("To go on:", [resume_command(self.folder)])
             raise Interrupted
+
+
+def begin_watch(run: Run) -> Watch:
+    """Watch of the rows that are written already, and the `alarms.jsonl` that belongs to them; the first host alone has them."""
+    watches: list[Watch] = []
+
+    def begin() -> None:
+        path = run.folder.metrics
+        watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
+        run.folder.write_alarms([event.to_json() for event in events])
+        watches.append(watch)
+
+    on_first(begin)
+    return watches[0] if watches else Watch()
 
 
 def resume_command(folder: RunFolder) -> str:

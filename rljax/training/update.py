@@ -150,6 +150,34 @@ def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Any:
     return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
 
 
+def without_teacher(score: Score) -> Comparison:
+    """Scores of a policy that has no teacher, in the form of a comparison with one."""
+
+    def compare(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
+        del teacher
+        return score(params, packed), None
+
+    return compare
+
+
+def make_gradient(
+    algorithm: Algorithm, compare: Comparison
+) -> Callable[[Params, Base | None, Params | None, Layout, Batch[Array]], tuple[Params, LossMetrics]]:
+    """Build `(params, base, teacher's params, layout, batch) -> (gradient of the loss in params, metrics)`."""
+
+    def differentiated(
+        params: Params, base: Base | None, teacher: Params | None, layout: Layout, batch: Batch[Array]
+    ) -> tuple[Params, LossMetrics]:
+        def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
+            scores, apart = compare(whole(base, params), teacher, part.packed)
+            rows = rows_of(batch, part.responses)
+            return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
+
+        return accumulate(objective, params, layout, counts=has_responses)
+
+    return differentiated
+
+
 def make_policy_step(
     algorithm: Algorithm,
     score: Score,
@@ -182,30 +210,16 @@ def make_policy_step(
     return lambda state, layout, batch: compiled(state, layout, batch, teacher, base)
 
 
-def without_teacher(score: Score) -> Comparison:
-    """Scores of the tokens, beside no teacher's."""
-
-    def compare(params: Params, teacher: Params | None, packed: Packed) -> tuple[Scores, None]:
-        del teacher
-        return score(params, packed), None
-
-    return compare
-
-
 def compile_policy_step(
     algorithm: Algorithm, compare: Comparison, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
 ) -> Any:
     """Compile `(state, layout, batch, teacher, base) -> (state, metrics)`; see `make_policy_step`. Shapes may stand for arrays."""
+    differentiated = make_gradient(algorithm, compare)
 
     def step(
         state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None, base: Base | None
     ) -> tuple[TrainState, UpdateMetrics]:
-        def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, apart = compare(whole(base, params), teacher, part.packed)
-            rows = rows_of(batch, part.responses)
-            return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
-
-        gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
+        gradient, metrics = differentiated(state.params, base, teacher, layout, batch)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 

@@ -82,18 +82,27 @@ def test_metrics(rollout):
     clipped = ((ratio > 1.28) & (a > 0)) | ((ratio < 0.8) & (a < 0))
     assert clipped[flat].mean() not in (0.0, 0.5, 1.0), "so that neither none, all nor the opposite would do"
     np.testing.assert_allclose(metrics.clip_fraction, clipped[flat].mean())
+    up, down = clipped & (a > 0), clipped & (a < 0)
+    np.testing.assert_allclose(
+        [metrics.clip_fraction_high, metrics.clip_fraction_low], [up[flat].mean(), down[flat].mean()]
+    )
+    assert 0 < down[flat].mean() < up[flat].mean(), "so that the two could not be swapped"
+    before = np.exp(np.asarray(rows(rollout.behaviour_logp)))
+    np.testing.assert_allclose(metrics.numbers()["up_clipped_probability"], before[up & flat].mean())
     np.testing.assert_allclose(metrics.entropy, entropy[flat].mean())
     np.testing.assert_allclose(metrics.terms["entropy_bonus"], entropy[flat].mean())
     right = flat & np.array([1, 0, 0, 1], bool)[:, None]
     np.testing.assert_allclose(metrics.terms["positive_examples"], -logp[right].mean())
+    sides = ("clip_fraction_low", "clip_fraction_high")
     assert metrics.numbers() == {
-        **{name: float(getattr(metrics, name)) for name in ("loss", "clip_fraction", "kl", "ratio", "entropy")},
+        **{name: float(getattr(metrics, name)) for name in ("loss", "clip_fraction", "kl", "ratio", "entropy", *sides)},
+        "up_clipped_probability": metrics.numbers()["up_clipped_probability"],
         **{name: float(metrics.terms[name]) for name in ("entropy_bonus", "positive_examples")},
     }
     assert all(type(number) is float for number in metrics.numbers().values())
     without = loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))[1]
     assert without.entropy is None
-    assert set(without.numbers()) == {"loss", "clip_fraction", "kl", "ratio"}
+    assert set(without.numbers()) == {"loss", "clip_fraction", "kl", "ratio", *sides}
 
 
 def test_metrics_of_micro_batches_add_up(rollout):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rljax.evaluation.comparison import answer_rows, compare
+from rljax.evaluation.comparison import answer_rows, compare, interval_of, paired_difference
+from rljax.evaluation.statistics import Estimate, wilson_interval
 
 
 def rows(step, rewards, *, words="x"):
@@ -60,3 +61,23 @@ def test_what_could_not_be_judged_has_no_reward():
     shown = [{"prompt": "p", "completion": "c", "answer": "a", "reward": reward} for reward in (1.0, 0.0, float("nan"))]
     assert [row["reward"] for row in answer_rows(shown, [True, False, True], 7)] == [1.0, None, None]
     assert [row["problem"] for row in answer_rows(shown, [True] * 3, 7)] == [0, 1, 2]
+
+
+def test_an_accuracy_has_the_interval_of_the_problems_that_were_judged():
+    heldout = rows(0, [1.0, 0.0, 0.0, 1.0, None]) + rows(2, [1.0] * 5)
+    found = interval_of(0.75, heldout)
+    assert found == Estimate(0.75, *wilson_interval(3, 4), 4)
+    assert interval_of(None, heldout) is None
+    assert interval_of(0.5, []) is None
+
+
+def test_two_runs_differ_by_what_they_do_on_the_same_problems():
+    one, other = rows(0, [1, 1, 1, 1]) + rows(3, [0, 0, 1, 1, 1]), rows(9, [1, 1, 0, 1, None])
+    found = paired_difference(one, other)
+    assert found.problems == 4, "the last one could not be judged"
+    assert found.value == (1 + 1 - 1 + 0) / 4
+    assert found.low < found.value < found.high
+    assert paired_difference(other, one).value == -found.value
+    assert paired_difference(one, rows(0, [1, 1])) is None, "it was not evaluated in RL"
+    elsewhere = [row | {"prompt": "another"} for row in other]
+    assert paired_difference(one, elsewhere) is None

@@ -198,3 +198,20 @@ def test_refusals(tmp_path):
         plots.overlay({"a": path}, tmp_path / "c.png", title="t")
     with pytest.raises(InputError, match="there is no run to draw"):
         plots.overlay({}, tmp_path / "c.png", title="t")
+
+
+def test_named_numbers_have_a_panel_each_and_others_none(tmp_path, drawn):
+    rows = [*WHOLE_RUN, rl(7, repetition=0.25)]
+    assert plots.plot_numbers(rows, ["repetition", "kl", "sampler_gap"], tmp_path / "n.png", title="")
+    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["repetition", "kl"]
+    line = drawn[0].axes[0].get_lines()[0]
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([7.0], [0.25])
+    assert not plots.plot_numbers(rows, ["sampler_gap"], tmp_path / "none.png", title="")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_rows_are_drawn_as_their_file_is(tmp_path, drawn):
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN), tmp_path / "a.png", title="t")
+    plots.plot_curves(WHOLE_RUN, tmp_path / "b.png", title="t")
+    assert labels(drawn[0]) == labels(drawn[1])
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

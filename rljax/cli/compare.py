@@ -1,0 +1,56 @@
+"""`rljax compare`: runs side by side."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from rljax.cli.columns import columns_of
+from rljax.errors import InputError
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs: settings that differ, held-out accuracy with 95 % intervals, curves, and answers to the same problems."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs, at least two."""
+    out: Path | None = None
+    """Picture of the held-out curves to write (.png, .pdf or .svg)."""
+    samples: int = 3
+    """Number of problems whose answers are shown."""
+    json: bool = False
+    """Print JSON."""
+
+
+def run_compare(command: Compare) -> int:
+    """Compare the runs.
+
+    Raises:
+        InputError: there are fewer than two, one of them is none, or the picture cannot be drawn.
+    """
+    from rljax.cli.side_by_side import compared, text  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.tracking.plots import overlay  # noqa: PLC0415  as above
+    from rljax.tracking.summary import open_run  # noqa: PLC0415  as above
+
+    if len(command.runs) < 2:
+        raise InputError("Name at least two run folders to compare; `rljax doctor RUN` examines one.")
+    folders = [open_run(path) for path in command.runs]
+    found = compared(folders, samples=max(command.samples, 0))
+    if command.out is not None:
+        overlay(
+            {row["name"]: folder.metrics for row, folder in zip(found["runs"], folders, strict=True)},
+            command.out,
+            title="Held-out accuracy",
+        )
+    if command.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return 0
+    print(text(found, columns_of(sys.stdout)))
+    if command.out is not None:
+        print(f"\nCurves: {command.out}")
+    return 0

@@ -1,0 +1,136 @@
+"""`rljax debug`: why a run was stopped by its guard, down to the term, the row and the token."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from rljax.cli.columns import columns_of, labelled, wrapped
+from rljax.records import documented
+from rljax.text import printable, shortened
+
+if TYPE_CHECKING:
+    from rljax.training.debugging import Diagnosis, Term
+
+CAUSES: Mapping[str, str] = {
+    "reward": "The reward function returned this number. Make it return finite numbers, or None for no opinion.",
+    "behaviour_logp": "The sampler stored this log-probability, so the parameters that sampled were broken already.",
+    "policy_logp": "The sampler stored this log-probability, so the parameters that sampled were broken already.",
+    "ref_logp": "The reference model computes this: its parameters, or the model's dtype, overflow.",
+    "teacher_logp": "The teacher computes this: its parameters, or the model's dtype, overflow.",
+    "values": "The critic computes this: its parameters are broken. Start with a lower --critic-learning-rate.",
+    "advantage": "The rewards or values before it are finite, so their differences or their scale overflow: look for very large "
+    "rewards.",
+    "logp": "The policy computes this: its parameters are broken, or its dtype overflows. Start with a lower --learning-rate, or "
+    "--dtype float32.",
+    "ratio": "The policy now and the one that sampled disagree by more than a number can hold. Lower --learning-rate, or use a "
+    "--correction.",
+    "surrogate": "The ratio or the advantage is finite, and the objective is not: look at both in this row.",
+    "value_loss": "Value and target are finite, and their difference overflows: look for very large rewards.",
+    "gradient": "Every part of the loss is finite, and its derivative is not: a square root or a logarithm at 0, in an algorithm "
+    "or a model of your own.",
+    "update": "The gradient is finite, and the update far too large for the parameters: lower the learning rate.",
+}
+"""First word of a term -> what it means that it is the first one that is not sound."""
+LONGEST = 300
+"""Characters of a prompt or a response."""
+
+
+@documented
+@dataclass(frozen=True)
+class Debug:
+    """Replay the batch that stopped a run because loss or gradient was not finite, or an update far too large.
+
+    Every term is computed again with the parameters of the last checkpoint: reward, log-probabilities, advantage, ratio, surrogate,
+    KL, value loss, and gradient and update of each parameter. The first one that is not finite is named, with its row and token.
+    """
+
+    batch: tyro.conf.Positional[Path]
+    """Folder of the run, or the file stopped_batch.safetensors in it."""
+    json: bool = False
+    """Print JSON."""
+
+
+def run_debug(command: Debug) -> int:
+    """Replay the batch and name the cause."""
+    from rljax.training.debugging import diagnose  # noqa: PLC0415  --help need not wait for JAX
+
+    found = diagnose(command.batch)
+    if command.json:
+        cause = found.cause
+        row = {"step": found.kept.step, "checkpoint": found.kept.checkpoint, "update_norm": str(found.update_norm)}
+        row |= {"bound": found.bound, "cause": None if cause is None else cause.to_json() | located(found, cause)}
+        print(json.dumps(row | {"terms": [term.to_json() for term in found.terms]}, indent=2, ensure_ascii=False))
+        return 0
+    print(text(found, columns_of(sys.stdout)))
+    return 0
+
+
+def located(found: "Diagnosis", term: "Term") -> dict[str, str]:
+    """Prompt, response and token of a term's place; empty for a parameter's."""
+    if term.kind == "numbers":
+        return {}
+    row, *token = term.place
+    return found.texts(row, token[0] if token else None)
+
+
+def text(found: "Diagnosis", columns: int) -> str:
+    """The diagnosis on a terminal."""
+    rows, cause = found.kept.groups.rollout.rewards.size, found.cause
+    lines = [
+        wrapped(
+            f"Step {found.kept.step}, {rows} responses, parameters of checkpoint {found.kept.checkpoint}. The update's norm is "
+            f"{found.update_norm:.3g}; the guard lets {found.bound:.3g} pass.",
+            columns,
+        ),
+        "",
+        f"  {'not finite':>17}  {'largest':>10}  term",
+        *(_row(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
+        *_worst(found, "gradient"),
+        *_worst(found, "update"),
+        "",
+    ]
+    if cause is None:
+        return "\n".join(
+            [
+                *lines,
+                wrapped("Every term is finite and the update is small enough: the fault is not in this batch.", columns),
+            ]
+        )
+    fault = (
+        f"{cause.unsound:,} of {cause.count:,} {cause.kind} are not finite"
+        if cause.unsound
+        else f"up to {cause.largest:.3g}"
+    )
+    lines.append(
+        wrapped(f"Cause: {cause.name}, {fault}.{_place(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
+    )
+    for label, value in located(found, cause).items():
+        lines.append(labelled(label, printable(shortened(value, LONGEST)).replace("\n", " "), columns))
+    return "\n".join(lines)
+
+
+def _row(term: "Term") -> str:
+    share = f"{term.unsound:,} of {term.count:,}"
+    return f"  {share:>17}  {term.largest:>10.3g}  {term.name}"
+
+
+def _worst(found: "Diagnosis", what: str) -> list[str]:
+    """The leaves of a gradient or an update that are not finite, at most three; else the one with the largest number."""
+    leaves = [term for term in found.terms if term.name.startswith(what)]
+    unsound = [term for term in leaves if term.unsound]
+    shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]
+    more = [f"  {'':>17}  {'':>10}  ... and {len(unsound) - 3} more"] if len(unsound) > 3 else []
+    return [*(_row(term) for term in shown), *more]
+
+
+def _place(term: "Term") -> str:
+    """Where the first such number lies."""
+    if term.kind == "numbers":
+        return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""
+    names = zip(("row", "token"), term.place, strict=False)
+    return f" The {'first' if term.unsound else 'largest'} is in {', '.join(f'{name} {number}' for name, number in names)}."

@@ -1,0 +1,46 @@
+"""`rljax doctor`: what is wrong with a run, on the screen and as one HTML file."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from rljax.cli.columns import columns_of, wrapped
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Doctor:
+    """Examine a run, finished or not: the alarms that it raised, what they mean, and which setting to change.
+
+    Everything else about the run (curves, settings, answers before and after) goes into one HTML file that needs no network.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    out: Path | None = None
+    """HTML file to write; by default report.html in the run's folder."""
+    json: bool = False
+    """Print JSON, and write no file unless --out is given."""
+
+
+def run_doctor(command: Doctor) -> int:
+    """Examine one run."""
+    from rljax.cli.examination import examination, write_report  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.tracking.summary import open_run, summarised  # noqa: PLC0415  as above
+
+    folder = open_run(command.run)
+    summary = summarised(folder)
+    out = command.out or (None if command.json else command.run / "report.html")
+    if out is not None:
+        write_report(folder, summary, out)
+    if command.json:
+        print(json.dumps(summary.to_json(), indent=2, ensure_ascii=False))
+        return 0
+    columns = columns_of(sys.stdout)
+    print("\n".join(wrapped(line, columns, hang=hang) for line, hang in examination(folder, summary)))
+    print(f"\nReport: {out}")
+    return 0

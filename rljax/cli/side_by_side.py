@@ -1,0 +1,193 @@
+"""What `rljax compare` shows: several runs as one record that JSON can hold, and that record as text."""
+
+import math
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.cli.columns import labelled, wrapped
+from rljax.cli.examination import settings_of
+from rljax.errors import InputError
+from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
+from rljax.evaluation.statistics import Estimate
+from rljax.text import printable, shortened
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.summary import Summary, evaluations, rows_so_far, summarised
+
+PLACES = {"run", "quiet", "wandb", "name"}
+"""Settings that say where a run is and what it shows, not what it does."""
+LONGEST = 200
+"""Characters of an answer."""
+MARKS = string.ascii_uppercase
+"""Short names of the runs."""
+CURVE_ROWS = 12
+"""Most steps of the table of curves."""
+
+
+def compared(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
+    """Compare runs, the later ones with the first.
+
+    Args:
+        folders: at least two, and no more than there are letters.
+        samples: number of problems whose answers are in the result.
+
+    Raises:
+        InputError: there are too many, or a file of one cannot be read.
+    """
+    if len(folders) > len(MARKS):
+        raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
+    heldout = [folder.read_heldout() for folder in folders]
+    summaries = [summarised(folder) for folder in folders]
+    names = [summary.name for summary in summaries]
+    names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]
+    return {
+        "runs": [
+            {"mark": mark, "name": name, **_results(summary, rows)}
+            for mark, name, summary, rows in zip(MARKS, names, summaries, heldout, strict=False)
+        ],
+        "differences": [None, *(_plain(paired_difference(heldout[0], rows)) for rows in heldout[1:])],
+        "settings": differing([settings_of(folder)[0] for folder in folders]),
+        "curves": curves(folders),
+        "answers": answers(heldout, samples),
+    }
+
+
+def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Accuracies of a run with their intervals, and what else it says of itself."""
+    found = {}
+    for name, evaluation in (("before", summary.before), ("last", summary.after), ("best", summary.best)):
+        estimate = None if evaluation is None else interval_of(evaluation.accuracy, heldout)
+        found[name] = None if evaluation is None else {"step": evaluation.step, "accuracy": evaluation.accuracy}
+        if estimate is not None and found[name] is not None:
+            found[name] |= {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
+    raised = sorted({event.alarm.name for event in summary.events if event.what == "raised"})
+    place = {"run": str(summary.path), "algorithm": summary.algorithm, "steps": summary.steps, "total": summary.total}
+    return {**place, "status": summary.status, **found, "alarms": raised}
+
+
+def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
+    """An estimate for JSON; no interval where there is none."""
+    if estimate is None:
+        return None
+    return {name: None if math.isnan(value) else value for name, value in estimate._asdict().items()}
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Settings that are not the same in all runs, each with its values in their order; absent ones are None."""
+    names = sorted({name for flat in settings for name in flat} - PLACES)
+    rows = {name: [flat.get(name) for flat in settings] for name in names}
+    return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
+
+
+def curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
+    """Held-out accuracy by RL step; None where a run was not evaluated."""
+    found = [{evaluation.step: evaluation.accuracy for evaluation in evaluations(rows_so_far(f))} for f in folders]
+    return {step: [run.get(step) for run in found] for step in sorted({step for run in found for step in run})}
+
+
+def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
+    """Last answers of all runs to some problems, those first on which the runs disagree."""
+    last = [last_answers(rows) for rows in heldout]
+    shared = [key for key in last[0] if all(key in run for run in last)]
+
+    def agreement(key: tuple[int, str]) -> tuple[bool, bool]:
+        rows = [run[key] for run in last]
+        return len({(row["reward"] or 0) > 0 for row in rows}) == 1, len({row["completion"] for row in rows}) == 1
+
+    chosen = sorted(shared, key=agreement)[:count]
+    return [
+        {
+            "prompt": last[0][key]["prompt"],
+            "answer": last[0][key]["answer"],
+            "completions": [run[key]["completion"] for run in last],
+            "rewards": [run[key]["reward"] for run in last],
+        }
+        for key in chosen
+    ]
+
+
+def text(found: Mapping[str, Any], columns: int) -> str:
+    """The comparison on a terminal."""
+    marks = [row["mark"] for row in found["runs"]]
+    parts = [_runs_text(found["runs"], columns), _accuracy_text(found["runs"], found["differences"], columns)]
+    parts += [_settings_text(found["settings"], marks, columns), _curves_text(found["curves"], marks)]
+    parts += [_answers_text(found["answers"], marks, columns)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
+    lines = []
+    for row in runs:
+        alarms = f"; alarms: {', '.join(name.replace('_', ' ') for name in row['alarms'])}" if row["alarms"] else ""
+        line = f"{row['mark']}  {row['name']}: {row['algorithm']}, step {row['steps']} of {row['total']}, {row['status']}{alarms}"
+        lines.append(wrapped(line, columns, hang="   "))
+    return "\n".join(lines)
+
+
+def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any] | None], columns: int) -> str:
+    rows = [("", "before RL", "last", "best")]
+    rows += [(row["mark"], *(_interval(row[name]) for name in ("before", "last", "best"))) for row in runs]
+    lines = ["Held-out share of rewards above 0 (95 % interval)", *_columns(rows)]
+    for row, difference in zip(runs[1:], differences[1:], strict=True):
+        if difference is not None:
+            ends = (
+                "" if difference["low"] is None else f" ({100 * difference['low']:+.1f} to {100 * difference['high']:+.1f})"
+            )
+            line = (
+                f"  {row['mark']} - {runs[0]['mark']}, last: {100 * difference['value']:+.1f} points{ends} on the same "
+                f"{difference['problems']} problems"
+            )
+            lines.append(wrapped(line, columns, hang="     "))
+    return "\n".join(lines)
+
+
+def _interval(result: Mapping[str, Any] | None) -> str:
+    if result is None or result["accuracy"] is None:
+        return "-"
+    ends = f" ({100 * result['low']:.0f} to {100 * result['high']:.0f})" if "low" in result else ""
+    return f"{result['accuracy']:.1%}{ends}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table, indented by 2."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _settings_text(settings: Mapping[str, Sequence[Any]], marks: Sequence[str], columns: int) -> str:
+    if not settings:
+        return "All settings are the same."
+    lines = ["Settings that differ"]
+    for name, values in settings.items():
+        shown = "   ".join(f"{mark} {_value(value)}" for mark, value in zip(marks, values, strict=True))
+        lines.append(wrapped(f"  {name}: {shown}", columns, hang="      "))
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else printable(value)
+
+
+def _curves_text(curves: Mapping[int, Sequence[float | None]], marks: Sequence[str]) -> str:
+    if not curves:
+        return ""
+    steps = sorted(curves)
+    kept = steps[:: -(-len(steps) // CURVE_ROWS)]
+    kept = kept if kept[-1] == steps[-1] else [*kept, steps[-1]]
+    rows = [("step", *marks)]
+    rows += [(str(step), *("-" if v is None else f"{v:.1%}" for v in curves[step])) for step in kept]
+    return "\n".join(["Held-out accuracy by RL step", *_columns(rows)])
+
+
+def _answers_text(found: Sequence[Mapping[str, Any]], marks: Sequence[str], columns: int) -> str:
+    if not found:
+        return "No problem was answered by all runs at their last step."
+    lines = ["Last answers to the same problems"]
+    for row in found:
+        prompt, answer = (printable(shortened(row[name], LONGEST)).replace("\n", " ") for name in ("prompt", "answer"))
+        lines.append(wrapped(f"  {prompt}   (answer {answer})", columns, hang="      "))
+        for mark, completion, reward in zip(marks, row["completions"], row["rewards"], strict=True):
+            shown = printable(shortened(completion, LONGEST)).replace("\n", " ")
+            judged = "not judged" if reward is None else f"{reward:g}"
+            lines.append(labelled(f"{mark} {judged}", shown, columns))
+    return "\n".join(lines)

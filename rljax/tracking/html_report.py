@@ -1,0 +1,202 @@
+"""A run as one HTML file: it needs no network and no script, and whatever a model wrote stands in it as text."""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from rljax.records import documented
+from rljax.text import printable, shortened
+from rljax.tracking.alarms import BY_NAME, Event, advice
+from rljax.tracking.summary import Evaluated, Summary
+
+LONGEST = 600
+"""Characters of a text that a model wrote."""
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""What a browser may load: the pictures and the style in the file, and nothing else."""
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f24; background: #fff; }
+body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #e5e7eb; }
+p.path, .muted { color: #6b7280; } code, pre, td.text { font-family: ui-monospace, monospace; font-size: .85rem; }
+table { border-collapse: collapse; width: 100%; } th { text-align: left; color: #6b7280; font-weight: 500; }
+td, th { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid #e5e7eb; vertical-align: top; }
+td.text { white-space: pre-wrap; overflow-wrap: anywhere; } td.number { white-space: nowrap; }
+img { width: 100%; } .numbers { display: flex; flex-wrap: wrap; gap: 1rem; padding: 0; list-style: none; }
+.numbers li { border: 1px solid #e5e7eb; border-radius: .5rem; padding: .6rem 1rem; min-width: 8rem; }
+.numbers b { display: block; font-size: 1.3rem; }
+.alarm { border-left: 4px solid #d9480f; padding: .1rem 1rem; margin: 1rem 0; background: #fff7ed; }
+.alarm.over { border-color: #9ca3af; background: #f9fafb; } .good { color: #2b8a3e; } .bad { color: #c2255c; }
+"""
+
+
+@documented
+class Contents(NamedTuple):
+    """What a report shows."""
+
+    summary: Summary
+    """The run in a few numbers."""
+    outcome: Sequence[str]
+    """The outcome in words."""
+    pictures: Mapping[str, bytes]
+    """Title of each picture -> PNG."""
+    answers: Sequence[Mapping[str, Any]]
+    """Held-out answers side by side: `prompt`, `answer`, `before`, `after`, `reward_before`, `reward_after`."""
+    samples: Sequence[Mapping[str, Any]]
+    """The last samples of training: `step`, `prompt`, `completion`, `answer`, `reward`."""
+    settings: Mapping[str, Any]
+    """Settings by flag."""
+    changed: Sequence[str]
+    """Names of the settings that are not the defaults."""
+    starts: Sequence[Mapping[str, Any]]
+    """Rows of `starts.jsonl`."""
+    written: str
+    """When the report was written."""
+
+
+def page(contents: Contents) -> str:
+    """The report."""
+    summary = contents.summary
+    parts = [
+        f"<h1>{_text(summary.name)}</h1>",
+        f'<p class="path">{_text(summary.path)}: {_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
+        f"{summary.status}. Written {_text(contents.written)}.</p>",
+        _numbers(summary),
+        *(f"<p>{_text(line)}</p>" for line in contents.outcome),
+        "<h2>Alarms</h2>",
+        *_alarms(summary),
+        *(part for title, picture in contents.pictures.items() for part in _picture(title, picture)),
+        *_answers(contents.answers),
+        *_samples(contents.samples),
+        *_settings(contents.settings, contents.changed),
+        *_starts(contents.starts),
+    ]
+    head = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(summary.name)}: rljax</title>'
+        f"<style>{STYLE}</style></head><body>\n"
+    )
+    return head + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _text(value: object) -> str:
+    """Any value as text of the page."""
+    return escape(printable(value))
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _at(evaluation: Evaluated | None) -> tuple[str, str]:
+    """Accuracy and place of an evaluation."""
+    return ("–", "") if evaluation is None else (_share(evaluation.accuracy), f" (step {evaluation.step})")
+
+
+def _numbers(summary: Summary) -> str:
+    """The held-out accuracy before, after and at its best, and the number of alarms."""
+    cells = {"held-out before RL": _at(summary.before)[0]}
+    for label, evaluation in (("held-out, last", summary.after), ("held-out, best", summary.best)):
+        value, place = _at(evaluation)
+        cells[label + place] = value
+    cells["alarms raised"] = str(sum(event.what == "raised" for event in summary.events))
+    return f'<ul class="numbers">{"".join(f"<li><b>{_text(v)}</b>{_text(k)}</li>" for k, v in cells.items())}</ul>'
+
+
+def _alarms(summary: Summary) -> Iterable[str]:
+    """Each alarm that was raised, and what could not be measured."""
+    raised = [event for event in summary.events if event.what == "raised"]
+    if not raised:
+        yield '<p class="good">None was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
+    for event in raised:
+        yield _alarm(event, end=_end_of(event, summary.events))
+    if summary.lacking:
+        named = ", ".join(f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.lacking.items())
+        yield f'<p class="muted">Not measured in this run, so never raised: {_text(named)}.</p>'
+
+
+def _end_of(event: Event, events: Sequence[Event]) -> int | None:
+    """Step at which an alarm was cleared; None if it still is raised."""
+    ends = (e.step for e in events if e.what == "cleared" and e.alarm.name == event.alarm.name and e.step >= event.step)
+    return next(ends, None)
+
+
+def _alarm(event: Event, *, end: int | None) -> str:
+    alarm = BY_NAME[event.alarm.name]
+    since = f"since step {event.step}" if end is None else f"from step {event.step} to {end}"
+    return (
+        f'<div class="alarm{"" if end is None else " over"}"><p><b>{_text(alarm.name.replace("_", " "))}</b>, {since}: '
+        f"{_text(event.seen)}.</p><p>{_text(alarm.meaning)} {_text(advice(alarm.remedy))}</p></div>"
+    )
+
+
+def _picture(title: str, picture: bytes) -> Iterable[str]:
+    yield f"<h2>{_text(title)}</h2>"
+    yield f'<img alt="{_text(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+
+
+def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
+    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
+
+
+def _cell(value: object, *, kind: str = "text") -> str:
+    return f'<td class="{kind}">{_text(shortened(value, LONGEST))}</td>'
+
+
+def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Held-out answers before and after."""
+    if not answers:
+        return
+    yield "<h2>Held-out answers before and after RL</h2>"
+    rows = (
+        f"<tr>{_cell(row['prompt'])}{_cell(row['before'])}{_reward(row['reward_before'])}{_cell(row['after'])}"
+        f"{_reward(row['reward_after'])}{_cell(row['answer'])}</tr>"
+        for row in answers
+    )
+    yield _table(("prompt", "before", "reward", "after", "reward", "answer"), rows)
+
+
+def _reward(value: float | None) -> str:
+    if value is None:
+        return '<td class="number muted">not judged</td>'
+    return f'<td class="number {"good" if value > 0 else "bad"}">{value:g}</td>'
+
+
+def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """The last samples of training."""
+    if not samples:
+        return
+    yield f"<h2>Samples of training at step {samples[0]['step']}</h2>"
+    rows = (
+        f"<tr>{_cell(row['prompt'])}{_cell(row['completion'])}{_reward(row['reward'])}{_cell(row['answer'])}</tr>"
+        for row in samples
+    )
+    yield _table(("prompt", "completion", "reward", "answer"), rows)
+
+
+def _settings(settings: Mapping[str, Any], changed: Sequence[str]) -> Iterable[str]:
+    """Settings that differ from the defaults, and below them all."""
+
+    def rows(names: Iterable[str]) -> Iterable[str]:
+        return (f"<tr>{_cell(name)}{_cell(json.dumps(settings[name], ensure_ascii=False))}</tr>" for name in names)
+
+    yield "<h2>Settings that are not the defaults</h2>"
+    yield _table(("setting", "value"), rows(changed))
+    every = _table(("setting", "value"), rows(sorted(settings)))
+    yield f"<details><summary>All {len(settings)} settings</summary>{every}</details>"
+
+
+def _starts(starts: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """When and how the run was started and resumed."""
+    if not starts:
+        return
+    yield "<h2>Starts</h2>"
+    rows = (
+        f"<tr>{_cell(row.get('at'), kind='number')}{_cell(row.get('step'), kind='number')}"
+        f"{_cell(' '.join(map(str, row.get('command', ()))))}{_cell(row.get('devices'))}</tr>"
+        for row in starts
+    )
+    yield _table(("at", "step", "command", "devices"), rows)

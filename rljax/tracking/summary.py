@@ -1,0 +1,152 @@
+"""A run in a few numbers, read from its folder: how far it is, how well it answers, and which alarms it raised."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.tracking.alarms import Event, Watch, not_measured, watched
+from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.run_folder import RunFolder
+
+Status = Literal["finished", "running", "stopped"]
+
+
+@documented
+class Evaluated(NamedTuple):
+    """One held-out evaluation."""
+
+    step: int
+    """RL steps done."""
+    accuracy: float | None
+    """Share of answers with a reward above 0; None if none could be judged."""
+    reward: float | None
+    """Mean reward; None as above."""
+
+
+@documented
+class Summary(NamedTuple):
+    """A run in a few numbers."""
+
+    path: Path
+    """Folder of the run."""
+    algorithm: str
+    """Name of the algorithm."""
+    steps: int
+    """RL steps done."""
+    total: int
+    """RL steps that the settings ask for."""
+    status: Status
+    """Whether it is finished, a process trains in its folder, or it ended before its last step."""
+    before: Evaluated | None
+    """The evaluation before RL; None if there is none yet, like the next two."""
+    after: Evaluated | None
+    """The last evaluation."""
+    best: Evaluated | None
+    """The evaluation during RL with the highest mean reward."""
+    events: tuple[Event, ...]
+    """Alarms that were raised and cleared, in order."""
+    raised: tuple[str, ...]
+    """Names of the alarms that are raised at its last step."""
+    lacking: Mapping[str, tuple[str, ...]]
+    """Alarms that could not be raised, and the numbers that the run does not measure."""
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.name or str(self.path)
+
+    def to_json(self) -> dict[str, Any]:
+        """Values that JSON can hold."""
+        evaluations = {name: getattr(self, name) for name in ("before", "after", "best")}
+        return {
+            "run": str(self.path),
+            "algorithm": self.algorithm,
+            "steps": self.steps,
+            "total": self.total,
+            "status": self.status,
+            **{name: None if value is None else value._asdict() for name, value in evaluations.items()},
+            "alarms": [event.to_json() for event in self.events],
+            "raised": list(self.raised),
+            "not_measured": {name: list(metrics) for name, metrics in self.lacking.items()},
+        }
+
+
+def open_run(path: Path | str) -> RunFolder:
+    """Open the folder of a run of `rljax train`.
+
+    Raises:
+        InputError: it is none.
+    """
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        here = sorted(file.parent.name for file in path.glob("*/config.json")) if path.is_dir() else []
+        inside = f" It holds the runs {', '.join(here[:3])}{' and others' if len(here) > 3 else ''}." if here else ""
+        raise InputError(
+            f"{str(path)!r} is not the folder of a run: there is no config.json in it.{inside} `rljax runs` lists the runs in a "
+            "folder."
+        )
+    folder = RunFolder.open(path)
+    if not is_of_run(folder):
+        raise InputError(
+            f"{str(path)!r} is the folder of a model, not of a run: config.json has no settings of `rljax train`. Name the folder "
+            "that `rljax train` wrote."
+        )
+    return folder
+
+
+def is_of_run(folder: RunFolder) -> bool:
+    """Whether the folder's `config.json` holds settings of `rljax train`; that of a model does not."""
+    return all(isinstance(folder.config.get(group), Mapping) for group in ("run", "algorithm"))
+
+
+def rows_so_far(folder: RunFolder) -> list[Row]:
+    """Rows of `metrics.jsonl`; none if the run has made no step. A row that is being written at this moment is left out."""
+    if not folder.metrics.is_file():
+        return []
+    whole, newline, _ = folder.metrics.read_bytes().rpartition(b"\n")
+    return read_metrics(folder.metrics, content=whole) if newline else []
+
+
+def evaluations(rows: Sequence[Row]) -> list[Evaluated]:
+    """Held-out evaluations of RL, the one before it first; those of the warm start are left out."""
+    last_warm = max((i for i, row in enumerate(rows) if row["phase"] == "warm_start"), default=-1)
+    found = (row for row in rows[last_warm + 1 :] if row["phase"] == "eval")
+    return [Evaluated(row["step"], row.get("accuracy"), row.get("reward")) for row in found]
+
+
+def summarised(folder: RunFolder) -> Summary:
+    """Read a run's folder, whether it runs or has ended.
+
+    Raises:
+        InputError: `metrics.jsonl` or a setting cannot be read; names the file.
+    """
+    rows = rows_so_far(folder)
+    settings = folder.config.get("optimization")
+    total = settings.get("steps") if isinstance(settings, Mapping) else None
+    if not isinstance(total, int):
+        raise InputError(f"{folder.config_file} has no whole number of steps under optimization; correct or restore it.")
+    steps = max((row["step"] for row in rows if row["phase"] == "rl"), default=0)
+    found = evaluations(rows)
+    in_rl = [evaluation for evaluation in found if evaluation.step and evaluation.reward is not None]
+    watch, events = watched(rows)
+    is_done = steps >= total and any(evaluation.step == steps for evaluation in found)
+    return Summary(
+        path=folder.path,
+        algorithm=str(folder.config["algorithm"].get("name")),
+        steps=steps,
+        total=total,
+        status="running" if folder.is_held else "finished" if is_done else "stopped",
+        before=found[0] if found and found[0].step == 0 else None,
+        after=found[-1] if found else None,
+        best=max(in_rl, key=lambda evaluation: (evaluation.reward, -evaluation.step), default=None),
+        events=tuple(events),
+        raised=tuple(watch.quiet),
+        lacking=lacking(watch),
+    )
+
+
+def lacking(watch: Watch) -> Mapping[str, tuple[str, ...]]:
+    """Alarms without their numbers; none before the first step of RL."""
+    return not_measured(watch.history) if watch.history.steps else {}

@@ -1,0 +1,292 @@
+"""Replay of a batch that stopped a run: every term on the way from the reward to the update, and where it is not finite."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Shaped
+
+from rljax.algorithms import Algorithm, Batch, Past, Rollout
+from rljax.algorithms.losses import term_inputs
+from rljax.errors import InputError
+from rljax.ops.divergence import k3
+from rljax.parallel import fetch, mini_batches
+from rljax.parallel.mesh import path_names
+from rljax.records import documented, required
+from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
+from rljax.tracking.run_folder import RunFolder
+from rljax.training import checkpoint as checkpoints
+from rljax.training.algorithm import with_reward_weights
+from rljax.training.beginning import first_params, initial_state, state_of_phase
+from rljax.training.guard import LARGEST_UPDATE
+from rljax.training.kept_batch import NAME, KeptBatch, read_batch
+from rljax.training.learner import (
+    comparison_of,
+    make_observe,
+    make_rollout_values,
+    progress,
+    scored_rows,
+)
+from rljax.training.opening import fitted
+from rljax.training.rollouts import for_algorithm, make_prepare
+from rljax.training.seams import BUILT_IN, Seams, refuse_missing, saved_settings
+from rljax.training.setup import Setup, make_setup
+from rljax.training.state import TrainState
+from rljax.training.update import make_gradient, make_score, on_sequences, put_layout, without_teacher
+from rljax.training.value_update import make_values, value_schedule
+
+RESPONSES, TOKENS, LEAVES = "responses", "tokens", "numbers"
+"""What a term has one number for."""
+
+
+@documented
+class Term(NamedTuple):
+    """One quantity on the way from the reward to the update."""
+
+    name: str
+    """Its name; that of a gradient or an update has the path of the parameters."""
+    kind: str
+    """What it has one number for: "responses", "tokens", or "numbers" of parameters."""
+    count: int
+    """How many numbers."""
+    unsound: int
+    """How many of them are NaN or infinite."""
+    largest: float
+    """Largest absolute value of the others; 0 if there is none."""
+    place: tuple[int, ...]
+    """Row, and token, of the first number that is not finite, else of the largest one; for parameters the index."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Values that JSON can hold."""
+        return self._asdict() | {"place": list(self.place)}
+
+
+@documented
+class Diagnosis(NamedTuple):
+    """What a replay found."""
+
+    kept: KeptBatch
+    """The batch."""
+    terms: tuple[Term, ...]
+    """All terms, in the order in which they are computed."""
+    update_norm: float
+    """Norm of the update."""
+    bound: float
+    """Largest norm that the guard lets pass."""
+    texts: Callable[[int, int | None], dict[str, str]]
+    """(row, token or None) -> prompt, response and token in words."""
+
+    @property
+    def cause(self) -> Term | None:
+        """The first term that is not finite; else the largest leaf of an update that is too large; None if all is sound."""
+        unsound = next((term for term in self.terms if term.unsound), None)
+        if unsound is not None or self.update_norm <= self.bound:
+            return unsound
+        return max((term for term in self.terms if term.name.startswith("update ")), key=lambda term: term.largest)
+
+
+def measured(
+    name: str, kind: str, values: Shaped[np.ndarray, "..."], used: Shaped[np.ndarray, "..."] | None = None
+) -> Term:
+    """Measure a term.
+
+    Args:
+        name: of the term.
+        kind: what it has one number for.
+        values: the numbers.
+        used: which of them count; None: all.
+
+    Example:
+        >>> term = measured("ratio", TOKENS, np.array([[1.0, np.inf], [2.0, -3.0]]))
+        >>> term.unsound, term.largest, term.place
+        (1, 3.0, (0, 1))
+    """
+    values = np.asarray(values, np.float64)
+    counts = np.ones(values.shape, bool) if used is None else np.asarray(used, bool)
+    bad = ~np.isfinite(values) & counts
+    sizes = np.where(counts & ~bad, np.abs(values), -1.0)
+    first = np.argmax(bad) if bad.any() else np.argmax(sizes) if sizes.size else 0
+    place = tuple(int(i) for i in np.unravel_index(first, values.shape)) if values.size else ()
+    return Term(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
+
+
+def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
+    """Replay the batch that stopped a run, with the parameters that it was learned with.
+
+    Args:
+        target: folder of the run, or the batch in it.
+        seams: the parts that were passed to `train`; rewards, engines and environments are not needed.
+
+    Raises:
+        InputError: there is no batch, the run goes on since, or a part is missing.
+    """
+    file = target / NAME if target.is_dir() else target
+    kept = read_batch(file)
+    folder = RunFolder.open(file.parent)
+    config, needed = saved_settings(folder.config)
+    refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
+    config = replace(config, devices=fitted(config.devices))
+    setup = make_setup(config, seams._replace(reward=_no_reward) if "reward" in needed else seams)
+    if setup.train.environment is None and "reward" not in needed:
+        setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, setup.train.judge.reward))
+    last = folder.checkpoints / checkpoints.LAST
+    number, _ = checkpoints.newest_whole(last)
+    if number != kept.checkpoint:
+        raise InputError(
+            f"The batch belongs to checkpoint {kept.checkpoint} in {str(last)!r}, and the newest one is {number}: the run has gone "
+            "on since. Only the batch of the last stop can be replayed."
+        )
+    state = initial_state(setup, first_params(setup))
+    restored = checkpoints.restore(last, partial(state_of_phase, setup, state)).checkpoint.state
+    return replay(setup, restored, kept)
+
+
+def _no_reward(completions: list[str]) -> list[None]:
+    """A reward without opinion: the batch has its rewards."""
+    return [None] * len(completions)
+
+
+def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
+    """Compute every term of a batch again, without changing anything."""
+    groups = pad(kept.groups, setup.config.sampling.prompts)
+    sequences = sequences_of(groups)
+    rollout = make_observe(setup)(state, for_algorithm(groups), sequences)
+    minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
+    if setup.critic is not None:
+        rollout = rollout._replace(values=make_rollout_values(setup, setup.algorithm)(state, groups.rollout, sequences))
+        minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
+    past = None if state.remembered is None else Past(fetch(state.remembered), groups.prompt_ids)
+    batch = make_prepare(setup.algorithm, **minibatches)(rollout, progress=progress(setup, state), past=past)
+    terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
+    if setup.critic is not None:
+        terms += value_terms(setup, state, sequences, batch)
+    leaves, update_norm, bound = update_terms(setup, state, sequences, batch)
+    return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(words, setup, groups))
+
+
+def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[Term]:
+    """The rewards and the log-probabilities of a rollout, in the places that hold a response."""
+    mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
+    judged = present if rollout.valid is None else present & rollout.valid
+    found = [measured("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
+    for name in ("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy", "square_sum", "values"):
+        values = getattr(rollout, name)
+        if values is not None:
+            found.append(measured(name, TOKENS, values.reshape(mask.shape), mask))
+    return found
+
+
+def batch_terms(batch: Batch[np.ndarray]) -> list[Term]:
+    """Advantages, weights and targets."""
+    names = ("advantage", "weights", "old_logp", "value_target")
+    found = {name: getattr(batch, name) for name in names}
+    return [measured(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
+
+
+def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
+    """The policy's scores, and every part of the loss at each token."""
+    compare, teacher = _comparison(setup)
+    score = on_sequences(lambda params, packed: compare(params, teacher, packed), setup.mesh, scored_rows(setup))
+    scores, apart = score(setup.whole(state.params), sequences)
+    placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
+    parts = token_terms(setup.algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), apart, placed)
+    return [measured(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
+
+
+def token_terms(
+    algorithm: Algorithm,
+    logp: Float[Array, "B T"],
+    entropy: Float[Array, "B T"],
+    apart: Shaped[Array | np.ndarray, "B T"] | None,
+    batch: Batch[Array],
+) -> Mapping[str, Float[Array, "B T"]]:
+    """Every part of the policy's loss at each token, in the order of its computation."""
+    log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
+    inputs = term_inputs(logp, batch, entropy, None if apart is None else jnp.asarray(apart))
+    parts = {
+        "logp": logp,
+        "log_ratio": log_ratio,
+        "ratio": jnp.exp(log_ratio),
+        "surrogate": algorithm.surrogate(log_ratio, batch.advantage),
+        "kl": k3(inputs.policy_logp, inputs.logp),
+    }
+    return parts | {f"term {term.name}": term.per_token(inputs) for term in algorithm.terms}
+
+
+def _comparison(setup: Setup) -> tuple[Callable, Any]:
+    """The scores of the policy, beside the teacher's where the loss compares them; the teacher's parameters."""
+    parts = comparison_of(setup)
+    if parts:
+        return parts["comparison"], parts["teacher"]
+    return without_teacher(make_score(setup.policy, setup.config.sampling.temperature)), None
+
+
+def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
+    """The critic's loss at each token, of a head that has one."""
+    critic = required(setup.critic, "setup.critic")
+    values = make_values(critic, setup.mesh, scored_rows(setup))(required(state.critic, "state.critic").params, sequences)
+    algorithm_critic = required(setup.algorithm.critic, "algorithm.critic")
+    if critic.head.distribution is not None:
+        return [measured("value now", TOKENS, values, batch.mask)]
+    arrays = map(
+        jnp.asarray, (values, required(batch.old_values, "old_values"), required(batch.value_target, "value_target"))
+    )
+    per_token = np.asarray(algorithm_critic.loss(*arrays, jnp.asarray(batch.mask)))
+    return [measured("value now", TOKENS, values, batch.mask), measured("value_loss", TOKENS, per_token, batch.mask)]
+
+
+def update_terms(
+    setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]
+) -> tuple[list[Term], float, float]:
+    """Gradient and update of each parameter, in the first mini-batch that the guard skips, else in the last one.
+
+    Returns:
+        The terms, the norm of the update, and the largest norm that the guard lets pass.
+    """
+    config = setup.config
+    compare, teacher = _comparison(setup)
+    differentiated = jax.jit(make_gradient(setup.algorithm, compare))
+    rows = setup.rows_at_once(config.minibatch_rows)
+    bound = LARGEST_UPDATE * max(float(optax.tree.norm(state.params)), 1.0)
+    terms: list[Term] = []
+    norm = 0.0
+    for responses, part in mini_batches((sequences, batch), config.optimization.minibatches):
+        if not part.weights.any():
+            continue
+        layout = lay_out(responses, part.mask, rows=rows)
+        gradient, metrics = differentiated(state.params, setup.base, teacher, *put_layout(setup.mesh, layout, part))
+        updates, _ = setup.optimizer.update(gradient, state.opt_state, state.params)
+        norm = float(optax.tree.norm(updates))
+        terms = [measured("loss", LEAVES, np.asarray(metrics.loss)), *_leaves("gradient", gradient)]
+        terms += _leaves("update", updates)
+        if any(term.unsound for term in terms) or not norm <= bound:
+            break
+    return terms, norm, bound
+
+
+def _leaves(what: str, tree: Any) -> list[Term]:
+    """Terms of the leaves of a tree."""
+    leaves = jax.tree_util.tree_leaves_with_path(fetch(tree))
+    return [
+        measured(f"{what} of {'/'.join(path_names(path))}", LEAVES, np.asarray(leaf, np.float64)) for path, leaf in leaves
+    ]
+
+
+def words(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
+    """Prompt and response of a row, and one of its tokens, as text."""
+    size = groups.rollout.rewards.shape[1]
+    group, place = divmod(row, size)
+    decode = setup.tokenizer.decode
+    found = {
+        "prompt": decode(groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()),
+        "response": decode(groups.tokens[group, place][groups.attention[group, place]].tolist()),
+        "group": str(group),
+        "place": str(place),
+    }
+    return found if token is None else found | {"token": decode([int(groups.tokens[group, place, token])])}

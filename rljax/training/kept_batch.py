@@ -1,0 +1,104 @@
+"""The batch of a run that its guard stopped: one file of safetensors in the run folder, which holds arrays and no code."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from rljax.errors import InputError
+from rljax.files import atomic_write
+from rljax.records import documented
+from rljax.rollout import Groups
+from rljax.rollout.groups import from_dict, to_dict
+from rljax.tracking.run_folder import RunFolder
+
+NAME = "stopped_batch.safetensors"
+"""Name of the file in the run folder."""
+FORMAT = "rljax stopped batch 1"
+
+
+@documented
+class KeptBatch(NamedTuple):
+    """What a run was learning from when it was stopped."""
+
+    groups: Groups
+    """The groups of the rollout."""
+    step: int
+    """RL steps done."""
+    checkpoint: int
+    """Number of the checkpoint with the parameters, among those in `checkpoints/last`."""
+
+
+def keep_batch(folder: RunFolder, kept: KeptBatch) -> Path:
+    """Write a batch into the folder of its run, in place of an earlier one, and return the file."""
+    notes = {"format": FORMAT, "step": str(kept.step), "checkpoint": str(kept.checkpoint)}
+    arrays = {name: np.ascontiguousarray(array) for name, array in flattened(to_dict(kept.groups)).items()}
+    path = folder.path / NAME
+    atomic_write(path, save(arrays, metadata=notes))
+    return path
+
+
+def read_batch(path: Path) -> KeptBatch:
+    """Read a batch that `keep_batch` wrote.
+
+    Raises:
+        InputError: the file is missing, or is another one.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"There is no batch {str(path)!r}: it is written when a run stops because loss or gradient was not finite, or an "
+            "update far too large."
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            notes = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+        if notes.get("format") != FORMAT:
+            raise InputError(f"{str(path)!r} is no batch of a stopped run: its format is {notes.get('format')!r}.")
+        return KeptBatch(from_dict(nested(arrays)), int(notes["step"]), int(notes["checkpoint"]))
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r} is no batch of a stopped run: it cannot be read ({error}).") from error
+
+
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """Arrays of nested dicts by their path.
+
+    Example:
+        >>> list(flattened({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
+        ['a/b', 'c']
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{json_name(name)}/")
+        else:
+            found[f"{prefix}{json_name(name)}"] = value
+    return found
+
+
+def json_name(name: str) -> str:
+    """A name without slashes, which `nested` gives back: that of a part of a reward may be anything."""
+    return json.dumps(name).replace("/", "\\u002f")[1:-1]
+
+
+def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Nested dicts from the result of `flattened`.
+
+    Example:
+        >>> list(nested(flattened({"a": {"b/c": np.ones(1)}}))["a"])
+        ['b/c']
+    """
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *folders, name = (json.loads(f'"{part}"') for part in path.split("/"))
+        place = tree
+        for part in folders:
+            place = place.setdefault(part, {})
+        place[name] = array
+    return tree

@@ -1,0 +1,219 @@
+"""`rljax runs`, `doctor` and `compare` as a person types them, on folders that runs have left."""
+
+import json
+import os
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from filelock import FileLock
+from recorded_runs import PROBLEMS, recorded, write
+from small_cli import printed, refused
+
+from rljax.evaluation.statistics import wilson_interval
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three runs: one that is finished, one that stopped and collapsed, one that has not begun."""
+    folder = tmp_path_factory.mktemp("runs")
+    recorded(folder / "good", algorithm="dapo")
+    recorded(folder / "bad", steps=28, accuracy=(0.25, 0.5), entropy=0.001, algorithm="grpo", learning_rate=0.01)
+    recorded(folder / "new-with-a-name-that-is-far-too-long-for-its-column", steps=0)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def test_runs_lists_how_far_and_how_well(runs, capsys):
+    text = printed(capsys, "runs", str(runs))
+    assert max(map(len, text.splitlines())) <= 80
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[0] == ["run", "algorithm", "steps", "status", "before", "last", "best", "alarms"]
+    assert rows[1] == ["bad", "grpo", "28/30", "stopped", "25.0%", "50.0%", "50.0%", "1"]
+    assert rows[2] == ["good", "dapo", "30/30", "finished", "25.0%", "75.0%", "75.0%", "0"]
+    assert rows[3] == ["new-with-a-name-that-is-far-too-long-for-its-column"]
+    assert rows[4][-5:] == ["stopped", "-", "-", "-", "0"]
+    assert len(rows) == 5, "a model is not a run"
+
+
+def test_a_run_in_whose_folder_a_process_trains_is_running(tmp_path, capsys):
+    recorded(tmp_path / "a", steps=3)
+    with FileLock(tmp_path / "a" / ".lock"):
+        assert "running" in printed(capsys, "runs", str(tmp_path))
+    assert "stopped" in printed(capsys, "runs", str(tmp_path))
+
+
+def test_runs_as_json_and_what_cannot_be_read(tmp_path, capsys):
+    recorded(tmp_path / "a")
+    broken = recorded(tmp_path / "b")
+    broken.metrics.write_text('{"phase": "rl"}\n')
+    first, second = json.loads(printed(capsys, "runs", str(tmp_path), "--json"))
+    assert (first["status"], first["before"]["accuracy"], first["alarms"]) == ("finished", 0.25, [])
+    assert "metrics.jsonl line 1 must have a whole number" in second["error"]
+    assert second["error"] in " ".join(printed(capsys, "runs", str(tmp_path)).split())
+
+
+def test_folders_without_a_run_are_refused(runs, tmp_path, capsys):
+    refused(capsys, "There is no folder", "runs", str(tmp_path / "nowhere"))
+    refused(capsys, "is the folder of a run itself", "runs", str(runs / "good"))
+    refused(capsys, "is not the folder of a run.*It holds the runs bad, good, model and others", "doctor", str(runs))
+    refused(capsys, "is the folder of a model, not of a run", "doctor", str(runs / "model"))
+    refused(capsys, "must end in .html", "doctor", str(runs / "good"), "--out", str(tmp_path / "report.txt"))
+    refused(capsys, "at least two run folders", "compare", str(runs / "good"))
+    refused(capsys, "too many to compare", "compare", *[str(runs / "good")] * 27)
+
+
+def test_doctor_says_the_alarm_and_the_remedy(runs, tmp_path, capsys):
+    text = printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html"))
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    low, high = wilson_interval(20, PROBLEMS)
+    assert f"last (step 28) 50.0% ({100 * low:.0f} to {100 * high:.0f})" in words
+    assert "10 problems became right, 0 became wrong, 10 stayed right, 20 stayed wrong." in words
+    assert "1 alarm: entropy collapse at step 1" in words
+    assert "Change --learning-rate: a third of it" in words
+    assert "Not measured in this run, so never raised:" in words
+    assert "No alarm was raised." in printed(capsys, "doctor", str(runs / "good"), "--out", str(tmp_path / "r.html"))
+
+
+def test_doctor_as_json_writes_no_file(runs, capsys):
+    found = json.loads(printed(capsys, "doctor", str(runs / "bad"), "--json"))
+    (alarm,) = found["alarms"]
+    assert (alarm["alarm"], alarm["flag"], found["raised"]) == ("entropy_collapse", "--learning-rate", ["entropy_collapse"])
+    assert not (runs / "bad" / "report.html").exists()
+
+
+def test_a_run_that_is_being_written_can_be_examined(tmp_path, capsys):
+    folder = recorded(tmp_path / "a", steps=3)
+    with folder.metrics.open("a") as file:
+        file.write('{"phase": "rl", "st')
+    assert "step 3 of 30, stopped" in " ".join(printed(capsys, "doctor", str(folder.path)).split())
+    assert (folder.path / "report.html").is_file()
+    empty = recorded(tmp_path / "b", steps=0)
+    assert "RL has not begun." in printed(capsys, "doctor", str(empty.path))
+
+
+class Page(HTMLParser):
+    """Tags, texts and attributes of a page; every tag has to be closed."""
+
+    VOID = frozenset({"meta", "img", "br"})
+
+    def __init__(self, source):
+        super().__init__()
+        self.tags, self.texts, self.attributes, self.open = [], [], [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def report(runs, tmp_path_factory):
+    """The report of the run that collapsed."""
+    from rljax.cli import main
+
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    assert main(["doctor", str(runs / "bad"), "--out", str(out)]) == 0
+    return out
+
+
+def test_the_report_is_whole_offline_and_safe(report):
+    page = Page(report.read_text(encoding="utf-8"))
+    assert page.open == []
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not [
+        value for name, value in page.attributes if name in ("src", "href") and not value.startswith("data:image/png")
+    ]
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "default-src 'none'" in dict(page.attributes)["content"] or "default-src 'none'" in report.read_text()
+    text = " ".join(" ".join(page.texts).split())
+    assert "<script>alert(1)</script>" in text, "what a model wrote stands there as text"
+    assert "\x1b" not in text
+    assert "no idea <b>" in text
+    assert page.tags.count("img") == 2
+    for part in (
+        "entropy collapse , since step",
+        "Change --learning-rate",
+        "learning_rate 0.01",
+        "rljax train",
+        "Not measured",
+    ):
+        assert part in text, part
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_shows_the_report(report, tmp_path):
+    picture = tmp_path / "page.png"
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    screen = [*command, "--window-size=1000,2400", f"--screenshot={picture}", report.as_uri()]
+    environment = os.environ | {"HOME": str(tmp_path)}
+    subprocess.run(screen, check=True, capture_output=True, timeout=120, env=environment)
+    content = picture.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert len(content) > 40_000, "the plots are in it"
+    shown = subprocess.run(
+        [*command, "--dump-dom", report.as_uri()], check=True, capture_output=True, timeout=120, env=environment, text=True
+    ).stdout
+    assert "entropy collapse" in shown
+    assert shown.count("<img") == 2
+
+
+def test_compare_sets_runs_side_by_side(runs, tmp_path, capsys):
+    out = tmp_path / "curves.png"
+    text = printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--out", str(out))
+    assert out.is_file()
+    assert text.splitlines()[-1] == f"Curves: {out}"
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+    words = " ".join(text.split())
+    assert "A good: dapo, step 30 of 30, finished" in words
+    assert "B bad: grpo, step 28 of 30, stopped; alarms: entropy collapse" in words
+    assert "B - A, last: -25.0 points" in words
+    assert f"on the same {PROBLEMS} problems" in words
+    assert "algorithm: A dapo B grpo" in words
+    assert "learning_rate:" in words
+    assert "seed:" not in words, "it is the same"
+    assert "20+20= (answer 40)" in words
+    assert "28 - 50.0%" in words
+    assert "30 75.0% -" in words
+
+
+def test_compare_as_json(runs, capsys):
+    found = json.loads(printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--json", "--samples", "1"))
+    low, high = wilson_interval(30, PROBLEMS)
+    assert found["runs"][0]["last"] == {
+        "step": 30,
+        "accuracy": 0.75,
+        "low": pytest.approx(low),
+        "high": pytest.approx(high),
+        "problems": PROBLEMS,
+    }
+    assert found["differences"][0] is None
+    assert found["differences"][1]["low"] < found["differences"][1]["value"] == -0.25 < found["differences"][1]["high"] < 0
+    assert found["settings"]["algorithm"] == ["dapo", "grpo"]
+    (answer,) = found["answers"]
+    assert answer["rewards"] == [1.0, 0.0]
+
+
+def test_runs_without_common_problems_and_with_one_name(tmp_path, capsys):
+    recorded(tmp_path / "a" / "x")
+    other = recorded(tmp_path / "b" / "x")
+    write(other.heldout, [])
+    text = printed(capsys, "compare", str(tmp_path / "a" / "x"), str(tmp_path / "b" / "x"))
+    assert f"A  {tmp_path / 'a' / 'x'}" in text.replace("\n   ", " ")
+    assert "All settings are the same." in text
+    assert "No problem was answered by all runs" in text

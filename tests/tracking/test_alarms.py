@@ -1,0 +1,189 @@
+"""Alarms: each is raised by its own trouble and by no healthy run, is said once, clears, and names what exists."""
+
+import json
+import math
+import re
+
+import pytest
+
+from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, not_measured, watched
+from rljax.tracking.crossings import RECENT, History
+from rljax.tracking.glossary import GLOSSARY
+from rljax.training.config import TrainConfig
+
+STEPS = 120
+
+
+def healthy(step):
+    """A row of a run that learns, as the default one does: noise, entropy that falls by half, groups that become easy."""
+    done, noise = step / STEPS, 1 + 0.2 * math.sin(7.0 * step)
+    accuracy = min(0.4 + 0.6 * done, 0.96)
+    return {
+        "phase": "rl",
+        "step": step,
+        "reward": accuracy * (1 + 0.05 * math.sin(3.0 * step)),
+        "accuracy": accuracy,
+        "reward_variance": accuracy * (1 - accuracy),
+        "response_length": 26 + 2 * done * noise,
+        "truncated_share": 0.01 * noise,
+        "reward_length_correlation": 0.4 * noise,
+        "repetition": 0.02 * noise,
+        "commonest_response": 0.01,
+        "groups_all_right": 0.8 * done,
+        "groups_all_wrong": 0.2 * (1 - done),
+        "unfilled_groups": 2.0 * (step % 17 == 0),
+        "trained_groups": 32.0,
+        "staleness": 0.1,
+        "entropy": 0.04 * (1 - 0.6 * done) * noise,
+        "kl": 1e-4 * noise,
+        "kl_to_reference": 0.05 * done,
+        "sampler_gap": 1e-7,
+        "clip_fraction_low": 0.003,
+        "clip_fraction_high": 0.004,
+        "up_clipped_probability": 0.02,
+        "grad_norm": 0.5 * noise * (3 if step == 60 else 1),
+        "advantage_variance": 0.9 * noise,
+        "skipped_updates": 0.0,
+        "explained_variance": 0.3 * done * noise,
+    }
+
+
+def after(step, **numbers):
+    """Changes to the rows from a step on; a number may be a function of the step."""
+    return lambda now: (
+        {} if now < step else {name: value(now) if callable(value) else value for name, value in numbers.items()}
+    )
+
+
+TROUBLE = {
+    "reward_absent": after(30, reward=None, accuracy=None, reward_variance=None),
+    "reward_constant": after(30, reward_variance=0.0),
+    "reward_falls": after(60, reward=0.3),
+    "heldout_falls": after(STEPS),  # its numbers are those of evaluations, below
+    "entropy_collapse": after(30, entropy=0.001),
+    "entropy_explosion": after(30, entropy=lambda step: 0.04 + 0.05 * (step - 30)),
+    "far_from_reference": after(30, kl_to_reference=lambda step: 0.05 + 0.01 * (step - 30)),
+    "large_steps": after(30, kl=0.5),
+    "advantage_jumps": after(60, advantage_variance=50.0),
+    "gradient_jumps": after(60, grad_norm=20.0),
+    "updates_skipped": after(30, skipped_updates=lambda step: float(step % 4 == 0)),
+    "critic_blind": after(1, explained_variance=lambda step: 0.02 * math.sin(step) - 0.01),
+    "clipped_low": after(30, clip_fraction_low=0.4),
+    "clipped_high": after(30, clip_fraction_high=0.4, up_clipped_probability=0.9),
+    "exploration_clipped": after(30, clip_fraction_high=0.1, up_clipped_probability=0.03),
+    "truncated": after(30, truncated_share=0.6),
+    "repetition": after(30, repetition=0.8),
+    "length_grows": after(
+        30, response_length=lambda step: 26 + 2 * (step - 30), accuracy=0.4, reward_length_correlation=0.0
+    ),
+    "length_shrinks": after(30, response_length=4.0, accuracy=0.4),
+    "reward_follows_length": after(30, response_length=lambda step: 26 + 2 * (step - 30), reward_length_correlation=0.9),
+    "one_response": after(30, commonest_response=0.95),
+    "too_easy": after(30, groups_all_right=0.97),
+    "too_hard": after(30, groups_all_wrong=0.95),
+    "groups_missing": after(30, unfilled_groups=24.0, trained_groups=8.0),
+    "sampler_gap": after(30, sampler_gap=0.05),
+}
+
+
+def history(trouble=lambda step: {}, steps=STEPS):
+    """Rows of a run with some trouble; numbers that are None are absent."""
+    for step in range(1, steps + 1):
+        row = healthy(step) | trouble(step)
+        yield {name: value for name, value in row.items() if value is not None}
+
+
+def raised(rows):
+    """Names of the alarms that are raised, with their steps."""
+    return [(event.alarm.name, event.step) for event in watched(rows)[1] if event.what == "raised"]
+
+
+def test_a_run_that_learns_raises_nothing():
+    assert raised(history()) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"heldout_falls"}))
+def test_each_trouble_raises_its_alarm_once_and_soon(name):
+    ((found, step),) = raised(history(TROUBLE[name]))
+    assert found == name
+    began = next((now for now in range(1, STEPS) if TROUBLE[name](now)), 1)
+    assert began <= step <= began + 40
+
+
+def test_every_alarm_has_its_trouble():
+    assert set(TROUBLE) == set(BY_NAME)
+    assert len(BY_NAME) == len(ALARMS)
+
+
+def evaluations(*accuracies):
+    return [{"phase": "eval", "step": 10 * i, "accuracy": accuracy} for i, accuracy in enumerate(accuracies)]
+
+
+def test_held_out_accuracy_that_falls_twice_is_said_and_noise_is_not():
+    assert raised(evaluations(0.35, 0.8, 0.75, 0.78, 0.7, 0.8)) == []
+    assert raised(evaluations(0.35, 0.8, 0.4, 0.8)) == []
+    assert raised(evaluations(0.35, 0.8, 0.4, 0.3, 0.2)) == [("heldout_falls", 30)]
+
+
+def test_an_alarm_clears_after_quiet_rows_and_comes_back():
+    def trouble(step):
+        return {"truncated_share": 0.9} if 20 <= step < 30 or step >= 60 else {}
+
+    events = [(event.what, event.step) for event in watched(history(trouble))[1]]
+    (first, begun), (second, over), (third, again) = events
+    assert (first, second, third) == ("raised", "cleared", "raised")
+    assert 20 <= begun <= 24
+    assert 30 + QUIET <= over <= 34 + QUIET
+    assert 60 <= again <= 64
+
+
+def test_a_watch_that_goes_on_is_the_watch_of_all_rows():
+    rows = list(history(TROUBLE["entropy_collapse"]))
+    half, before = watched(json.loads(json.dumps(rows[:50])))
+    events = list(before)
+    for row in rows[50:]:
+        half, new = half.followed_by(row)
+        events += new
+    assert (half, events) == watched(rows)
+    assert len(half.history.recent) == RECENT < half.history.steps == STEPS
+
+
+def test_numbers_that_are_not_finite_count_as_absent():
+    rows = [healthy(step) | {"entropy": math.nan, "grad_norm": math.inf, "kl": None} for step in range(1, 60)]
+    assert raised(rows) == []
+
+
+def test_other_phases_are_not_looked_at():
+    row = {"phase": "warm_start", "step": 1, "entropy": 9.0}
+    assert Watch().followed_by(row) == (Watch(), [])
+    assert History().followed_by(row) == History()
+
+
+@pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm.name)
+def test_flags_and_numbers_of_an_alarm_exist(alarm):
+    flags = {f"--{name.replace('_', '-')}" for name in TrainConfig().to_flat()}
+    assert alarm.remedy.flag in flags
+    text = f"{alarm.meaning} {' '.join(alarm.remedy)}"
+    assert set(re.findall(r"--[a-z-]+[a-z]", text)) <= flags
+    assert set(alarm.metrics) <= {entry.name for entry in GLOSSARY}
+    assert alarm.metrics
+    assert alarm.meaning.endswith(".")
+    assert not any(part.endswith(".") for part in alarm.remedy)
+
+
+def test_an_event_says_what_it_saw_what_that_means_and_what_to_do():
+    event = watched(history(TROUBLE["truncated"]))[1][0]
+    assert event.text().startswith(f"truncated at step {event.step}: truncated_share is ")
+    assert "(limit 0.25). Many responses are cut off" in event.text()
+    assert event.text().endswith("room to finish, or a reason to be brief.")
+    row = event.to_json()
+    assert (row["alarm"], row["event"], row["flag"], row["metrics"]) == (
+        "truncated", "raised", "--max-response-tokens", ["truncated_share"],
+    )  # fmt: skip
+    json.dumps(row, allow_nan=False)
+
+
+def test_what_a_run_does_not_measure_is_named():
+    rows = [{name: value for name, value in row.items() if name != "kl_to_reference"} for row in history(steps=20)]
+    lacking = not_measured(watched([*rows, *evaluations(0.5)])[0].history)
+    assert lacking == {"far_from_reference": ("kl_to_reference",)}

@@ -1,0 +1,60 @@
+"""Statistics of responses, against loops over Python lists."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljax.training.response_statistics import RUN, commonest_share, correlation, repetition, share_of_groups
+
+RESPONSES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_size=1, max_size=6)
+
+
+def padded(responses):
+    """Token ids padded with noise, and lengths."""
+    lengths = np.array([len(response) for response in responses])
+    rows = [response + [7 + i % 3 for i in range(32 - len(response))] for response in responses]
+    return np.array(rows, np.int32), lengths
+
+
+@given(RESPONSES)
+def test_repetition_is_that_of_sets_of_runs(responses):
+    shares = []
+    for response in responses:
+        runs = [tuple(response[i : i + RUN]) for i in range(len(response) - RUN + 1)]
+        shares.append(1 - len(set(runs)) / len(runs) if runs else 0.0)
+    assert repetition(*padded(responses)) == pytest.approx(np.mean(shares))
+
+
+@given(RESPONSES)
+def test_the_commonest_response_is_that_of_a_counter(responses):
+    counts = Counter(map(tuple, responses))
+    assert commonest_share(*padded(responses)) == max(counts.values()) / len(responses)
+
+
+def test_short_responses_and_none_at_all():
+    assert repetition(np.ones((3, 5), np.int32), np.array([5, 4, 0])) == 0.0
+    assert repetition(np.ones((0, 50), np.int32), np.zeros(0, int)) == 0.0
+    assert commonest_share(np.ones((0, 50), np.int32), np.zeros(0, int)) == 0.0
+
+
+def test_correlation_is_numpys():
+    rng = np.random.default_rng(0)
+    rewards, lengths = rng.normal(size=50).astype(np.float32), rng.integers(1, 99, 50)
+    assert correlation(rewards, lengths) == pytest.approx(np.corrcoef(rewards, lengths)[0, 1])
+    assert correlation(rewards, np.full(50, 3)) is None
+    assert correlation(np.zeros(0, np.float32), np.zeros(0, int)) is None
+
+
+@pytest.mark.usefixtures("untyped")
+def test_groups_all_right_and_all_wrong_leave_out_what_has_no_reward():
+    rewards = np.array([[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]], np.float32)
+    valid = np.array([[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
+    groups = SimpleNamespace(rollout=SimpleNamespace(rewards=rewards, valid=valid))
+    assert share_of_groups(groups, right=True) == pytest.approx(1 / 3)
+    assert share_of_groups(groups, right=False) == pytest.approx(1 / 3)
+    groups.rollout.valid = np.zeros((4, 3), bool)
+    assert share_of_groups(groups, right=True) is None
