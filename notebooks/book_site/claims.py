@@ -13,14 +13,16 @@ MEANING: dict[Verdict, str] = {
 INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
 
-{count} claims about algorithms, each decided by an experiment of its own in `experiments/claims/`. In most of them a policy is a table
-of logits on a small world of tokens; the losses, advantages and weights are those of the library. So an experiment takes seconds,
-every arm trains on the same worlds from the same seeds, and pass rates are exact. What depends on a network does not show: features
-that prompts share, a large vocabulary, a capacity that runs out. **A verdict is about these worlds.** It says what an equation does by
-itself, which is where a claim about an equation should begin.
+{count} claims about algorithms, each decided by an experiment of its own in `experiments/claims/`. In most of them a
+policy is a table of logits on a small world of tokens; the losses, advantages and weights are those of the library.
+So an experiment takes seconds, every arm trains on the same worlds from the same seeds, and pass rates are exact.
+What depends on a network does not show: features that prompts share, a large vocabulary, a capacity that runs out.
+**A verdict is about these worlds.** It says what an equation does by itself, which is where a claim about an equation
+should begin.
 
-The statistic of a claim and the rule that decides it stood in its file before the run whose results are here. The statistic is one
-number a seed, and the interval is that of Student's t over the seeds. All experiments took {minutes:.0f} minutes on two shared cores.
+The statistic of a claim and the rule that decides it stood in its file before the run whose results are here. The
+statistic is one number a seed, and the interval is that of Student's t over the seeds. All experiments took
+{minutes:.0f} minutes on two shared cores.
 
     rljax claims                     # this table
     rljax claims gspo_off_policy     # an experiment: question, setting, deviations from the paper, all numbers
