@@ -6,16 +6,16 @@ weight, calls this a bias, and leaves it out.
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
 policy is right on about one response in 100, and every seed has another one.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The contexts differ more: the spread of the first logits is 1.5. Adam takes out the mean size of a gradient, so
-only the weights between prompts differ.
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another;
+every step has the length 0.2, as Adam would hide how prompts are weighed against each other. The contexts differ more:
+the spread of the first logits is 1.5.
 
 Command: rljax claims --rerun difficulty_bias
 """
 
 from rljax.algorithms import dr_grpo
 from rljax.book.claims import Claim, difference
-from rljax.book.tabular import Setting, measure
+from rljax.book.tabular import Setting, measure, unit_steps
 from rljax.book.worlds import codes, leaning
 from rljax.ops.group import group_normalized
 
@@ -24,7 +24,12 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 def run(algorithm, **settings):
     """One arm."""
-    return Setting(WORLD, leaning(WORLD, spread=1.5), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
+    return Setting(
+        WORLD,
+        leaning(WORLD, spread=1.5),
+        algorithm,
+        **{"prompts": 8, "group": 8, "steps": 300, "learning_rate": 0.2, "optimizer": unit_steps()} | settings,
+    )
 
 
 ARMS = {
@@ -41,5 +46,5 @@ CLAIM = Claim(
     statistic=difference("area", "without std", "with std"),
     unit="mean pass rate during training without the standard deviation, less that with it",
     margin=0.005,
-    figures={"the same at the end": difference("success", "without std", "with std")},
+    figures={"the same at the end": lambda arms: arms["without std"]["success"] - arms["with std"]["success"]},
 )

@@ -7,8 +7,8 @@ Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are
 policy is right on about one response in 150, and every seed has another one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The shares of tokens are a hundred times the paper's (2e-3 for KL-Cov, 2e-4 for Clip-Cov), as a rollout has 384
-tokens; Clip-Cov's covariances are bounded by 0.2 and 5.
+at 0.05. The shares of tokens are ten and a hundred times the paper's (2e-3 for KL-Cov, 2e-4 for Clip-Cov), as a rollout
+has 384 tokens; Clip-Cov's covariances are bounded by 0.2 and 5.
 
 Command: rljax claims --rerun kl_cov_entropy
 """
@@ -29,7 +29,7 @@ def run(algorithm, **settings):
 
 ARMS = {
     "grpo": run(grpo(beta=0.0)._replace(weights=token_mean)),
-    "kl_cov": run(kl_cov(share=0.2)),
+    "kl_cov": run(kl_cov(share=0.02)),
     "clip_cov": run(clip_cov(share=0.02, lower=0.2)),
 }
 

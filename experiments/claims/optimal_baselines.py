@@ -3,10 +3,10 @@
 OPO weighs the rewards of the baseline by the lengths of the responses, and OTB by how much gradient each token adds up
 to. Both derive that this is the baseline of least variance, and report smaller gradient norms and stable training.
 
-Setting: 4 contexts; every token either answers right, or answers wrong, or goes on, and each context has three logits
-of its own, the same at every place. So the length of a response says nothing about its answer, and nothing is gained by
-a longer one. Contexts differ in difficulty; the mean length is about 12 of at most 32 tokens. 2,000 rollouts of one
-policy a seed, of 4 prompts and 8 responses. No training.
+Setting: 4 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
+for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
+answer, and nothing is gained by a longer one, except by the few that are cut off at 32 tokens. Contexts differ in
+difficulty; the mean length is about 12. 2,000 rollouts of one policy a seed, of 4 prompts and 8 responses. No training.
 
 Deviations from the paper: the variance itself in place of its effects on training.
 
@@ -28,9 +28,10 @@ WORLD = stopping(contexts=4, horizon=32, shared=True)
 
 
 def initial(key):
-    """Logits: right, wrong, and on; the right ones differ between contexts."""
-    easy = 1.5 * jax.random.normal(key, (WORLD.rows, 1))
-    return jnp.concatenate([easy - 1, jnp.zeros_like(easy), jnp.full_like(easy, 3.0)], -1)
+    """Logits: to stop and to think on, then a right answer and a wrong one, which differ between contexts."""
+    easy = 1.5 * jax.random.normal(key, (4, 1)) - 1.0
+    stop = jnp.tile(jnp.array([0.0, 2.4]), (4, 1))
+    return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
 
 
 ARMS = {

@@ -3,9 +3,9 @@
 DAPO filters truncated responses, and then punishes length softly before the limit; its Table 1 gains 6 points by the
 filter and 3 by the soft punishment.
 
-Setting: 8 contexts with a chain of up to 24 tokens; every place has logits of its own for a right answer, a wrong one,
-and going on. A later answer is more often right, and a response that reaches the limit has the reward 0. The first
-policy is cut off in one response of three.
+Setting: 8 contexts with a chain of thought and a limit of 24 tokens; every place has logits of its own for stopping and
+for its answer. A later answer is more often right, and a response that is cut off has the reward 0. The first policy is
+cut off in about one response of four.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
 at 0.05. The punishment grows over the last 8 of 24 tokens (the paper: the last 4,096 of 20,480). One limit, which is
@@ -31,10 +31,12 @@ PUNISHMENT = partial(soft_overlong_penalty, max_length=24, cache=8)
 
 
 def initial(key):
-    """Logits of right, wrong and on; an answer is better, the later it comes."""
+    """Logits: to stop and to think on, then a right answer and a wrong one; an answer is better, the later it comes."""
     place = jnp.tile(jnp.arange(32.0), 8)
-    mean = jnp.stack([-2.0 + 0.1 * place, jnp.zeros_like(place), jnp.full_like(place, 3.0)], -1)
-    return mean + 0.5 * jax.random.normal(key, mean.shape)
+    stop = jnp.stack([jnp.zeros_like(place), jnp.full_like(place, 2.8)], -1)
+    answer = jnp.stack([-2.0 + 0.1 * place, jnp.zeros_like(place)], -1)
+    both = jnp.concatenate([stop, answer])
+    return both + 0.5 * jax.random.normal(key, both.shape)
 
 
 def run(**slots):

@@ -3,9 +3,10 @@
 DAPO replaces the mean over each response by one over all tokens of the batch, so that long responses of low quality are
 punished as their length deserves, and reports a healthier growth of length and more stable training.
 
-Setting: 8 contexts; every token either answers right, or answers wrong, or goes on, and each context has three logits
-of its own, the same at every place. So the length of a response says nothing about its answer, and nothing is gained by
-a longer one. Contexts differ in difficulty; the mean length is about 12 of at most 64 tokens.
+Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
+for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
+answer, and nothing is gained by a longer one, except by the few that are cut off at 64 tokens. Contexts differ in
+difficulty; the mean length is about 12.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
 at 0.05. Only the weights differ between the arms; the mean over each prompt's tokens, as the paper's Eq. 8 prints it,
@@ -27,9 +28,10 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
 def initial(key):
-    """Logits: right, wrong, and on; the right ones differ between contexts."""
-    easy = 1.5 * jax.random.normal(key, (WORLD.rows, 1))
-    return jnp.concatenate([easy - 1, jnp.zeros_like(easy), jnp.full_like(easy, 3.0)], -1)
+    """Logits: to stop and to think on, then a right answer and a wrong one, which differ between contexts."""
+    easy = 1.5 * jax.random.normal(key, (8, 1)) - 1.0
+    stop = jnp.tile(jnp.array([0.0, 2.4]), (8, 1))
+    return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
 
 
 def run(algorithm, **settings):

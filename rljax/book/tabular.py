@@ -23,6 +23,16 @@ from rljax.ops.unpublished.reward_history import empty_history, push_history
 from rljax.records import documented, required
 
 
+def unit_steps() -> optax.GradientTransformation:
+    """Divide a gradient by its norm: steps of one size, in which prompts keep their shares. A gradient of 0 stays 0."""
+
+    def divide(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
+        norm = jnp.maximum(optax.global_norm(updates), 1e-12)
+        return jax.tree.map(lambda u: u / norm, updates)
+
+    return optax.stateless(divide)
+
+
 @documented
 class Setting(NamedTuple):
     """A training run on a world."""
@@ -40,7 +50,10 @@ class Setting(NamedTuple):
     steps: int = 300
     """Rollouts."""
     learning_rate: float = 0.05
-    """Of Adam, for the logits."""
+    """For the logits."""
+    optimizer: optax.GradientTransformation = optax.scale_by_adam()
+    """What is done to a gradient before the learning rate. Adam brings the rows of every context to steps of one size, so that it
+    hides how an algorithm weighs prompts against each other; `unit_steps` does not."""
     minibatches: int = 1
     """Optimiser updates that a rollout is cut into."""
     passes: int = 1
@@ -56,7 +69,7 @@ class Setting(NamedTuple):
     past: int = 0
     """Earlier rewards of each prompt that complete its group; 0: none."""
     value_learning_rate: float = 0.05
-    """Of Adam, for the critic's table."""
+    """For the critic's table, whose gradient goes through the same optimizer."""
     value_steps: int = 0
     """Rollouts of the first policy on which only the critic learns, from the Monte-Carlo return."""
     first_value: float = 0.0
@@ -231,7 +244,7 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     for_table, for_values, for_steps = jax.random.split(key, 3)
     tables = _Tables(setting.initial(for_table), jnp.full(len(world.row), setting.first_value, jnp.float32))
     rates = _Tables(jnp.asarray(setting.learning_rate), jnp.asarray(setting.value_learning_rate))  # pyright: ignore[reportArgumentType]
-    optimizer = optax.chain(optax.scale_by_adam(), _scale_each(rates))
+    optimizer = optax.chain(setting.optimizer, _scale_each(rates))
     ring = jnp.broadcast_to(tables.logits[None], (setting.delay + 1, *tables.logits.shape))
     history = empty_history(len(world.start), setting.past) if setting.past else None
     carry = _Carry(tables, optimizer.init(tables), ring, history)

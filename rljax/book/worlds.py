@@ -168,27 +168,33 @@ def codes(*, contexts: int, length: int, tokens: int, shared: bool = False) -> W
 
 
 def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: bool = False) -> World:
-    """A chain of thought of any length, and an answer: token 0 answers right, token 1 answers wrong, token 2 goes on.
+    """A chain of thought of any length, and an answer: token 1 thinks on, token 0 stops; then token 0 is right, and 1 wrong.
+
+    When to stop and what to answer are decisions of different rows, so that a better answer makes no response shorter by itself.
 
     Args:
         contexts: C.
-        horizon: tokens after which a response is cut off, which counts as wrong.
-        budget: T, tokens after which it is cut off instead; None: `horizon`.
-        shared: whether all places of a context read one row of logits, so that lengths are geometric; else each has its own.
+        horizon: tokens of thought after which there is an answer anyway.
+        budget: T, tokens after which a response is cut off, which counts as wrong; None: `horizon` and the answer.
+        shared: whether all places of a context read the same two rows, so that lengths are geometric, and answers equally good;
+            else every place has rows of its own. The rows of stopping come first, those of answers after them.
     """
     states = contexts * horizon
-    right, wrong, cut = states, states + 1, states + 2
-    onward = np.full((states + 3, 3), cut, np.int32)
+    right, wrong = 2 * states, 2 * states + 1
+    onward = np.zeros((2 * states + 2, 2), np.int32)
     for context in range(contexts):
         for place in range(horizon):
             here = context * horizon + place
-            onward[here] = (right, wrong, here + 1 if place + 1 < horizon else cut)
+            onward[here] = (states + here, here + 1 if place + 1 < horizon else states + here)
+            onward[states + here] = (right, wrong)
     onward[right], onward[wrong] = right, wrong
-    ends = np.isin(np.arange(states + 3), (right, wrong))
-    reward = (np.arange(states + 3) == right).astype(np.float32)
-    row = np.minimum(np.arange(states + 3), states - 1).astype(np.int32) // (horizon if shared else 1)
+    number = np.arange(2 * states + 2)
+    row = np.minimum(number, 2 * states - 1) // (horizon if shared else 1)
     start = (np.arange(contexts) * horizon).astype(np.int32)
-    return World(onward, ends, reward, row, start, horizon if budget is None else budget)
+    reward = (number == right).astype(np.float32)
+    return World(
+        onward, number >= 2 * states, reward, row.astype(np.int32), start, horizon + 1 if budget is None else budget
+    )
 
 
 @documented

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import BY_NAME, grpo, rloo
-from rljax.book.tabular import Setting, draw_states, measure, rollout_gradient, train_seeds
+from rljax.book.tabular import Setting, draw_states, measure, rollout_gradient, train_seeds, unit_steps
 from rljax.book.worlds import codes, exact, leaning, log_probabilities, outcome_walk, pass_rate_at, stopping
 
 SMALL = codes(contexts=2, length=3, tokens=2)
@@ -74,6 +74,7 @@ CASES = {
     "entropy": {"algorithm": BY_NAME["forking_tokens"](), "tries": 2},
     "reference": {"algorithm": grpo(), "passes": 2, "minibatches": 2},
     "past": {"algorithm": grpo(beta=0.0), "past": 4, "group": 2},
+    "steps": {"algorithm": rloo(), "optimizer": unit_steps()},
     "old": {"algorithm": BY_NAME["gepo"](), "delay": 3},
     "engine": {"algorithm": rloo(), "sampler": lambda key, logp: logp + 0.1 * jax.random.normal(key, logp.shape)},
     "noise": {"algorithm": rloo(), "judged": lambda key, rewards: rewards + 0.1 * jax.random.normal(key, rewards.shape)},
@@ -106,7 +107,7 @@ def test_the_policy_cannot_see_whether_it_is_right():
 
 def test_a_response_over_budget_is_wrong():
     world = stopping(contexts=1, horizon=5, budget=2)
-    on = jnp.zeros((world.rows, 3)).at[:, 2].set(50.0)
+    on = jnp.zeros((world.rows, 2)).at[:, 1].set(50.0)
     found = exact(world, on)
     assert float(found.success[0]) == pytest.approx(0, abs=1e-6)
     assert float(found.length) == pytest.approx(2)
