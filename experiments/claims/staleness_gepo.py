@@ -1,4 +1,4 @@
-"""Does GEPO lose less than GRPO when the sampler is 64 steps old?
+"""Does GEPO learn more than GRPO when the sampler is 64 steps old?
 
 GEPO divides by the expectation of the group's probabilities, which is to keep the weights' variance low when the
 sampler is far away. The paper reports that it loses 3 % from a delay of 0 to the largest delay, and that GRPO and GSPO
@@ -9,7 +9,8 @@ policy is right on about one response in 150, and every seed has another one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
 at 0.05. The delay is counted in steps, and a ring of old tables serves it; GSPO's bounds are a hundred times the
-paper's.
+paper's. The probabilities of responses to one prompt differ far more in a table of 4 tokens than in a language model, so
+GEPO's weights leave its clip of 0.2 without any delay, which holds it back from the start.
 
 Command: rljax claims --rerun staleness_gepo
 """
@@ -46,15 +47,16 @@ def loss(arms, name, delay):
 CLAIM = Claim(
     paper="GEPO, arXiv:2508.17850",
     place="Abstract",
-    text="from a sampler without delay to one of the largest delay, GEPO loses less than GRPO",
+    text="with a sampler of the largest delay, GEPO learns more than GRPO",
     arms=ARMS,
     measure=measure,
-    statistic=lambda arms: loss(arms, "grpo", 64) - loss(arms, "gepo", 64),
-    unit="what delay 64 costs GRPO of its mean pass rate during training, less what it costs GEPO",
+    statistic=difference("area", "gepo, delay 64", "grpo, delay 64"),
+    unit="mean pass rate during training at delay 64 of GEPO, less that of GRPO",
     margin=0.01,
     figures={
-        "the same for GSPO in place of GEPO": lambda arms: loss(arms, "grpo", 64) - loss(arms, "gspo", 64),
-        "pass rate at the end at delay 64, GEPO less GRPO": difference("success", "gepo, delay 64", "grpo, delay 64"),
-        "what delay 8 costs GRPO": lambda arms: loss(arms, "grpo", 8),
+        "the same without delay": difference("area", "gepo, delay 0", "grpo, delay 0"),
+        "the same for GSPO at delay 64": difference("area", "gspo, delay 64", "grpo, delay 64"),
+        "what delay 64 costs GEPO": lambda arms: loss(arms, "gepo", 64),
+        "what delay 64 costs GRPO": lambda arms: loss(arms, "grpo", 64),
     },
 )
