@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from book_site import book, trainer
+from book_site import book, claims, trainer
 
 
 def pages() -> dict[str, str]:
@@ -14,6 +14,7 @@ def pages() -> dict[str, str]:
         **book.ops_pages(),
         **book.algorithm_pages(),
         **book.results_pages(),
+        "claims": claims.claims_page(),
         "papers": book.papers_page(),
         "errata": book.errata_page(),
         "numbers": trainer.numbers_page(),

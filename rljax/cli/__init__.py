@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli.algorithms import Algorithms, run_algorithms
+from rljax.cli.claims import Claims, run_claims
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
@@ -67,6 +68,7 @@ rljax preference PAIRS --loss dpo train on preference pairs directly
 
 rljax algorithms [NAME ...]       the algorithms: options, slots, equations
 rljax equations [WORDS ...]       search the equations: formula, paper, test
+rljax claims [NAME ...]           claims of papers, each put to the test
 rljax errata                      errors in documents, each with a counterexample
 
 rljax completion SHELL            complete commands and flags under the tab key
@@ -105,6 +107,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "preference": (Preference, run_preference),
         "algorithms": (Algorithms, run_algorithms),
         "equations": (Equations, run_equations),
+        "claims": (Claims, run_claims),
         "errata": (Errata, run_errata),
         "completion": (Completion, run_completion),
     }

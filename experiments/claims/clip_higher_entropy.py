@@ -1,0 +1,50 @@
+"""Does a higher upper clip keep the policy's entropy up?
+
+DAPO raises the upper bound of the ratio from 1.2 to 1.28 and reports that entropy no longer collapses.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
+policy is right on about one response in 150, and every seed has another one.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
+at 0.05. No dynamic sampling and no overlong punishment, so that the bound is the only difference; 8 updates on the
+whole rollout in place of 16 on its parts.
+
+Command: rljax claims --rerun clip_higher_entropy
+"""
+
+from functools import partial
+
+from rljax.algorithms import grpo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, measure
+from rljax.book.worlds import codes, leaning
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import token_mean
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+
+
+def run(algorithm, **settings):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
+
+
+ARMS = {
+    f"upper clip {high}": run(grpo(beta=0.0)._replace(surrogate=partial(clipped, low=0.2, high=high), weights=token_mean))
+    for high in (0.2, 0.28, 0.4)
+}
+
+CLAIM = Claim(
+    paper="DAPO, arXiv:2503.14476",
+    place="Section 3.1, Figure 2",
+    text="raising the upper clip from 0.2 to 0.28 keeps the entropy from collapsing",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("entropy", "upper clip 0.28", "upper clip 0.2"),
+    unit="entropy a token at the end with 0.28, less that with 0.2, nats",
+    margin=0.01,
+    figures={
+        "pass rate at the end, 0.28 less 0.2": difference("success", "upper clip 0.28", "upper clip 0.2"),
+        "entropy at the end, 0.4 less 0.2, nats": difference("entropy", "upper clip 0.4", "upper clip 0.2"),
+    },
+)

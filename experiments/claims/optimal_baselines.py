@@ -1,0 +1,66 @@
+"""Do baselines of least variance have less of it?
+
+OPO weighs the rewards of the baseline by the lengths of the responses, and OTB by how much gradient each token adds up
+to. Both derive that this is the baseline of least variance, and report smaller gradient norms and stable training.
+
+Setting: 4 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
+for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
+answer, and nothing is gained by a longer one, except by the few that are cut off at 32 tokens. Contexts differ in
+difficulty; the mean length is about 12. 400 rollouts of one policy a seed, of 4 prompts and 8 responses. No training.
+
+Deviations from the paper: the variance itself in place of its effects on training.
+
+Command: rljax claims --rerun optimal_baselines
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algorithms import opo, otb, rloo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, rollout_gradient
+from rljax.book.worlds import stopping
+
+WORLD = stopping(contexts=4, horizon=32, shared=True)
+
+
+def initial(key):
+    """Logits: to stop and to think on, then a right answer and a wrong one, which differ between contexts."""
+    easy = 1.5 * jax.random.normal(key, (4, 1)) - 1.0
+    stop = jnp.tile(jnp.array([0.0, 2.4]), (4, 1))
+    return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
+
+
+ARMS = {
+    name: Setting(WORLD, initial, algorithm, prompts=4, group=8)
+    for name, algorithm in {"rloo": rloo(), "opo": opo(), "otb": otb()}.items()
+}
+
+
+def measure(setting, seeds):
+    """Variance of the gradient of a rollout, summed over its numbers, over the square of its mean."""
+
+    def one(key):
+        table = setting.initial(key)
+        keys = jax.random.split(jax.random.fold_in(key, 1), 400)
+        gradients = jax.vmap(partial(rollout_gradient, setting, table))(keys)
+        return gradients.var(0).sum() / jnp.square(gradients.mean(0)).sum()
+
+    variance = jax.jit(partial(jax.lax.map, one))(jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32)))
+    return {"log_variance": np.log(np.asarray(variance))}
+
+
+CLAIM = Claim(
+    paper="OPO, arXiv:2505.23585",
+    place="Section 3",
+    text="a baseline weighted by lengths has less variance than the mean of the other responses",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("log_variance", "rloo", "opo"),
+    unit="log of the gradient's variance over its squared mean with RLOO, less that with OPO",
+    margin=0.02,
+    figures={"the same with OTB (arXiv:2602.07078) in place of OPO": difference("log_variance", "rloo", "otb")},
+)

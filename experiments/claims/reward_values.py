@@ -1,0 +1,54 @@
+"""Does it matter whether a right answer is worth 1 or 2, and a wrong one 0 or -1?
+
+The framework document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages,
+and DAPO takes +1 and -1 where GRPO takes 1 and 0. With a division by the standard deviation, or an optimiser that takes
+out the scale, nothing should change; with a critic that starts at 0, it may.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
+policy is right on about one response in 150, and every seed has another one.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
+at 0.05.
+
+Command: rljax claims --rerun reward_values
+"""
+
+from rljax.algorithms import dr_grpo, grpo, ppo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, measure
+from rljax.book.worlds import codes, leaning
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+
+
+def run(algorithm, **settings):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD), algorithm, **({"prompts": 8, "group": 8, "steps": 300} | settings))
+
+
+def signed(key, rewards):
+    """+1 and -1 in place of 1 and 0."""
+    return 2 * rewards - 1
+
+
+ARMS = {
+    f"{name}, {values}": run(algorithm, judged=judged)
+    for name, algorithm in {"grpo": grpo(beta=0.0), "dr_grpo": dr_grpo(max_length=6), "ppo": ppo()}.items()
+    for values, judged in {"1 / 0": None, "+1 / -1": signed}.items()
+}
+
+CLAIM = Claim(
+    paper="the framework document (unpublished)",
+    place="Theorem 5.1",
+    text="group-relative advantages learn the same from +1 / -1 as from 1 / 0",
+    kind="equal",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("area", "dr_grpo, +1 / -1", "dr_grpo, 1 / 0"),
+    unit="mean pass rate during training of Dr.GRPO with +1 / -1, less that with 1 / 0",
+    margin=0.01,
+    figures={
+        "the same for GRPO": difference("area", "grpo, +1 / -1", "grpo, 1 / 0"),
+        "the same for PPO, whose critic starts at 0": difference("area", "ppo, +1 / -1", "ppo, 1 / 0"),
+    },
+)

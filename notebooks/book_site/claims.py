@@ -1,0 +1,48 @@
+"""The page of claims: what was claimed, and what small experiments say, sorted by verdict."""
+
+from book_site.docstrings import escaped, table
+from rljax.book.claim_results import Outcome, outcome_of, read_results
+from rljax.book.claims import VERDICTS, Page, Verdict, claim_files, read_page
+
+MEANING: dict[Verdict, str] = {
+    "holds here": "The 95 % interval lies on the side of the claim, beyond the smallest size that would matter.",
+    "contradicted": "The interval lies on the other side, beyond that size. A larger model may still bear the claim out.",
+    "not seen at this scale": "The interval holds no effect that would matter, or both signs.",
+    "not decided": "Too few seeds, or results of another version of the experiment.",
+}
+INTRODUCTION = """(page-claims)=
+# Claims of papers, put to the test
+
+{count} claims about algorithms, each decided by an experiment of its own in `experiments/claims/`. In most of them a
+policy is a table of logits on a small world of tokens; the losses, advantages and weights are those of the library.
+So an experiment takes seconds, every arm trains on the same worlds from the same seeds, and pass rates are exact.
+What depends on a network does not show: features that prompts share, a large vocabulary, a capacity that runs out.
+**A verdict is about these worlds.** It says what an equation does by itself, which is where a claim about an equation
+should begin.
+
+The statistic of a claim and the rule that decides it stood in its file before the run whose results are here. The
+statistic is one number a seed, and the interval is that of Student's t over the seeds. All experiments took
+{minutes:.0f} minutes on two shared cores.
+
+    rljax claims                     # this table
+    rljax claims gspo_off_policy     # an experiment: question, setting, deviations from the paper, all numbers
+    rljax claims --rerun gspo_off_policy"""
+
+
+def claims_page() -> str:
+    """Every claim under its verdict."""
+    pages = [read_page(file) for file in claim_files().values()]
+    outcomes = [outcome_of(page, read_results(page)) for page in pages]
+    text = [INTRODUCTION.format(count=len(pages), minutes=sum(found.minutes for found in outcomes))]
+    for verdict in VERDICTS:
+        rows = [_row(page, found) for page, found in zip(pages, outcomes, strict=True) if found.verdict == verdict]
+        if rows:
+            heads = ("claim", "made by", "statistic, mean over the seeds (95 % interval)", "experiment")
+            text.append(f"## {verdict.capitalize()}\n\n{MEANING[verdict]}\n\n{table(heads, rows)}")
+    return "\n\n".join(text)
+
+
+def _row(page: Page, outcome: Outcome) -> tuple[str, str, str, str]:
+    claim = page.claim
+    statistic = f"{outcome.statistic.text()}: {claim.unit} ({outcome.statistic.seeds} seeds)"
+    return escaped(claim.text), escaped(f"{claim.paper}, {claim.place}"), escaped(statistic), f"`{page.name}`"

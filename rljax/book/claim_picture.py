@@ -1,0 +1,52 @@
+"""The picture of a claim: the arms' curves, and the statistic of every seed with its interval."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rljax.book.claim_results import Outcome
+from rljax.book.claims import Claim, over_seeds
+
+
+def draw(claim: Claim, outcome: Outcome, file: Path) -> None:
+    """Draw an outcome; without curves there is the statistic alone.
+
+    Args:
+        claim: the claim.
+        outcome: its results, of at least one seed.
+        file: the picture.
+    """
+    curves = {arm: numbers["curve"] for arm, numbers in outcome.arms.items() if "curve" in numbers}
+    figure = Figure(figsize=(7.5 if curves else 3.5, 3), dpi=100, layout="constrained")
+    places = figure.subplots(1, 2 if curves else 1, width_ratios=[2, 1] if curves else [1], squeeze=False)[0]
+    if curves:
+        _draw_curves(places[0], curves)
+    _draw_statistic(places[-1], claim, outcome)
+    figure.savefig(file)
+
+
+def _draw_curves(axes: Axes, curves: dict[str, np.ndarray]) -> None:
+    for color, (arm, curve) in enumerate(curves.items()):
+        parts = [over_seeds(column) for column in curve.T]
+        x = np.linspace(0, 1, len(parts))
+        axes.plot(x, [part.value for part in parts], color=f"C{color % 10}", label=arm, linewidth=1.2)
+        axes.fill_between(
+            x, [p.low for p in parts], [p.high for p in parts], color=f"C{color % 10}", alpha=0.2, linewidth=0
+        )
+    axes.set(xlabel="share of the training", ylabel="pass rate")
+    axes.legend(frameon=False, fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_statistic(axes: Axes, claim: Claim, outcome: Outcome) -> None:
+    seeds = np.asarray(claim.statistic(outcome.arms))
+    axes.axhline(0, color="0.6", linewidth=0.8)
+    axes.axhspan(-claim.margin, claim.margin, color="0.92", zorder=0)
+    axes.plot(np.linspace(-0.2, 0.2, len(seeds)), seeds, ".", color="0.5", markersize=4)
+    value, low, high, _ = outcome.statistic
+    axes.errorbar([0.4], [value], yerr=[[value - low], [high - value]], fmt="o", color="C3", capsize=3, markersize=4)
+    axes.set(xlim=(-0.4, 0.6), xticks=[])
+    axes.set_title(f"statistic: {outcome.verdict}", fontsize=8)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)

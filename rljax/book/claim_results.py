@@ -1,0 +1,164 @@
+"""Results of the experiments on claims: numbers of each arm and seed in a JSON file, never of two versions of an experiment."""
+
+import ast
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rljax.book import tabular, worlds
+from rljax.book.claims import Arms, Interval, Numbers, Page, Verdict, over_seeds, verdict_of
+from rljax.files import atomic_write
+from rljax.records import documented
+
+DIGITS = 4
+"""Significant digits of a number in a file."""
+
+
+@documented
+class Results(NamedTuple):
+    """Contents of a file of results."""
+
+    version: str
+    """Hash of the experiment that they are of."""
+    date: str
+    """Day of the last run, `YYYY-MM-DD`; empty without runs."""
+    seconds: float
+    """Time of all runs."""
+    runs: dict[str, dict[str, dict[str, Any]]]
+    """Arm -> seed, in decimal -> name of a number -> number or list."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds that every arm has."""
+        common = [set(seeds) for seeds in self.runs.values()]
+        return sorted(map(int, set.intersection(*common))) if common else []
+
+    def arms(self) -> Arms:
+        """Numbers of every arm over the common seeds."""
+        seeds = self.seeds
+        return {arm: _stacked([runs[str(seed)] for seed in seeds]) for arm, runs in self.runs.items()}
+
+
+@documented
+class Outcome(NamedTuple):
+    """What the results say about a claim."""
+
+    verdict: Verdict
+    """The verdict."""
+    statistic: Interval
+    """The statistic over seeds."""
+    figures: dict[str, Interval]
+    """The other statistics by name."""
+    arms: Arms
+    """Numbers of every arm; empty without results."""
+    date: str
+    """Day of the results; empty without results."""
+    minutes: float
+    """Time of the experiment."""
+
+
+def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
+    names = rows[0] if rows else ()
+    return {name: np.array([row[name] for row in rows], np.float64) for name in names}
+
+
+def version_of(file: Path) -> str:
+    """Hash of an experiment: of its code, of `tabular` and of `worlds`, but for the words of its docstring and of `CLAIM`.
+
+    Results of another hash are of another experiment, and are not used.
+    """
+    files = (file, *(Path(module.__file__ or "") for module in (tabular, worlds)))
+    parts = [part for one in files for part in _code(one)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _code(file: Path) -> list[str]:
+    source = file.read_text(encoding="utf-8")
+    parts: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == "CLAIM":
+            settings = [word.value for word in node.value.keywords if word.arg in ("arms", "measure")]
+            parts += [ast.get_source_segment(source, value) or "" for value in settings]  # of the claim, only what runs
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            parts.append(ast.get_source_segment(source, node) or "")
+    return parts
+
+
+def read_results(page: Page) -> Results:
+    """Read the results of an experiment as it is now: without runs if there are none, or only those of another version."""
+    version, file = version_of(page.file), page.file.with_suffix(".json")
+    empty = Results(version, "", 0.0, {arm: {} for arm in page.claim.arms})
+    if not file.is_file():
+        return empty
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if found["version"] != version:
+        return empty
+    return Results(version, found["date"], found["seconds"], empty.runs | found["runs"])
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}")
+
+
+def write_results(page: Page, results: Results) -> None:
+    """Write the results beside the experiment, one line for each arm and seed."""
+    arms = ",\n".join(
+        f"  {json.dumps(arm)}: {{\n"
+        + ",\n".join(f"   {json.dumps(seed)}: {json.dumps(numbers)}" for seed, numbers in runs.items())
+        + "\n  }"
+        for arm, runs in results.runs.items()
+    )
+    head = "".join(f' "{name}": {json.dumps(getattr(results, name))},\n' for name in ("version", "date", "seconds"))
+    text = f'{{\n{head} "runs": {{\n{arms}\n }}\n}}\n'
+    atomic_write(page.file.with_suffix(".json"), text.encode())
+
+
+def run_page(page: Page, *, again: bool = False) -> Results:
+    """Run what is missing of an experiment; write the results after each arm.
+
+    Args:
+        page: the experiment.
+        again: run every arm and seed, also those that have results.
+
+    Returns:
+        The results of all arms and seeds.
+    """
+    results = read_results(page)
+    if again:
+        results = results._replace(seconds=0.0, runs={arm: {} for arm in page.claim.arms})
+    for arm, settings in page.claim.arms.items():
+        missing = [seed for seed in range(page.claim.seeds) if str(seed) not in results.runs[arm]]
+        if not missing:
+            continue
+        start = time.monotonic()
+        numbers = {name: np.asarray(array).tolist() for name, array in page.claim.measure(settings, missing).items()}
+        rows = {str(seed): {name: _rounded(v[at]) for name, v in numbers.items()} for at, seed in enumerate(missing)}
+        merged = dict(sorted((results.runs[arm] | rows).items(), key=lambda item: int(item[0])))
+        results = Results(
+            version=results.version,
+            date=datetime.now(UTC).date().isoformat(),
+            seconds=round(results.seconds + time.monotonic() - start, 1),
+            runs=results.runs | {arm: merged},
+        )
+        write_results(page, results)
+    return results
+
+
+def outcome_of(page: Page, results: Results) -> Outcome:
+    """Decide a claim by its results."""
+    claim, seeds = page.claim, results.seeds
+    if not seeds:
+        return Outcome("not decided", over_seeds([]), {}, {}, "", 0.0)
+    arms = results.arms()
+    statistic = over_seeds(claim.statistic(arms))
+    figures = {} if claim.figures is None else {name: over_seeds(of(arms)) for name, of in claim.figures.items()}
+    verdict = verdict_of(statistic, kind=claim.kind, margin=claim.margin)
+    return Outcome(verdict, statistic, figures, arms, results.date, results.seconds / 60)

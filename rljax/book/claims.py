@@ -1,0 +1,237 @@
+"""Claims of papers about algorithms, each put to the test by an experiment of its own.
+
+A claim is one file of experiments/claims/, which defines `CLAIM`. Its results are a JSON file beside it: numbers of every arm and
+seed. The statistic is one number a seed, larger where the claim is more right; seeds are paired, as every arm trains on the same
+worlds. Its 95 % interval decides, by a rule that stands in the file before the experiment runs.
+"""
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist, mean, stdev
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.text import did_you_mean, one_line
+
+Numbers = Mapping[str, np.ndarray]
+"""Numbers of one arm by name, each with a first axis over seeds."""
+Arms = Mapping[str, Numbers]
+"""Numbers of every arm, of the same seeds in the same order."""
+Verdict = Literal["holds here", "contradicted", "not seen at this scale", "not decided"]
+VERDICTS: tuple[Verdict, ...] = ("holds here", "contradicted", "not seen at this scale", "not decided")
+"""In the order of a table."""
+FEWEST_SEEDS = 5
+"""A claim with fewer seeds is not decided."""
+
+
+@documented
+@dataclass(frozen=True)
+class Claim:
+    """A claim, and how its experiment decides it."""
+
+    paper: str
+    """Where it was made, such as `DAPO, arXiv:2503.14476`."""
+    place: str
+    """Section, equation or table."""
+    text: str
+    """The claim, in a phrase of ours."""
+    arms: Mapping[str, Any]
+    """Name of an arm -> its settings."""
+    measure: Callable[[Any, Sequence[int]], Numbers]
+    """(settings of an arm, seeds) -> its numbers."""
+    statistic: Callable[[Arms], np.ndarray]
+    """Numbers of every arm -> one number a seed."""
+    unit: str
+    """What the statistic is, in words, with its unit."""
+    margin: float = 0.0
+    """Smallest size of the statistic that would matter."""
+    kind: Literal["above", "equal"] = "above"
+    """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
+    seeds: int = 16
+    """Number of seeds, from 0 on."""
+    figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
+    """Other statistics that the page shows, by name; they decide nothing."""
+
+
+@documented
+class Interval(NamedTuple):
+    """A mean over seeds, with its 95 % interval."""
+
+    value: float
+    """The mean; NaN without seeds."""
+    low: float
+    """Lower end; NaN with fewer than 2 seeds."""
+    high: float
+    """Upper end; NaN with fewer than 2 seeds."""
+    seeds: int
+    """Number of seeds."""
+
+    def text(self) -> str:
+        """Write it.
+
+        Example:
+            >>> Interval(0.12, 0.1, 0.14, 8).text(), Interval(0.12, math.nan, math.nan, 1).text()
+            ('0.12 (0.1 to 0.14)', '0.12')
+        """
+        if math.isnan(self.value):
+            return "-"
+        interval = "" if math.isnan(self.low) else f" ({self.low:.3g} to {self.high:.3g})"
+        return f"{self.value:.3g}{interval}"
+
+
+def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
+    """Statistic of two arms: a number of one, less that of the other, seed by seed.
+
+    Example:
+        >>> arms = {"with": {"success": np.array([0.5, 0.75])}, "without": {"success": np.array([0.25, 0.25])}}
+        >>> difference("success", "with", "without")(arms).tolist()
+        [0.25, 0.5]
+    """
+    return lambda arms: arms[arm][number] - arms[baseline][number]
+
+
+def student_quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t, by its expansion around the normal one; within 0.1 % from 4 degrees of freedom on.
+
+    Args:
+        freedom: degrees of freedom, at least 4.
+
+    Example:
+        >>> round(student_quantile(4), 2), round(student_quantile(15), 3)
+        (2.78, 2.131)
+
+    Source:
+        Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5.
+    """
+    z, n = NormalDist().inv_cdf(0.975), freedom
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )
+
+
+def over_seeds(values: Sequence[float] | np.ndarray) -> Interval:
+    """Mean over seeds with its t interval; no interval with fewer than `FEWEST_SEEDS`.
+
+    Example:
+        >>> over_seeds([1.0, 2.0, 3.0, 4.0, 5.0]).text(), over_seeds([1.0, 2.0]).text()
+        ('3 (1.04 to 4.96)', '1.5')
+    """
+    seeds = [float(value) for value in values]
+    if not seeds:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    if len(seeds) < FEWEST_SEEDS:
+        return Interval(mean(seeds), math.nan, math.nan, len(seeds))
+    half = student_quantile(len(seeds) - 1) * stdev(seeds) / math.sqrt(len(seeds))
+    return Interval(mean(seeds), mean(seeds) - half, mean(seeds) + half, len(seeds))
+
+
+def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: float) -> Verdict:
+    """Decide a claim by an interval.
+
+    ::
+
+        above:  holds here if low > m             contradicted if high < -m             else not seen at this scale
+        equal:  holds here if -m < low, high < m  contradicted if low > m or high < -m  else not decided
+
+    Args:
+        interval: the statistic over seeds.
+        kind: what the claim says of it.
+        margin: m, not negative.
+
+    Returns:
+        The verdict; "not decided" with fewer than `FEWEST_SEEDS` seeds, and where a number is not finite.
+
+    Example:
+        >>> verdict_of(Interval(0.12, 0.1, 0.14, 8), kind="above", margin=0.05)
+        'holds here'
+        >>> verdict_of(Interval(0.12, 0.1, 0.14, 4), kind="above", margin=0.05)
+        'not decided'
+    """
+    _, low, high, seeds = interval
+    if seeds < FEWEST_SEEDS or not math.isfinite(low + high):
+        return "not decided"
+    if kind == "equal":
+        if -margin < low and high < margin:
+            return "holds here"
+        return "contradicted" if low > margin or high < -margin else "not decided"
+    if low > margin:
+        return "holds here"
+    return "contradicted" if high < -margin else "not seen at this scale"
+
+
+def claims_folder() -> Path:
+    """Folder of the experiments on claims, of a wheel or of a checkout.
+
+    Raises:
+        InputError: this installation has none.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "experiments" / "claims", package.parent / "experiments" / "claims"):
+        if folder.is_dir():
+            return folder
+    raise InputError("This installation of rljax has no folder experiments/claims.")
+
+
+def claim_files() -> dict[str, Path]:
+    """Experiments on claims by name, in alphabetical order."""
+    return {file.stem: file for file in sorted(claims_folder().glob("*.py"))}
+
+
+@documented
+class Page(NamedTuple):
+    """A file of experiments/claims/."""
+
+    name: str
+    """Name of the claim."""
+    file: Path
+    """The file."""
+    text: str
+    """Its docstring: question, setting, deviations from the paper, command."""
+    claim: Claim
+    """Its claim."""
+
+
+def read_page(file: Path) -> Page:
+    """Read an experiment on a claim.
+
+    Raises:
+        InputError: the file cannot be run, has no docstring, or does not define `CLAIM`.
+    """
+    spec = importlib.util.spec_from_file_location(f"rljax_claim_{file.stem}", file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise InputError(f"{file} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that its records can be documented
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # an experiment is user code
+        raise InputError(f"{file} cannot be run ({one_line(error)}); correct it.") from error
+    claim, text = vars(module).get("CLAIM"), module.__doc__
+    if not isinstance(claim, Claim):
+        raise InputError(f"{file} does not define CLAIM as an rljax.book.claims.Claim.")
+    if not text:
+        raise InputError(f"{file} has no docstring; it is the claim's page.")
+    return Page(file.stem, file, text.strip(), claim)
+
+
+def find_page(name: str) -> Page:
+    """Read a claim by name.
+
+    Raises:
+        InputError: there is no such claim.
+    """
+    files = claim_files()
+    if name not in files:
+        raise InputError(f"There is no claim {name!r}{did_you_mean(name, files)} The claims are {', '.join(files)}.")
+    return read_page(files[name])

@@ -1,0 +1,218 @@
+"""Claims: the rule that decides them, results that are kept and never mixed, and the committed experiments."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rljax.book.claim_picture import draw
+from rljax.book.claim_results import outcome_of, read_results, run_page, version_of
+from rljax.book.claims import (
+    VERDICTS,
+    Interval,
+    claim_files,
+    find_page,
+    over_seeds,
+    read_page,
+    student_quantile,
+    verdict_of,
+)
+from rljax.cli import main
+from rljax.errors import InputError
+
+EXPERIMENT = '''"""Is two more than one?
+
+Setting: arithmetic.
+"""
+
+import numpy as np
+
+from rljax.book.claims import Claim, difference
+
+ARMS = {"one": 1.0, "two": 2.0}
+
+
+def measure(value, seeds):
+    """The value and some noise."""
+    CALLS.append((value, list(seeds)))
+    noise = [0.1 * (seed % 3) * value for seed in seeds]
+    return {"number": np.array([value + part for part in noise]), "curve": np.ones((len(seeds), 3))}
+
+
+CALLS = []
+CLAIM = Claim(
+    paper="a paper",
+    place="Section 1",
+    text="two is more than one",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("number", "two", "one"),
+    unit="what two has over one",
+    margin=0.5,
+    seeds=6,
+    figures={"the reverse": difference("number", "one", "two")},
+)
+'''
+
+
+@pytest.fixture
+def page(tmp_path):
+    file = tmp_path / "two.py"
+    file.write_text(EXPERIMENT)
+    return read_page(file)
+
+
+def calls(page):
+    return page.claim.measure.__globals__["CALLS"]
+
+
+@pytest.mark.parametrize("freedom", [4, 5, 9, 15, 100])
+def test_the_quantile_is_students(freedom):
+    assert student_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-3)
+
+
+def test_an_interval_is_the_t_interval():
+    values = np.random.default_rng(0).normal(size=12)
+    low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
+    assert over_seeds(values) == pytest.approx((values.mean(), low, high, 12), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "expected"),
+    [
+        ("above", 0.2, 0.4, "holds here"),
+        ("above", 0.05, 0.4, "not seen at this scale"),
+        ("above", -0.05, 0.05, "not seen at this scale"),
+        ("above", -0.4, -0.05, "not seen at this scale"),
+        ("above", -0.4, -0.2, "contradicted"),
+        ("equal", -0.05, 0.05, "holds here"),
+        ("equal", 0.05, 0.4, "not decided"),
+        ("equal", 0.2, 0.4, "contradicted"),
+        ("equal", -0.4, -0.2, "contradicted"),
+        ("above", math.nan, math.nan, "not decided"),
+    ],
+)
+def test_the_interval_decides(kind, low, high, expected):
+    assert verdict_of(Interval((low + high) / 2, low, high, 8), kind=kind, margin=0.1) == expected
+
+
+def test_too_few_seeds_decide_nothing():
+    assert verdict_of(Interval(9.0, 8.0, 10.0, 4), kind="above", margin=0.0) == "not decided"
+    assert math.isnan(over_seeds([1.0, 2.0, 3.0, 4.0]).low)
+    assert math.isnan(over_seeds([]).value)
+
+
+def test_an_experiment_without_results_is_not_decided(page):
+    outcome = outcome_of(page, read_results(page))
+    assert (outcome.verdict, outcome.date, outcome.statistic.seeds) == ("not decided", "", 0)
+
+
+def test_a_run_is_kept_and_not_repeated(page):
+    outcome = outcome_of(page, run_page(page))
+    assert outcome.verdict == "holds here"
+    assert outcome.statistic.value == pytest.approx(1.1)
+    assert outcome.figures["the reverse"].value == pytest.approx(-1.1)
+    assert len(calls(page)) == 2
+    assert outcome_of(page, run_page(page)).statistic == outcome.statistic
+    assert len(calls(page)) == 2
+    run_page(page, again=True)
+    assert len(calls(page)) == 4
+
+
+def test_only_what_is_missing_is_run(page):
+    run_page(page)
+    file = page.file.with_suffix(".json")
+    stored = json.loads(file.read_text())
+    del stored["runs"]["two"]["3"], stored["runs"]["two"]["5"]
+    file.write_text(json.dumps(stored))
+    assert read_results(page).seeds == [0, 1, 2, 4]
+    assert outcome_of(page, read_results(page)).verdict == "not decided"
+    run_page(page)
+    assert calls(page)[2:] == [(2.0, [3, 5])]
+    assert read_results(page).seeds == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("arithmetic.", "more arithmetic.", True),
+        ("two is more than one", "two exceeds one", True),
+        ("0.1 * (seed", "0.2 * (seed", False),
+        ("arms=ARMS", 'arms=ARMS | {"three": 3.0}', False),
+    ],
+)
+def test_results_of_another_version_are_not_used(page, old, new, same):
+    run_page(page)
+    before = version_of(page.file)
+    page.file.write_text(EXPERIMENT.replace(old, new))
+    assert (version_of(page.file) == before) is same
+    changed = read_page(page.file)
+    assert bool(read_results(changed).seeds) is same
+
+
+def test_a_picture_is_drawn_with_curves_and_without(page, tmp_path):
+    outcome = outcome_of(page, run_page(page))
+    draw(page.claim, outcome, tmp_path / "with.png")
+    bare = outcome._replace(arms={arm: {"number": numbers["number"]} for arm, numbers in outcome.arms.items()})
+    draw(page.claim, bare, tmp_path / "without.png")
+    assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", "cannot be run .ZeroDivisionError"),
+        ('"""Words."""', "does not define CLAIM"),
+        (EXPERIMENT.split('"""\n', 1)[1], "no docstring"),
+    ],
+)
+def test_a_file_that_is_no_claim_is_refused(tmp_path, text, message):
+    (tmp_path / "bad.py").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_page(tmp_path / "bad.py")
+
+
+@pytest.mark.parametrize("name", claim_files())
+def test_a_committed_claim_is_a_page_with_results_of_this_version(name):
+    page = find_page(name)
+    for words in ("Setting: ", "Deviations from the paper: ", f"Command: rljax claims --rerun {name}"):
+        assert words in page.text
+    assert page.text.split("\n")[0].endswith("?")
+    outcome = outcome_of(page, read_results(page))
+    assert outcome.statistic.seeds == page.claim.seeds >= 5
+    assert outcome.verdict in VERDICTS
+    assert np.isfinite(outcome.statistic[:3]).all()
+    assert outcome.minutes <= 2
+    assert page.file.with_suffix(".png").is_file()
+
+
+def test_an_unknown_claim_is_answered_with_the_list(capsys):
+    assert main(["claims", "staleness_gep"]) == 2
+    told = capsys.readouterr().err
+    assert "did you mean 'staleness_gepo'?" in told
+    assert all(name in told for name in claim_files())
+
+
+def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
+    assert main(["claims"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(f"\n{name}\n" in text for name in claim_files())
+
+
+def test_json_and_a_page(capsys):
+    assert main(["claims", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(claim_files())
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+    assert main(["claims", "staleness_gepo"]) == 0
+    text = capsys.readouterr().out
+    assert "it holds here if the 95 % interval lies above 0.01" in text
+    assert "Deviations from the paper" in text
+
+
+def test_pages_and_runs_are_not_mixed(capsys):
+    assert main(["claims", "sapo", "--rerun", "sapo"]) == 2
+    assert "not both" in capsys.readouterr().err

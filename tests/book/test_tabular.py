@@ -1,0 +1,132 @@
+"""The tabular trainer: exact figures against enumeration, samples against probabilities, gradients against theory."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms import BY_NAME, grpo, rloo
+from rljax.book.tabular import Setting, draw_states, measure, rollout_gradient, train_seeds, unit_steps
+from rljax.book.worlds import codes, exact, leaning, log_probabilities, outcome_walk, pass_rate_at, stopping
+
+SMALL = codes(contexts=2, length=3, tokens=2)
+
+
+def enumerated(world, table):
+    """Every response of every context with its probability, its last state, its length and its entropy, by hand."""
+    logits = np.asarray(table, np.float64)[world.row]
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    for context, start in enumerate(world.start):
+        for tokens in itertools.product(range(p.shape[1]), repeat=world.horizon):
+            state, probability, length, entropy = start, 1.0, 0, 0.0
+            for token in tokens:
+                if world.ends[state]:
+                    probability *= 1 / p.shape[1]  # the tokens after the end share its probability
+                    continue
+                probability *= p[state, token]
+                entropy -= (p[state] * np.log(p[state])).sum()
+                length += 1
+                state = world.next_state[state, token]
+            yield context, probability, state, length, entropy
+
+
+@pytest.mark.parametrize("world", [SMALL, stopping(contexts=2, horizon=4), stopping(contexts=2, horizon=6, budget=3)])
+def test_exact_figures_are_those_of_all_responses(world):
+    table = jax.random.normal(jax.random.key(1), (world.rows, world.next_state.shape[1]))
+    found = exact(world, table)
+    rows = list(enumerated(world, table))
+    right = [(c, p, n) for c, p, state, n, _ in rows if world.reward[state] > 0]
+    wrong = [(c, p, n) for c, p, state, n, _ in rows if world.reward[state] <= 0]
+    success = [sum(p for c, p, _ in right if c == context) for context in range(2)]
+    np.testing.assert_allclose(found.success, success, rtol=1e-5)
+    np.testing.assert_allclose(found.length, sum(p * n for _, p, _, n, _ in rows) / 2, rtol=1e-5)
+    np.testing.assert_allclose(found.right_length, sum(p * n for _, p, n in right) / sum(success), rtol=1e-5)
+    np.testing.assert_allclose(found.wrong_length, sum(p * n for _, p, n in wrong) / (2 - sum(success)), rtol=1e-5)
+    drawn = sum(p * n for _, p, _, n, _ in rows)
+    np.testing.assert_allclose(found.entropy, sum(p * h for _, p, _, _, h in rows) / drawn, rtol=1e-5)
+
+
+def test_samples_have_the_policys_probabilities():
+    table = jax.random.normal(jax.random.key(2), (SMALL.rows, 2))
+    first = jnp.broadcast_to(jnp.asarray(SMALL.start)[:, None], (2, 4000))
+    uniform = jax.random.uniform(jax.random.key(3), (SMALL.horizon, 2, 4000))
+    _, _, mask, last = draw_states(SMALL, log_probabilities(SMALL, table), first, uniform)
+    assert bool(mask.all())
+    rate = (SMALL.reward[np.asarray(last)] > 0).mean(-1)
+    np.testing.assert_allclose(rate, exact(SMALL, table).success, atol=0.03)
+
+
+def test_the_mean_gradient_of_rloo_is_that_of_the_pass_rate():
+    table = jax.random.normal(jax.random.key(4), (SMALL.rows, 2))
+    setting = Setting(SMALL, lambda key: table, rloo(), prompts=4, group=4)
+    keys = jax.random.split(jax.random.key(5), 4000)
+    mean = jax.jit(lambda keys: jax.vmap(partial(rollout_gradient, setting, table))(keys).mean(0))(keys)
+    expected = -jax.grad(lambda table: exact(SMALL, table).success.mean())(table)
+    np.testing.assert_allclose(mean, expected, atol=0.02 * float(jnp.abs(expected).max()) + 0.002)
+
+
+CASES = {
+    "critic": {"algorithm": BY_NAME["vc_ppo"](), "value_steps": 5},
+    "entropy": {"algorithm": BY_NAME["forking_tokens"](), "tries": 2},
+    "reference": {"algorithm": grpo(), "passes": 2, "minibatches": 2},
+    "past": {"algorithm": grpo(beta=0.0), "past": 4, "group": 2},
+    "steps": {"algorithm": rloo(), "optimizer": unit_steps()},
+    "old": {"algorithm": BY_NAME["gepo"](), "delay": 3},
+    "engine": {"algorithm": rloo(), "sampler": lambda key, logp: logp + 0.1 * jax.random.normal(key, logp.shape)},
+    "noise": {"algorithm": rloo(), "judged": lambda key, rewards: rewards + 0.1 * jax.random.normal(key, rewards.shape)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("standard_promotion")
+def test_every_part_of_a_setting_trains(case):
+    setting = Setting(SMALL, leaning(SMALL, lean=0.0), steps=60, points=2, learning_rate=0.1, **CASES[case])
+    curves, _ = train_seeds(setting, [0, 1])
+    assert curves.success.shape == (2, 3, 2)
+    assert np.all(np.asarray(curves.success[:, -1].mean(-1) > curves.success[:, 0].mean(-1)))
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_a_seed_has_the_same_numbers_alone():
+    setting = Setting(SMALL, leaning(SMALL), rloo(), steps=20, points=2)
+    both, alone = measure(setting, [3, 4]), measure(setting, [4])
+    for name, numbers in both.items():
+        np.testing.assert_allclose(numbers[1:], alone[name], rtol=1e-4, err_msg=name)
+
+
+def test_the_policy_cannot_see_whether_it_is_right():
+    starts = SMALL.start
+    onward = SMALL.next_state[starts[0]]
+    assert SMALL.row[onward[0]] == SMALL.row[onward[1]]
+    assert SMALL.row[starts[0]] != SMALL.row[starts[1]]
+
+
+def test_a_response_over_budget_is_wrong():
+    world = stopping(contexts=1, horizon=5, budget=2)
+    on = jnp.zeros((world.rows, 2)).at[:, 1].set(50.0)
+    found = exact(world, on)
+    assert float(found.success[0]) == pytest.approx(0, abs=1e-6)
+    assert float(found.length) == pytest.approx(2)
+
+
+def test_points_that_do_not_divide_the_steps_are_refused():
+    with pytest.raises(ValueError, match="multiple of points, got 7 and 2"):
+        train_seeds(Setting(SMALL, leaning(SMALL), rloo(), steps=7, points=2), [0])
+
+
+def test_pass_at_k_of_certain_and_impossible_contexts():
+    assert float(pass_rate_at(jnp.array([1.0, 0.0]), 16)) == 0.5
+
+
+def test_an_outcome_walk_is_a_martingale_with_a_critic_of_the_stated_error():
+    walk = outcome_walk(jax.random.key(0), rows=4000, length=20, error=0.1, memory=5.0)
+    assert float(walk.values[:, 0].std()) == 0
+    np.testing.assert_allclose(walk.values.mean(0), 0.5, atol=0.02)
+    assert float(jnp.corrcoef(walk.values[:, -1], walk.outcomes)[0, 1]) > 0.3
+    errors = np.asarray(walk.critic - walk.values)
+    np.testing.assert_allclose(errors.std(0), 0.1, rtol=0.1)
+    assert np.corrcoef(errors[:, 3], errors[:, 8])[0, 1] == pytest.approx(np.exp(-1), abs=0.06)
