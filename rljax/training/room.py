@@ -43,7 +43,7 @@ class Room:
         self._seconds = seconds
         self._told: str | None = None
 
-    def attempt(self, write: Callable[[], None]) -> None:
+    def attempt(self, write: Callable[[], object]) -> None:
         """Call `write` until it succeeds.
 
         Raises:
@@ -68,7 +68,7 @@ class Room:
             )
             self._wait()
 
-    def attempt_together(self, write: Callable[[], None]) -> None:
+    def attempt_together(self, write: Callable[[], object]) -> None:
         """The same for a write in which all processes take part. With several processes it is called once: a failure ends them."""
         if jax.process_count() > 1:
             write()

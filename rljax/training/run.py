@@ -19,6 +19,7 @@ from rljax.tracking.display import Display
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
+from rljax.training import checkpoint as checkpoints
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
@@ -67,7 +68,7 @@ class Run:
         self.write(lambda: marks.update(self.folder.marks()))
         self.saver.save(which, checkpoint, marks)
 
-    def write(self, work: Callable[[], None]) -> None:
+    def write(self, work: Callable[[], object]) -> None:
         """Have the first process write something, once there is room for it; a failure leaves nothing of it."""
         on_first(lambda: self.room.attempt(work))
 
