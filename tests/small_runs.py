@@ -14,6 +14,7 @@ SMALL = TrainConfig.flat(
     max_prompt_tokens=6,
     max_response_tokens=12,
     replicas=1,
+    models="none",
     quiet=True,
 )
 

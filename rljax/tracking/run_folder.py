@@ -6,6 +6,7 @@
       config.json      the settings, and which arguments were passed to `train` besides them
       starts.jsonl     one row per start: time, command line, versions, devices, settings changed on resume
       log.txt          every line of the run with its time
+      best/, last/     the models of a finished run, as folders that AutoModelForCausalLM opens
       critic/          the pretrained critic as a model folder, where the algorithm has one
       metrics.jsonl    one row per step: {"phase", "step", ...numbers}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rljax.data.problem import Problem
@@ -41,8 +42,14 @@ def accuracy_name(config: TrainConfig, own_parts: Sequence[str]) -> str:
     return CORRECT if config.reward.name in VERIFIERS and not is_own else POSITIVE
 
 
-def finish(run: Run, checkpoint: Checkpoint) -> None:
-    """Plot the curves, and show the outcome, the paths of the files, and the next commands."""
+def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> None:
+    """Plot the curves, and show the outcome, the paths of the files, and the next commands.
+
+    Args:
+        run: the run.
+        checkpoint: its end.
+        models: folders of models that were written.
+    """
     folder, notes, config = run.folder, checkpoint.notes, run.config
     run.saver.wait()
     run.write(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
@@ -60,6 +67,7 @@ def finish(run: Run, checkpoint: Checkpoint) -> None:
             *events(rows, prompts=config.sampling.prompts),
             *alarms_raised(folder),
             f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",
+            *([f"Models: {', '.join(map(str, models))}"] if models else []),
             f"Curves: {folder.curves}",
         ]
     )

@@ -32,6 +32,7 @@ from rljax.training.beginning import first_state, placed, rl_state, state_of_pha
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
+from rljax.training.final_models import write_final_models
 from rljax.training.interrupt import StopRequest
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, check_steps, last_evaluation, summary
@@ -275,7 +276,7 @@ def execute(run: Run, checkpoint: Checkpoint) -> Result:
         checkpoint = checkpoint._replace(state=placed(setup, begin_rl(checkpoint.state)))
         run.save(LAST, checkpoint)
     checkpoint = reinforce(run, checkpoint)
-    finish(run, checkpoint)
+    finish(run, checkpoint, write_final_models(run, checkpoint))
     notes = checkpoint.notes
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
     return Result(run.folder.path, before.accuracy, after.accuracy, setup.whole(checkpoint.state.params))

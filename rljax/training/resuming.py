@@ -18,7 +18,7 @@ from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
 FREE = (
-    *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period"),
+    *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period", "models"),
     *("sample_every", "shown_samples", "quiet", "wandb"),
     *("replicas", "fsdp", "tensor", "microbatch_rows", "score_chunk", "remat", "max_failure_share"),
 )

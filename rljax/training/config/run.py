@@ -1,7 +1,7 @@
 """Settings of the run folder, checkpoints and output."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -30,6 +30,8 @@ class RunConfig:
     """Number of the best checkpoints that are kept."""
     keep_period: int | None = None
     """Checkpoints of RL steps that are multiples of this are kept besides, as checkpoints/step-N in the run folder."""
+    models: Literal["both", "best", "last", "none"] = "both"
+    """Which models are written when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM opens."""
     sample_every: int = 20
     """RL steps between shown samples; 0 shows none."""
     shown_samples: int = 3
