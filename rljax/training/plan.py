@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -136,22 +136,27 @@ def state_shapes(config: TrainConfig, algorithm: Algorithm, policy: Policy, mesh
     return _with_places(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base
 
 
+def _array(shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
+    """A shape that stands for an array in the records of the trainer."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
 def data_shapes(config: TrainConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int) -> tuple[Layout, Batch]:
     """Shapes of one update in which every prompt and every response has its full length."""
     sampling, minibatches = config.sampling, config.optimization.minibatches
     groups, length = (sampling.prompts // minibatches, sampling.group_size), sampling.max_response_tokens
-    tokens, responses = (*groups, length), jax.ShapeDtypeStruct(groups, jnp.float32)
-    numbers = jax.ShapeDtypeStruct(tokens, jnp.float32)
+    tokens = (*groups, length)
+    mask, numbers, responses = _array(tokens, jnp.bool_), _array(tokens), _array(groups)
     optional = {
         **dict.fromkeys(("ref_logp", "values", "step_rewards", "behaviour_entropy", "teacher_logp", "square_sum"), numbers),
-        "step_end": jax.ShapeDtypeStruct(tokens, jnp.bool_),
-        "truncated": jax.ShapeDtypeStruct(groups, jnp.bool_),
-        "greedy_rewards": jax.ShapeDtypeStruct(groups[:1], jnp.float32),
+        "step_end": mask,
+        "truncated": _array(groups, jnp.bool_),
+        "greedy_rewards": _array(groups[:1]),
         "reward_parts": {"reward": responses},
     }
     read = {name: shape for name, shape in optional.items() if algorithm.needs(name)}
-    rollout = Rollout(jax.ShapeDtypeStruct(tokens, jnp.bool_), numbers, responses, numbers, **read)
-    progress = jax.ShapeDtypeStruct((), jnp.float32)
+    rollout = Rollout(mask, numbers, responses, numbers, **read)
+    progress = _array(())
     batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
     count = groups[0] * groups[1]
     prompts, drawn = np.ones((count, prompt_length), np.int32), np.ones((count, length), np.int32)

@@ -158,8 +158,8 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
             rollouts.append(rollout) or batches.append(prepared(rollout, **options)) or batches[-1]
         )
 
-    def recorded_step(*arguments):
-        step = made["step"](*arguments)
+    def recorded_step(*arguments, **options):
+        step = made["step"](*arguments, **options)
 
         def recorded(state, layout, batch):
             rows.append(jax.device_get((layout, batch)))

@@ -14,6 +14,7 @@ from rljax.cli.plan import pretend_devices
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.parallel import make_mesh
+from rljax.training import plan
 from rljax.training.beginning import rl_state
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.plan import (
@@ -113,6 +114,7 @@ def test_an_adapter_and_a_cut_model_need_less():
 def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
+    monkeypatch.setattr(plan, "temporaries", lambda *arguments: 10_000)  # compiling is tested above
     flags = ["plan", "--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12"]
     flags += ["--layers", "2", "--width", "64", "--kv-heads", "2", "--prompt-length", "20"]
     assert main([*flags, "--device-memory", "1GB"]) == 0
