@@ -15,9 +15,10 @@ from rljax.algorithms import Algorithm
 from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.models import Params, Policy
+from rljax.models import Params, Policy, count_parameters
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import agree, is_first, on_first, row_shards, together
+from rljax.parallel.memory import check_fits, device_bytes
 from rljax.records import documented, required
 from rljax.rollout import DecodingEngine, Engine, Environment
 from rljax.rollout.decoder_check import check_decoder
@@ -265,6 +266,8 @@ def first_state(setup: Setup) -> TrainState:
     Raises:
         InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
     """
+    if setup.policy.shapes is not None:
+        check_fits(count_parameters(setup.policy.shapes()), device_bytes(setup.mesh))
     params = together(lambda: first_params(setup))
     policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
     check_policy(policy, params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)

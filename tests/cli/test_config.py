@@ -109,7 +109,9 @@ def test_what_is_no_file_of_settings(tmp_path, capsys):
     )
     refused(capsys, "cannot be read", "config", "--config", str(tmp_path / "nothing.yaml"))
     refused(capsys, "must end in .yaml, .yml, .json, .py", "config", "--config", str(file(tmp_path, "", "settings.toml")))
-    refused(capsys, "cannot be run at line 1 .ZeroDivisionError", "config", "--config", str(file(tmp_path, "1 / 0", "wrong.py")))
+    refused(
+        capsys, "cannot be run at line 1 .ZeroDivisionError", "config", "--config", str(file(tmp_path, "1 / 0", "wrong.py"))
+    )
     assert load_config(file(tmp_path, "")) == starting_config([])
 
 
