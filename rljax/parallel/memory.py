@@ -10,7 +10,7 @@ from rljax.errors import InputError
 
 def device_bytes(mesh: Mesh) -> int | None:
     """Memory of all devices of a mesh together, in bytes; None if they do not say. CPU devices share that of the machine."""
-    devices: list[jax.Device] = list(mesh.devices.flat)
+    devices = list(mesh.devices.flat)
     if devices[0].platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import Good
+from fuzz.harness import Good
 from hypothesis import strategies as st
 
 from rljax.cli import COMMANDS

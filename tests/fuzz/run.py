@@ -20,8 +20,8 @@ from typing import Any
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # small_runs and reopened lie there
 
-from cases import KINDS
-from harness import Answer, Good, answer, make_good, show, stopped_before_computing
+from fuzz.cases import KINDS
+from fuzz.harness import Answer, Good, answer, make_good, show, stopped_before_computing
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 

@@ -2,17 +2,12 @@
 
 import os
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
+from fuzz.cases import KINDS
+from fuzz.harness import answer, make_good, show, stopped_before_computing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))  # as when run.py is run
-
-from cases import KINDS
-from harness import answer, make_good, show, stopped_before_computing
 
 
 @pytest.fixture(scope="module")

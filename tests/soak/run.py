@@ -26,10 +26,13 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from families import FAMILIES
 
 from rljax.errors import InputError
 from rljax.training.checkpoint import newest_whole
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from soak.families import FAMILIES
 
 CHILD = Path(__file__).with_name("child.py")
 WORK = Path(tempfile.gettempdir()) / "rljax-soak"
