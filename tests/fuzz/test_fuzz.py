@@ -21,7 +21,7 @@ def test_bad_input_is_answered_by_one_paragraph(good, kind, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "case"
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=10 if "folders" in kind else 30, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
     def check(data):
         shutil.rmtree(place, ignore_errors=True)
