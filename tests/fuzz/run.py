@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
-    parser.add_argument("--result", type=Path)
+    parser.add_argument("--result", type=lambda name: Path(name).resolve())
     options = parser.parse_args()
     begun, result = time.monotonic(), {}
     with tempfile.TemporaryDirectory() as folder:
