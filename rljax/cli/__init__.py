@@ -167,7 +167,7 @@ def run(arguments: list[str]) -> int:
     return function(parse(arguments, begun), begun, arguments[1:])
 
 
-def answer_to(error: OSError | ValueError) -> str | None:
+def answer_to(error: Exception) -> str | None:
     """What a person has to correct so that a command does not end with this error; None if it is a fault of rljax."""
     # What fails while the files of a run are closed must not hide why it ended.
     answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
@@ -175,6 +175,9 @@ def answer_to(error: OSError | ValueError) -> str | None:
         return str(answer)
     if no_room(error) is not None:
         return f"nothing can be written ({one_line(error)}); make room on that disk, or choose another."
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        small = "Take a smaller model, fewer or shorter responses, or a smaller --microbatch-rows."
+        return f"there is not enough memory ({one_line(error)[:LONGEST_NAME]}). {small}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"the file {str(error.filename)[:LONGEST_NAME]!r} cannot be used: {error.strerror}."
     return None
@@ -209,7 +212,7 @@ def _run_main(words: list[str]) -> int:
     except BrokenPipeError:  # `rljax equations | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
         return UNREAD
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError, RuntimeError) as error:
         text = answer_to(error)
         if text is None:
             raise

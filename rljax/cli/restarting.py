@@ -52,6 +52,7 @@ def restarted(arguments: Sequence[str], restarts: int, start: Callable[[Sequence
             raise InputError(f"{FLAG} {restarts} continues the run in a folder that you name; add --run FOLDER.")
         flags += ["--resume", "auto"]
     signals: list[int] = []
+    code = 0
     for left in range(restarts, -1, -1):
         code = _one(["train", *flags], start, signals)
         if code in FINAL or signals or not left:

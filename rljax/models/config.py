@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from rljax.errors import InputError
 from rljax.records import documented
 
+MOST_LAYERS = 1_000
+"""Most layers of a model: each is compiled by itself."""
+
 
 @documented
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class TransformerConfig:
         for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "hidden"):
             if getattr(self, name) < 1:
                 raise InputError(f"The model's {name} is {getattr(self, name)}; it must be at least 1.")
+        if self.layers > MOST_LAYERS:
+            raise InputError(f"The model's layers are {self.layers}; at most {MOST_LAYERS:,} can be built.")
         if self.heads % self.kv_heads:
             raise InputError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}).")
         if self.head_dim % 2:

@@ -19,11 +19,13 @@ from rljax.data.prompts import (
 )
 from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Params, Policy, TransformerConfig, transformer_policy
+from rljax.models import Params, Policy, TransformerConfig, count_parameters, transformer_policy
 from rljax.models.adapters import Base
 from rljax.models.huggingface import locate, read_config
+from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import read_json
 from rljax.parallel import check_rows, make_mesh, row_shards
+from rljax.parallel.memory import check_fits, device_bytes
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
@@ -165,9 +167,15 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
 
 
 def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
-    """Make the built-in policy; its parameters are loaded or initialised when `init` is called."""
+    """Make the built-in policy; its parameters are loaded or initialised when `init` is called.
+
+    Raises:
+        InputError: the devices have less memory than the parameters alone take.
+    """
+    shape = make_shape(config, tokenizer.vocab_size)
+    check_fits(count_parameters(abstract_params(shape)), device_bytes(mesh))
     return transformer_policy(
-        make_shape(config, tokenizer.vocab_size),
+        shape,
         folder=None if config.path is None else locate(config.path),
         bos=tokenizer.bos_token_id,
         eos=tokenizer.eos_token_id,

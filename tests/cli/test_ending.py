@@ -36,6 +36,10 @@ def full():
     raise OSError(errno.ENOSPC, "No space left on device", "/disk/file")
 
 
+def too_large():
+    raise MemoryError("Unable to allocate 29.1 TiB")
+
+
 def too_long():
     raise OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)
 
@@ -48,6 +52,7 @@ def too_long():
             full,
             "rljax: nothing can be written (OSError: [Errno 28] No space left on device: '/disk/file'); make room on that",
         ),
+        (too_large, "rljax: there is not enough memory (MemoryError: Unable to allocate 29.1 TiB). Take a smaller model"),
         (too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import Good
+from fuzz.harness import Good
 from hypothesis import strategies as st
 
 from rljax.cli import COMMANDS
@@ -182,8 +182,9 @@ def model_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
     folder = place / "model"
     shutil.copytree(good.folder / "model", folder, dirs_exist_ok=True)
     damage_folder(draw, folder)
-    if draw(st.integers(0, 9)) == 0:
-        (folder / "model.safetensors").unlink(missing_ok=True)
+    weights = folder / "model.safetensors"
+    if weights.is_file() and draw(st.integers(0, 9)) == 0:
+        weights.unlink()
         (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch /tmp/rljax-pickle'\ntR.")
     return [
         "train",

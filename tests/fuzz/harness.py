@@ -36,7 +36,7 @@ class Stopped(BaseException):
     """The command has come to its first step."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Good:
     """Input without a fault, of which bad input is made."""
 

@@ -20,8 +20,8 @@ from typing import Any
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # small_runs and reopened lie there
 
-from cases import KINDS
-from harness import Answer, Good, answer, make_good, show, stopped_before_computing
+from fuzz.cases import KINDS
+from fuzz.harness import Answer, Good, answer, make_good, show, stopped_before_computing
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
-    parser.add_argument("--result", type=Path)
+    parser.add_argument("--result", type=lambda name: Path(name).resolve())
     options = parser.parse_args()
     begun, result = time.monotonic(), {}
     with tempfile.TemporaryDirectory() as folder:

@@ -2,8 +2,8 @@
 
 import sys
 
-from families import FAMILIES
 from small_runs import SMALL, even_length
+from soak.families import FAMILIES
 
 import rljax
 from rljax.errors import InputError

@@ -26,10 +26,13 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from families import FAMILIES
 
 from rljax.errors import InputError
 from rljax.training.checkpoint import newest_whole
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from soak.families import FAMILIES
 
 CHILD = Path(__file__).with_name("child.py")
 WORK = Path(tempfile.gettempdir()) / "rljax-soak"
@@ -247,6 +250,15 @@ def full_disk(family: str, seed: int) -> dict[str, Any]:
 def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
     """The result in words and a table."""
     kills, damages, disks = (result.get(name, []) for name in ("kills", "damage", "full"))
+    further = []
+    if damages:
+        refused = sum(row["refused"] for row in damages)
+        further.append(
+            f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints answered, {refused} of them by one "
+            "paragraph, the others by going on from the checkpoint before, bit-identical;"
+        )
+    if disks:
+        further.append(f"- {sum(row['survived'] for row in disks)} of {len(disks)} full disks survived, bit-identical.")
     lines = [
         "# Soak",
         "",
@@ -254,10 +266,7 @@ def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
         "",
         f"- {sum(row['identical'] for row in kills)} of {len(kills)} stops bit-identical to a run never stopped (parameters, "
         f"optimiser, history, metrics, samples), {sum(row['in_write'] for row in kills)} of them inside the write of a checkpoint;",
-        f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints answered, "
-        f"{sum(row['refused'] for row in damages)} of them by one paragraph, the others by going on from the checkpoint before, "
-        "bit-identical;",
-        f"- {sum(row['survived'] for row in disks)} of {len(disks)} full disks survived, bit-identical.",
+        *further,
         "",
         "| family | stops | identical | in a write | KILL | TERM | INT |",
         "| ---- | ---- | ---- | ---- | ---- | ---- | ---- |",

@@ -21,6 +21,8 @@ from rljax.training.config.train import GROUPS, TrainConfig
 from rljax.training.config.typed import fitted, hints_of
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
+MOST_CHARACTERS = 65_536
+"""Largest file of settings; a parser of YAML takes minutes for some that are larger."""
 BESIDE = ("task", "experiment")
 """Keys of a file that are flags of `rljax train` and no settings of a group."""
 OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
@@ -107,10 +109,14 @@ def _root(path: Path) -> yaml.Node | None:
     """The document's tree; None for an empty file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"the configuration file {str(path)!r} has {len(text):,} characters; settings need far less.")
         if path.suffix == ".json":
             json.loads(text)  # says more about wrong JSON than a YAML parser, and refuses YAML
             text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; no string of JSON has one
         return _Loader(text).get_single_node()
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno} is not JSON: {error.msg}.") from error
     except yaml.MarkedYAMLError as error:

@@ -1,0 +1,45 @@
+"""Whether arrays can fit into the memory of the devices at all: XLA ends the process where an allocation is far too large."""
+
+import os
+
+import jax
+from jax.sharding import Mesh
+
+from rljax.errors import InputError
+
+
+def device_bytes(mesh: Mesh) -> int | None:
+    """Memory of all devices of a mesh together, in bytes; None if they do not say. CPU devices share that of the machine."""
+    devices = list(mesh.devices.flat)
+    if devices[0].platform == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [
+        (device.memory_stats() or {}).get("bytes_limit")
+        for device in devices
+        if device.process_index == jax.process_index()
+    ]
+    return None if None in limits else sum(map(int, filter(None, limits))) * jax.process_count()
+
+
+def check_fits(parameters: int, available: int | None) -> None:
+    """Refuse a model whose float32 parameters alone are larger than the memory.
+
+    Args:
+        parameters: how many.
+        available: bytes; None if they are not known.
+
+    Raises:
+        InputError: it has too many parameters.
+
+    Example:
+        >>> check_fits(1000, 4000), check_fits(10**12, None)
+        (None, None)
+        >>> check_fits(10**12, 4000)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        rljax.errors.InputError: The model has 1,000,000,000,000 parameters, which take 4,000.0 GB; the devices have 0.0 GB. ...
+    """
+    if available is not None and 4 * parameters > available:
+        raise InputError(
+            f"The model has {parameters:,} parameters, which take {4 * parameters / 1e9:,.1f} GB; the devices have "
+            f"{available / 1e9:,.1f} GB. Take a smaller model (--layers, --width, --hidden), or more devices."
+        )
