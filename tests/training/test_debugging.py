@@ -146,7 +146,7 @@ def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
     ],
 )
 def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
-    algorithm = BY_NAME["grpo"]()._replace(**slots)
+    algorithm = BY_NAME["rloo"]()._replace(**slots)
     batch = prepare(algorithm, ROLLOUT)
     logp = jnp.asarray(LOGP.reshape(2, 3)) - 0.1
     parts = token_terms(algorithm, logp, jnp.ones((2, 3)), None, batch)
