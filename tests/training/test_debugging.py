@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -146,11 +147,14 @@ def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
     ],
 )
 def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
-    algorithm = BY_NAME["grpo"]()._replace(**slots)
+    algorithm = BY_NAME["rloo"]()._replace(**slots)
     batch = prepare(algorithm, ROLLOUT)
     logp = jnp.asarray(LOGP.reshape(2, 3)) - 0.1
     parts = token_terms(algorithm, logp, jnp.ones((2, 3)), None, batch)
-    terms = [*batch_terms(batch), *(measured(part, TOKENS, np.asarray(values)) for part, values in parts.items())]
+    terms = [
+        *batch_terms(jax.device_get(batch)),
+        *(measured(part, TOKENS, np.asarray(values)) for part, values in parts.items()),
+    ]
     found = Diagnosis(KeptBatch(None, 1, 1), tuple(terms), 1.0, 100.0, lambda row, token: {})
     assert found.cause.name == name
     assert found.cause.unsound == 6
