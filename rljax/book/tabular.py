@@ -281,8 +281,8 @@ def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Ar
     """Train with several seeds side by side; each array gets a first axis over them.
 
     Example:
-        >>> from functools import partial
         >>> from rljax.algorithms import grpo
+        >>> from rljax.book.worlds import codes
         >>> world = codes(contexts=2, length=2, tokens=2)
         >>> even = lambda key: jnp.zeros((world.rows, 2))
         >>> curves, _ = train_seeds(Setting(world, even, grpo(beta=0.0), steps=40, points=2), [0])
