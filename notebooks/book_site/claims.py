@@ -24,8 +24,8 @@ The statistic of a claim is one number a seed, its interval is that of Student's
 all claims: `rljax claims NAME` prints it. All experiments took {minutes:.0f} minutes on two shared cores.
 
     rljax claims                     # this table
-    rljax claims gspo_off_policy     # an experiment: question, setting, deviations from the paper, all numbers
-    rljax claims --rerun gspo_off_policy"""
+    rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers
+    rljax claims --rerun cispo"""
 
 
 def claims_page() -> str:
