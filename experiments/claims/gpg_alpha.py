@@ -7,7 +7,8 @@ Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are
 policy is right on about one response in 150, and every seed has another one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another;
-gradient descent at 30, as Adam would take out the scale that the factor changes.
+gradient descent at 30, as Adam would take out the scale that the factor changes. The factor is 1 or more, so it also
+makes every step larger; a larger learning rate without it is no arm here.
 
 Command: rljax claims --rerun gpg_alpha
 """

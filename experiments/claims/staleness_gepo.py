@@ -9,8 +9,9 @@ policy is right on about one response in 150, and every seed has another one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
 at 0.05. The delay is counted in steps, and a ring of old tables serves it; GSPO's bounds are a hundred times the
-paper's. The probabilities of responses to one prompt differ far more in a table of 4 tokens than in a language model, so
-GEPO's weights leave its clip of 0.2 without any delay, which holds it back from the start.
+paper's. The probabilities of responses to one prompt differ far more in a table of 4 tokens than in a language model,
+so GEPO's weights leave its clip of 0.2 without any delay, which holds it back from the start. The first statistic here
+was what the delay costs each; it was replaced, as GEPO had little to lose, and stands beside the verdict.
 
 Command: rljax claims --rerun staleness_gepo
 """

@@ -20,13 +20,12 @@ What depends on a network does not show: features that prompts share, a large vo
 **A verdict is about these worlds.** It says what an equation does by itself, which is where a claim about an equation
 should begin.
 
-The statistic of a claim and the rule that decides it stood in its file before the run whose results are here. The
-statistic is one number a seed, and the interval is that of Student's t over the seeds. All experiments took
-{minutes:.0f} minutes on two shared cores.
+The statistic of a claim is one number a seed, its interval is that of Student's t over the seeds, and one rule decides
+all claims: `rljax claims NAME` prints it. All experiments took {minutes:.0f} minutes on two shared cores.
 
     rljax claims                     # this table
-    rljax claims gspo_off_policy     # an experiment: question, setting, deviations from the paper, all numbers
-    rljax claims --rerun gspo_off_policy"""
+    rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers
+    rljax claims --rerun cispo"""
 
 
 def claims_page() -> str:

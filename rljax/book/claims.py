@@ -2,7 +2,7 @@
 
 A claim is one file of experiments/claims/, which defines `CLAIM`. Its results are a JSON file beside it: numbers of every arm and
 seed. The statistic is one number a seed, larger where the claim is more right; seeds are paired, as every arm trains on the same
-worlds. Its 95 % interval decides, by a rule that stands in the file before the experiment runs.
+worlds. Its 95 % interval decides, by one rule for all claims.
 """
 
 import importlib.util

@@ -27,7 +27,7 @@ def unit_steps() -> optax.GradientTransformation:
     """Divide a gradient by its norm: steps of one size, in which prompts keep their shares. A gradient of 0 stays 0."""
 
     def divide(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
-        norm = jnp.maximum(optax.global_norm(updates), 1e-12)
+        norm = jnp.maximum(optax.tree.norm(updates), 1e-12)
         return jax.tree.map(lambda u: u / norm, updates)
 
     return optax.stateless(divide)
@@ -277,12 +277,12 @@ def _scale_each(rates: _Tables) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: -r * u, updates, rates))
 
 
-def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Table]:
+def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Array, "N R V"]]:
     """Train with several seeds side by side; each array gets a first axis over them.
 
     Example:
-        >>> from functools import partial
         >>> from rljax.algorithms import grpo
+        >>> from rljax.book.worlds import codes
         >>> world = codes(contexts=2, length=2, tokens=2)
         >>> even = lambda key: jnp.zeros((world.rows, 2))
         >>> curves, _ = train_seeds(Setting(world, even, grpo(beta=0.0), steps=40, points=2), [0])

@@ -126,7 +126,7 @@ def test_an_outcome_walk_is_a_martingale_with_a_critic_of_the_stated_error():
     walk = outcome_walk(jax.random.key(0), rows=4000, length=20, error=0.1, memory=5.0)
     assert float(walk.values[:, 0].std()) == 0
     np.testing.assert_allclose(walk.values.mean(0), 0.5, atol=0.02)
-    assert float(jnp.corrcoef(walk.values[:, -1], walk.outcomes)[0, 1]) > 0.3
+    assert float(jnp.corrcoef(walk.values[:, -1], walk.outcomes)[0, 1]) > 0.15
     errors = np.asarray(walk.critic - walk.values)
     np.testing.assert_allclose(errors.std(0), 0.1, rtol=0.1)
     assert np.corrcoef(errors[:, 3], errors[:, 8])[0, 1] == pytest.approx(np.exp(-1), abs=0.06)
