@@ -129,7 +129,7 @@ def kl_to_reference(rollout: Rollout[np.ndarray]) -> float | None:
     if rollout.ref_logp is None or not rollout.mask.any():
         return None
     logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
-    return float(np.asarray(k3(logp, rollout.ref_logp))[rollout.mask].mean())
+    return float(np.asarray(k3(jnp.asarray(logp), jnp.asarray(rollout.ref_logp)))[rollout.mask].mean())
 
 
 def sampler_gap(history: Sequence[UpdateMetrics]) -> float | None:
