@@ -234,10 +234,9 @@ def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Ba
     algorithm_critic = required(setup.algorithm.critic, "algorithm.critic")
     if critic.head.distribution is not None:
         return [measured("value now", TOKENS, values, batch.mask)]
-    arrays = map(
-        jnp.asarray, (values, required(batch.old_values, "old_values"), required(batch.value_target, "value_target"))
-    )
-    per_token = np.asarray(algorithm_critic.loss(*arrays, jnp.asarray(batch.mask)))
+    before, target = required(batch.old_values, "old_values"), required(batch.value_target, "value_target")
+    now, before, target, mask = (jnp.asarray(array) for array in (values, before, target, batch.mask))
+    per_token = np.asarray(algorithm_critic.loss(now, before, target, mask))
     return [measured("value now", TOKENS, values, batch.mask), measured("value_loss", TOKENS, per_token, batch.mask)]
 
 

@@ -64,7 +64,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
         state, past = recall(state, groups.prompt_ids, rollout)
         batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
         state, policy, gap = improve(state, sequences, batch)
-        return state, LearnMetrics(policy=policy, **measured_batch(rollout, batch), sampler_gap=gap)
+        return state, LearnMetrics(policy=policy, sampler_gap=gap)._replace(**measured_batch(rollout, batch))
 
     return learn
 
@@ -92,7 +92,7 @@ def critic_learner(setup: Setup, state: TrainState) -> Learn:
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
         state, policy, gap = improve(state, sequences, batch)
-        return state, LearnMetrics(credit, critic, policy, **measured_batch(rollout, batch), sampler_gap=gap)
+        return state, LearnMetrics(credit, critic, policy, sampler_gap=gap)._replace(**measured_batch(rollout, batch))
 
     return learn
 
@@ -129,7 +129,7 @@ def kl_to_reference(rollout: Rollout[np.ndarray]) -> float | None:
     if rollout.ref_logp is None or not rollout.mask.any():
         return None
     logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
-    return float(np.asarray(k3(logp, rollout.ref_logp))[rollout.mask].mean())
+    return float(np.asarray(k3(jnp.asarray(logp), jnp.asarray(rollout.ref_logp)))[rollout.mask].mean())
 
 
 def sampler_gap(history: Sequence[UpdateMetrics]) -> float | None:

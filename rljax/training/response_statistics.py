@@ -1,7 +1,7 @@
 """Statistics of sampled responses: whether they repeat themselves, are all alike, or earn their reward by length."""
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int32, UInt64
+from jaxtyping import Float32, Int, Int32, UInt64
 
 from rljax.records import required
 from rljax.rollout import Groups
@@ -19,8 +19,9 @@ def share_of_groups(groups: Groups, *, right: bool) -> float | None:
     judged = valid.any(-1)
     if not judged.any():
         return None
-    agrees: Bool[np.ndarray, "P G"] = (groups.rollout.rewards > 0) == right
-    return float((agrees | ~valid).all(-1)[judged].mean())
+    rewards = groups.rollout.rewards
+    agrees = rewards > 0 if right else rewards <= 0
+    return float(np.all(agrees | ~valid, axis=-1)[judged].mean())
 
 
 def correlation(rewards: Float32[np.ndarray, "N"], lengths: Int[np.ndarray, "N"]) -> float | None:
