@@ -124,6 +124,10 @@ class RolloutWorker:
         """Return a worker with other sampling settings; see `Sampling`."""
         return replace(self, sampling=self.sampling._replace(**changes))
 
+    def greedy(self) -> "RolloutWorker":
+        """Return a worker that always takes the likeliest token."""
+        return self.drawn_with(temperature=0.0, top_k=None, top_p=None)
+
     def watched(self, progress: Progress) -> "RolloutWorker":
         """Return a worker that reports the progress of judging to `progress`."""
         return replace(self, judge=self.judge._replace(progress=progress))

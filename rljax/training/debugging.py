@@ -237,7 +237,10 @@ def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Ba
     before, target = required(batch.old_values, "old_values"), required(batch.value_target, "value_target")
     now, before, target, mask = (jnp.asarray(array) for array in (values, before, target, batch.mask))
     per_token = np.asarray(algorithm_critic.loss(now, before, target, mask))
-    return [measured("value now", TOKENS, values, batch.mask), measured("value_loss", TOKENS, per_token, batch.mask)]
+    return [
+        measured("value now", TOKENS, values, batch.mask),
+        measured("value_loss", TOKENS, np.asarray(per_token), batch.mask),
+    ]
 
 
 def update_terms(

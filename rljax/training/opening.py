@@ -29,7 +29,7 @@ from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
 from rljax.training.saving import Companions, atomically, companions, save_model
 from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
-from rljax.training.setup import encoded, greedy, make_policy, make_tokenizer, make_worker
+from rljax.training.setup import encoded, make_policy, make_tokenizer, make_worker
 
 JUDGING = ("environment", "reward")
 """Arguments of `train` that judge responses."""
@@ -261,7 +261,7 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
     prompts = encoded(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
-    worker = greedy(make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems))
+    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems).greedy()
     return OpenPolicy(config, policy, _parameters(config, policy, mesh, run, which), tokenizer, worker, mesh)
 
 

@@ -318,7 +318,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
             judge=worker.judge._replace(step_reward=step_reward),
             compares_with_greedy=algorithm.greedy_advantage is not None,
         ),
-        heldout=greedy(replace(worker, prompts=heldout)),
+        heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
         faults=problems.faults,
@@ -399,8 +399,3 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
         top_k=sampling.top_k,
         top_p=sampling.top_p,
     )
-
-
-def greedy(worker: RolloutWorker) -> RolloutWorker:
-    """The same worker with greedy decoding."""
-    return worker.drawn_with(temperature=0.0, top_k=None, top_p=None)
