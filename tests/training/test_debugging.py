@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from small_cli import printed, refused
-from small_runs import SMALL
+from small_runs import SMALL, even_length
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
@@ -42,12 +42,12 @@ def stopped(tmp_path_factory):
         learning_rate=1e20,
         steps=9,
         prompts=2,
-        group_size=4,
+        group_size=8,
         heldout_problems=4,
         train_problems=8,
     )
     with pytest.raises(InputError, match="rljax debug") as error:
-        rljax.train(config)
+        rljax.train(config, reward=even_length)
     return path, str(error.value)
 
 
@@ -57,10 +57,10 @@ def test_the_command_in_the_message_names_the_update(stopped, capsys):
     text = printed(capsys, *command)
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.split())
-    assert f"Step {MOST_SKIPPED}, 8 responses" in words
+    assert f"Step {MOST_SKIPPED}, 16 responses" in words
     assert "Cause: update of " in words
     assert "lower the learning rate" in words
-    assert "0 of 8 " in words
+    assert "0 of 16 " in words
     found = json.loads(printed(capsys, "debug", str(path / NAME), "--json"))
     assert found["cause"]["name"].startswith("update of ")
     assert {"reward", "advantage", "ratio", "surrogate", "kl", "loss"} <= {term["name"] for term in found["terms"]}
@@ -84,12 +84,12 @@ def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
     rewards[1, 2] = np.inf
     groups = kept.groups._replace(rollout=kept.groups.rollout._replace(rewards=rewards))
     found = poisoned(path, kept._replace(groups=groups))
-    assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (6,), 1)
+    assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (10,), 1)
     broken = {term.name for term in found.terms if term.unsound}
     assert {"reward", "advantage", "surrogate", "loss"} <= broken
     assert not {"logp", "ratio", "kl"} & broken
-    assert found.texts(6, None)["group"] == "1"
-    assert "=" in found.texts(6, 0)["prompt"]
+    assert found.texts(10, None)["group"] == "1"
+    assert "=" in found.texts(10, 0)["prompt"]
 
 
 def poisoned(run, kept):
