@@ -300,8 +300,8 @@ class RunFolder:
 
     def add_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `alarms.jsonl`."""
-        with self.alarms.open("a", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        with closing(AppendFile(self.alarms)) as file:
+            file.append("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
     def read_heldout(self) -> list[Row]:
         """Read the rows of `heldout.jsonl`; none if the file is missing, as in runs of older versions.

@@ -107,7 +107,7 @@ class Run:
             say = self.display.warning if event.what == "raised" else self.display.message
             say(event.text())
         if events and is_first():
-            self.folder.add_alarms([event.to_json() for event in events])
+            self.room.attempt(lambda: self.folder.add_alarms([event.to_json() for event in events]))
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
         """If the run was asked to stop: save, show how to resume, and raise.
@@ -130,7 +130,7 @@ def begin_watch(run: Run) -> Watch:
     def begin() -> None:
         path = run.folder.metrics
         watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
-        run.folder.write_alarms([event.to_json() for event in events])
+        run.room.attempt(lambda: run.folder.write_alarms([event.to_json() for event in events]))
         watches.append(watch)
 
     on_first(begin)
