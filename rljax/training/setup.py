@@ -102,7 +102,8 @@ def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses:
     therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
     """
     slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
-    most = config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
+    chosen = config.optimization.microbatch_rows
+    most = MICROBATCH_TOKENS // slots if chosen is None else chosen
     small = max(-(-responses // 32), -(-1024 // slots))
     return max(min(most, small) // devices, 1) * devices
 
