@@ -24,6 +24,7 @@ from jaxtyping import PyTree
 from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.models.model_folder import read_json
 from rljax.parallel import is_first, of_first, on_first
 from rljax.parallel.mesh import path_names
 from rljax.records import documented
