@@ -149,5 +149,5 @@ def _check_metrics_row(row: Row) -> str | None:
         return f'must have a "phase" among {", ".join(PHASES)}'
     for name, value in row.items():
         if name != "phase" and value is not None and not is_number(value):
-            return f'must hold a finite number or null for "{name}"'
+            return f'must hold a number or null for "{name}"'
     return check_step(row)
