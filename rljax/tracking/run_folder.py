@@ -41,6 +41,11 @@ from rljax.files import AppendFile, atomic_write
 from rljax.records import documented
 from rljax.tracking.rows import Row, check_answer, json_safe, lines_of, parse_row
 
+CONFIG = "config.json"
+"""Name of the file with the settings."""
+MODELS = ("best", "last", "critic")
+"""Names of the folders of models that a run writes beside its files."""
+
 
 @documented
 class Mark(NamedTuple):
@@ -87,7 +92,8 @@ class RunFolder:
         path = Path(path)
         plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
         run = cls(path, plain)
-        existing = [part.name for part in (*run.own_files, run.checkpoints) if part.exists()]
+        models = (path / name for name in MODELS)
+        existing = [part.name for part in (*run.own_files, run.checkpoints, *models) if part.exists()]
         if existing:
             raise InputError(
                 f"{path} already holds a run ({', '.join(existing)}); choose another folder with --run, "
@@ -130,7 +136,7 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         """`config.json`."""
-        return self.path / "config.json"
+        return self.path / CONFIG
 
     @property
     def starts(self) -> Path:

@@ -187,6 +187,22 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark], keep: 
     on_first(lambda: prune(folder, _numbers(folder), int(checkpoint.state.step), keep))
 
 
+def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
+    """Best checkpoints from after the checkpoint that a run goes on from, if the best one until then is there.
+
+    Args:
+        folder: the best checkpoints, all of them whole.
+        best_step: RL step of the best evaluation until then.
+    """
+    # Not with Orbax, whose manager waits for all processes: the first host alone asks.
+    notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in _numbers(folder)}
+    steps = {number: found["best_step"] for number, found in notes.items()}
+    if best_step not in steps.values():
+        return []
+    fault = f"it was saved after the checkpoint that this run goes on from, whose best step is {best_step}"
+    return [Damaged(folder / str(number), fault) for number, step in steps.items() if step > best_step]
+
+
 @contextmanager
 def quiet_orbax() -> Generator[None]:
     """Keep the tracebacks of Orbax's threads off the screen: what went wrong is raised, and said once."""
