@@ -39,7 +39,7 @@ from filelock import FileLock, Timeout
 from rljax.errors import InputError
 from rljax.files import AppendFile, atomic_write
 from rljax.records import documented
-from rljax.tracking.rows import Row, check_step, json_safe, lines_of, parse_row
+from rljax.tracking.rows import Row, check_answer, json_safe, lines_of, parse_row
 
 CONFIG = "config.json"
 """Name of the file with the settings."""
@@ -318,7 +318,7 @@ class RunFolder:
         if not self.heldout.is_file():
             return []
         *lines, _ = lines_of(self.heldout)
-        return [parse_row(line, self.heldout, number, check_step) for number, line in enumerate(lines, 1)]
+        return [parse_row(line, self.heldout, number, check_answer) for number, line in enumerate(lines, 1)]
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:
