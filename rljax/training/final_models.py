@@ -41,7 +41,7 @@ def _written(run: Run, checkpoint: Checkpoint, which: str) -> Path:
         save_model(part, setup.policy, params, beside)
         on_first(lambda: shutil.rmtree(folder, ignore_errors=True))
 
-    run.room.attempt_together(lambda: atomically(folder, write))
+    run.room.attempt_together("the model", lambda: atomically(folder, write))
     return folder
 
 
