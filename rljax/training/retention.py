@@ -51,7 +51,12 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
     """Copy a checkpoint, by links to its files where the disk has them; what lay at the place is replaced."""
     part = place.with_name(f".unfinished-{secrets.token_hex(4)}")
     try:
-        shutil.copytree(checkpoint, part, copy_function=_link)
+        for source in (checkpoint, *checkpoint.rglob("*")):  # `shutil.copytree` hides that there was no room
+            target = part / source.relative_to(checkpoint)
+            if source.is_dir():
+                target.mkdir(parents=True)
+            else:
+                _link(source, target)
         shutil.rmtree(place, ignore_errors=True)
         part.rename(place)
     except BaseException:
@@ -59,7 +64,7 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
         raise
 
 
-def _link(source: str, place: str) -> None:
+def _link(source: Path, place: Path) -> None:
     try:
         os.link(source, place)
     except OSError as error:

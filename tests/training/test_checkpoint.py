@@ -20,6 +20,7 @@ from rljax.training.retention import Retention, prune
 from rljax.training.state import create
 
 MARKS = {"metrics.jsonl": mark_of(b"rows")}
+KEEP = Retention()
 
 
 def state_of(value):
@@ -27,7 +28,7 @@ def state_of(value):
     return create(params, optax.adam(1e-3), 0, with_reference=False)
 
 
-def save(folder, checkpoint, marks, keep=Retention()):
+def save(folder, checkpoint, marks, keep=KEEP):
     checkpoints.save(folder, checkpoint, marks)
     prune(folder, int(checkpoint.state.step), keep)
 

@@ -12,8 +12,9 @@ import pytest
 
 from rljax.data.history import no_history
 from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, Retention, restore
+from rljax.training.checkpoint import Checkpoint, restore
 from rljax.training.interrupt import Interrupted
+from rljax.training.retention import Retention
 from rljax.training.room import Room
 from rljax.training.saver import Saver
 from rljax.training.state import create
