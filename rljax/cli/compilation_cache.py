@@ -29,9 +29,12 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
     return Path(caches) / "rljax" / "compiled" / processor()
 
 
-def processor() -> str:
-    """Name of this kind of processor: its architecture, and a checksum of the instructions that it knows where Linux lists them."""
-    listed = Path("/proc/cpuinfo")
+def processor(listed: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of this kind of processor: its architecture, and a checksum of the instructions that it knows.
+
+    Args:
+        listed: file in which Linux lists them; without it, the checksum is that of the processor's name.
+    """
     lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else [platform.processor()]
     known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
     return f"{platform.machine()}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"

@@ -26,14 +26,14 @@ class Process(Protocol):
 
 
 def start_process(words: Sequence[str]) -> Process:
-    """Start `rljax` with these words."""
-    return subprocess.Popen([sys.executable, "-m", "rljax", *words])
+    """Start `rljax` with these words, in a session of its own: a terminal would send it the signals that are passed on, too."""
+    return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
 def restarted(arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process) -> int:
     """Run `rljax train` until it ends by itself, or has crashed more than `restarts` times.
 
-    Ctrl-C and SIGTERM are passed on, and end it for good.
+    Ctrl-C, SIGTERM and the SIGHUP of a closed terminal are passed on, and end it for good.
 
     Args:
         arguments: flags of `rljax train`.
@@ -86,7 +86,8 @@ def _one(words: Sequence[str], start: Callable[[Sequence[str]], Process], signal
         for started in process:
             started.send_signal(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         process.append(start(words))

@@ -1,6 +1,7 @@
 """`log.txt` of a run folder: every line of the run with its time, whatever the screen shows."""
 
 import io
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,28 +14,31 @@ from rljax.tracking.plain_display import PlainDisplay
 
 
 class _LogFile(io.TextIOBase):
-    """A stream whose lines are kept until there is room on the disk for them."""
+    """A stream whose lines are kept until there is room on the disk for them. Several threads may use one."""
 
     def __init__(self, path: Path):
         self._file = AppendFile(path)
         self._pending = b""
+        self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
         """Keep the text."""
-        self._pending += text.encode(errors="backslashreplace")
+        with self._lock:
+            self._pending += text.encode(errors="backslashreplace")
         return len(text)
 
     def flush(self) -> None:
         """Append the text that was kept, if there is room."""
-        if self.closed:
-            return
-        try:
-            self._file.append(self._pending)
-        except OSError as error:
-            if no_room(error) is None:
-                raise
-        else:
-            self._pending = b""
+        with self._lock:
+            if self.closed:
+                return
+            try:
+                self._file.append(self._pending)
+            except OSError as error:
+                if no_room(error) is None:
+                    raise
+            else:
+                self._pending = b""
 
     def close(self) -> None:
         """Close the file; closing again is harmless."""

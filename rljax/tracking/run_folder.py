@@ -217,6 +217,14 @@ class RunFolder:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
+    def remove_unfinished(self) -> None:
+        """Remove what a killed process was writing. Only a process that holds the folder may do so."""
+        for part in (*self.path.glob(".unfinished-*"), *self.checkpoints.glob("step-*/.unfinished-*")):
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink(missing_ok=True)
+
     @contextmanager
     def alone(self) -> Generator[bool]:
         """Hold the folder for this process: two that train in it at once would overwrite each other's files.

@@ -177,22 +177,24 @@ class Trackers:
 
     Args:
         trackers: called in this order.
-        attempt: calls a function that writes; it may wait for room on the disk and call it again.
+        attempt: gets the name of what is written and a function that writes it, which it may call again when there is room.
     """
 
-    def __init__(self, trackers: Iterable[Tracker], attempt: Callable[[Callable[[], None]], None] = lambda work: work()):
+    def __init__(
+        self, trackers: Iterable[Tracker], attempt: Callable[[str, Callable[[], None]], None] = lambda what, work: work()
+    ):
         self._trackers = tuple(trackers)
         self._attempt = attempt
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Pass the numbers to every tracker."""
         for tracker in self._trackers:
-            self._attempt(partial(tracker.log, phase, step, metrics))
+            self._attempt("the metrics", partial(tracker.log, phase, step, metrics))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Pass the samples to every tracker."""
         for tracker in self._trackers:
-            self._attempt(partial(tracker.samples, step, rows))
+            self._attempt("the samples", partial(tracker.samples, step, rows))
 
     def close(self) -> None:
         """Close every tracker, even if one of them fails to."""

@@ -32,11 +32,10 @@ from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
 from rljax.training.manifest import fault_of, write_manifest
-from rljax.training.retention import Retention, prune
+from rljax.training.retention import numbers_in
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
-DEFAULT_RETENTION = Retention()
 
 
 @documented
@@ -140,7 +139,7 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
         partial: whether only a part of the state will be read.
     """
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=None,  # `save` removes the old ones, after the manifest of the new one is written
+        max_to_keep=None,  # `prune` removes the old ones, after the manifest of the new one is written
         create=writes,
         enable_async_checkpointing=False,
         cleanup_tmp_directories=writes,
@@ -154,14 +153,13 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
 
 
-def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark], keep: Retention = DEFAULT_RETENTION) -> None:
-    """Write a checkpoint into `folder`, and then delete old ones. If it fails, nothing of it is left.
+def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
+    """Write a checkpoint into `folder`, beside the older ones. If it fails, nothing of it is left.
 
     Args:
         folder: the checkpoints of one kind.
         checkpoint: the last phase and step of the run.
         marks: where the files of the run folder end now; a resume cuts them there.
-        keep: which of the older ones stay.
     """
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
@@ -175,7 +173,7 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark], keep: 
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
-    number = int(of_first(np.int32(max(_numbers(folder), default=-1)))) + 1
+    number = int(of_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
     try:
         with quiet_orbax(), _manager(folder, writes=True) as manager:
             manager.save(number, args=ocp.args.Composite(**items), force=True)
@@ -185,7 +183,6 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark], keep: 
             for part in (folder / str(number), *folder.glob(f"{number}.*")):
                 shutil.rmtree(part, ignore_errors=True)
         raise
-    on_first(lambda: prune(folder, _numbers(folder), int(checkpoint.state.step), keep))
 
 
 def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
@@ -294,7 +291,7 @@ def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
     """The same on one host."""
     damaged = damaged_in(folder)
     passed_over = {int(path.name) for path, _ in damaged}
-    whole = [number for number in _numbers(folder) if number not in passed_over]
+    whole = [number for number in numbers_in(folder) if number not in passed_over]
     if whole:
         return max(whole), damaged
     if not damaged:
@@ -306,7 +303,7 @@ def _search(folder: Path) -> tuple[int, tuple[Damaged, ...]]:
 def damaged_in(folder: Path) -> tuple[Damaged, ...]:
     """Checkpoints in `folder` that are not whole and newer than the newest whole one; on this host alone."""
     damaged: list[Damaged] = []
-    for number in sorted(_numbers(folder), reverse=True):
+    for number in sorted(numbers_in(folder), reverse=True):
         fault = fault_of(folder / str(number))
         if fault is None:
             break
@@ -329,11 +326,6 @@ def set_aside(damaged: Collection[Damaged]) -> list[str]:
             f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run goes on from the one before."
         )
     return moves
-
-
-def _numbers(folder: Path) -> list[int]:
-    """Numbers of the checkpoints in a folder, whole or not."""
-    return [int(path.name) for path in folder.glob("*") if path.is_dir() and path.name.isdecimal()]
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison, compare
-from rljax.parallel import is_first
+from rljax.parallel import on_first
 from rljax.records import required
 from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
@@ -43,18 +43,26 @@ def accuracy_name(config: TrainConfig, own_parts: Sequence[str]) -> str:
 
 
 def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> None:
-    """Plot the curves, and show the outcome, the paths of the files, and the next commands.
+    """Plot the curves, and show the outcome, the paths of the files, and the next commands; all processes call it together.
 
     Args:
         run: the run.
         checkpoint: its end.
         models: folders of models that were written.
+
+    Raises:
+        InputError: the reward judged no response.
     """
-    folder, notes, config = run.folder, checkpoint.notes, run.config
+    folder, config = run.folder, run.config
     run.saver.wait()
-    run.write(lambda: plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}"))
-    if not is_first():
-        return
+    title = f"{config.run.name}: {config.algorithm.name}"
+    run.write("the curves", lambda: plot_curves(folder.metrics, folder.curves, title=title))
+    on_first(lambda: show_end(run, checkpoint, models))
+
+
+def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
+    """Show what `finish` shows, on this process alone."""
+    folder, notes, config = run.folder, checkpoint.notes, run.config
     own_parts = folder.config.get("seams", ())
     accuracy = accuracy_name(config, own_parts)
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")

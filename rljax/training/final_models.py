@@ -1,5 +1,6 @@
 """The models of a finished run as folders that other programs open: RUN/best and RUN/last."""
 
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -34,7 +35,8 @@ def _written(run: Run, checkpoint: Checkpoint, which: str) -> Path:
     setup, folder = run.setup, run.folder.path / which
     params = setup.whole(_params(run, checkpoint, which))
     beside = companions(run.config, setup.tokenizer)
-    run.room.attempt_together(lambda: atomically(folder, lambda part: save_model(part, setup.policy, params, beside)))
+    save = partial(save_model, model=setup.policy, params=params, beside=beside)
+    run.room.attempt_together("the model", lambda: atomically(folder, save))
     return folder
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """The run was stopped by a signal; everything up to the last finished step is saved."""
+    """The run was stopped by a signal; it is saved, unless the run waited for room on the disk just then, which it has said."""
 
 
 class StopRequest:

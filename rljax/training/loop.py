@@ -46,6 +46,12 @@ from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
 
+ABANDONED = (
+    "The process that trained here before ended without a word: it was killed (by a person, for its memory, with its machine), "
+    "or it crashed. What it did after its last checkpoint is done again."
+)
+"""What a resumed run says of such an end."""
+
 
 @documented
 class Result(NamedTuple):
@@ -102,7 +108,8 @@ def train(
 
     Raises:
         InputError: something in the configuration, the data, the reward or another argument cannot work; nothing was overwritten.
-        Interrupted: Ctrl-C or SIGTERM; the run is saved and can be resumed.
+        Interrupted: Ctrl-C or SIGTERM; the run can be resumed. It is saved up to its last step, or up to its last checkpoint if it
+            was stopped while it waited for room on the disk.
     """
     config, rows = with_dataset(config, dataset)
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
@@ -123,7 +130,7 @@ def train(
         else:
             folder = existing
             check_base(folder, base)
-        abandoned = hold(folder, stack)
+        killed = hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
         stop = stack.enter_context(StopRequest(display.stopping))
@@ -134,6 +141,7 @@ def train(
         saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), room, display.warning))
         run = Run(setup.watched(display.judging), folder, display, run_trackers, stop, room, saver)
         introduce(run, checkpoint, None if existing is None else changes)
+        abandoned = [ABANDONED] if killed and existing is not None else []
         for loss in (*abandoned, *losses):
             display.warning(loss)
         if existing is None:
@@ -153,23 +161,21 @@ class Opened(NamedTuple):
     """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
-def hold(folder: RunFolder, stack: ExitStack) -> list[str]:
-    """Keep other processes out of the folder until the run ends; the first host does it for all.
+def hold(folder: RunFolder, stack: ExitStack) -> bool:
+    """Keep other processes out of the folder until the run ends, and remove what a killed one left half-written.
+
+    The first host does it for all.
 
     Returns:
-        How the run ended before, in words, if it ended without a word.
+        Whether the process that held it before ended without a word; known to the first host alone.
 
     Raises:
         InputError: another process trains in it.
     """
     found: list[bool] = []
     on_first(lambda: found.append(stack.enter_context(folder.alone())))
-    if not any(found):
-        return []
-    return [
-        "The process that trained here before ended without a word: it was killed (by a person, for its memory, with its machine), "
-        "or it crashed. What it did after its last checkpoint is done again."
-    ]
+    on_first(folder.remove_unfinished)
+    return any(found)
 
 
 def logged(screen: Display, folder: RunFolder, accuracy: str) -> AbstractContextManager[Display]:

@@ -2,7 +2,7 @@
 
 import time
 
-from rljax.parallel import is_first
+from rljax.parallel import is_first, on_first
 from rljax.records import required
 from rljax.rollout import Groups
 from rljax.training.checkpoint import LAST, Checkpoint
@@ -56,7 +56,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
             watch, events = watch.followed_by({"phase": "eval", "step": step, "accuracy": accuracy})
             run.report(events)
-        if step == steps or step % settings.checkpoint_every == 0:
+        if step == steps or step % settings.checkpoint_every == 0 or run.saver.has_failed:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint
@@ -65,6 +65,6 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 def show_samples(run: Run, step: int, groups: Groups) -> None:
     """Show and log a few decoded responses."""
     rows = run.setup.train.shown(groups, run.config.run.shown_samples)
-    run.trackers.samples(step, rows)
+    on_first(lambda: run.trackers.samples(step, rows))
     if is_first():
         run.display.samples(step, rows)

@@ -3,7 +3,6 @@
 import os
 import secrets
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,33 +21,42 @@ class Retention(NamedTuple):
     """Those of every n-th RL step stay too, in `step-N` beside the folder of the kind; None: no others."""
 
 
-def prune(folder: Path, numbers: Collection[int], step: int, keep: Retention) -> None:
-    """Delete checkpoints that need not stay.
+def prune(folder: Path, step: int, keep: Retention) -> None:
+    """Delete checkpoints that need not stay, and then copy the newest one apart if it is of an n-th step.
 
-    Only a checkpoint with a manifest counts among those that stay. An older one without it was never whole, and is deleted.
+    Only a checkpoint with a manifest counts among those that stay. An older one without it was never whole, and is deleted. It may
+    be called again after a failure.
 
     Args:
-        folder: the checkpoints of one kind.
-        numbers: of the checkpoints in it; the newest one is whole.
+        folder: the checkpoints of one kind; the newest one is whole.
         step: RL step of the newest one.
         keep: which stay.
     """
-    newest, *older = sorted(numbers, reverse=True)
-    if keep.keep_period is not None and step and step % keep.keep_period == 0:
-        _copy_apart(folder / str(newest), folder.parent / f"step-{step}" / "0")
+    newest, *older = sorted(numbers_in(folder), reverse=True)
     saved = [number for number in older if (folder / str(number) / MANIFEST).exists()]
     for number in set(older) - set(saved[: keep.max_to_keep - 1]):
-        (folder / str(number) / MANIFEST).unlink(
-            missing_ok=True
-        )  # a deletion that is cut short leaves nothing that looks whole
+        # Without its manifest, a checkpoint whose deletion is cut short does not look whole.
+        (folder / str(number) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder / str(number))
+    if keep.keep_period is not None and step and step % keep.keep_period == 0:
+        _copy_apart(folder / str(newest), folder.parent / f"step-{step}" / "0")
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Numbers of the checkpoints in a folder, whole or not."""
+    return [int(path.name) for path in folder.glob("*") if path.is_dir() and path.name.isdecimal()]
 
 
 def _copy_apart(checkpoint: Path, place: Path) -> None:
     """Copy a checkpoint, by links to its files where the disk has them; what lay at the place is replaced."""
     part = place.with_name(f".unfinished-{secrets.token_hex(4)}")
     try:
-        shutil.copytree(checkpoint, part, copy_function=_link)
+        for source in (checkpoint, *checkpoint.rglob("*")):  # `shutil.copytree` hides that there was no room
+            target = part / source.relative_to(checkpoint)
+            if source.is_dir():
+                target.mkdir(parents=True)
+            else:
+                _link(source, target)
         shutil.rmtree(place, ignore_errors=True)
         part.rename(place)
     except BaseException:
@@ -56,7 +64,7 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
         raise
 
 
-def _link(source: str, place: str) -> None:
+def _link(source: Path, place: Path) -> None:
     try:
         os.link(source, place)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writing to a disk that is full: say so once, wait, and go on when there is room."""
+"""Writing to a disk that is full: say what cannot be written once, wait, and go on when there is room."""
 
 import time
 from collections.abc import Callable
@@ -41,15 +41,19 @@ class Room:
         self._stopped = stopped
         self._hint = hint
         self._seconds = seconds
-        self._told: str | None = None
 
-    def attempt(self, write: Callable[[], object]) -> None:
+    def attempt(self, what: str, write: Callable[[], object]) -> None:
         """Call `write` until it succeeds.
+
+        Args:
+            what: is written, for the messages: "the metrics".
+            write: writes it.
 
         Raises:
             Interrupted: the run was asked to stop while it waited; nothing was written.
             Exception: of `write`, if it has another cause than a lack of room.
         """
+        shown: str | None = None
         while True:
             try:
                 write()
@@ -58,35 +62,32 @@ class Room:
                 if reason is None:
                     raise
             else:
-                if self._told is not None:
-                    self._told = None
-                    self._tell("There is room again: the run goes on.")
+                if shown is not None:
+                    self._tell(f"There is room again for {what}.")
                 return
-            self._say(
-                f"Nothing can be written into {self._folder}: {reason}. Nothing is lost so far: the run waits, and tries again "
-                f"every {self._seconds:g} seconds. Make room, or press Ctrl-C to end the run."
+            text = (
+                f"{what[0].upper()}{what[1:]} cannot be written into {self._folder}: {reason}. Nothing is lost so far: the run "
+                f"waits, and tries again every {self._seconds:g} seconds. Make room, or press Ctrl-C to end the run."
             )
-            self._wait()
+            if text != shown:
+                self._tell(text)
+            shown = text
+            self._wait(what)
 
-    def attempt_together(self, write: Callable[[], object]) -> None:
+    def attempt_together(self, what: str, write: Callable[[], object]) -> None:
         """The same for a write in which all processes take part. With several processes it is called once: a failure ends them."""
         if jax.process_count() > 1:
             write()
         else:
-            self.attempt(write)
+            self.attempt(what, write)
 
-    def _say(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
-            self._tell(text)
-
-    def _wait(self) -> None:
+    def _wait(self, what: str) -> None:
         end = time.monotonic() + self._seconds
         while time.monotonic() < end:
             if self._stopped():
-                self._say(
-                    "The run was stopped while nothing could be written, so what it did since its last checkpoint is lost. When "
-                    f"there is room, this goes on from that checkpoint: {self._hint}"
+                self._tell(
+                    f"The run was stopped while {what} could not be written, so what it did since its last checkpoint is lost. "
+                    f"When there is room, this goes on from that checkpoint: {self._hint}"
                 )
                 raise Interrupted
             time.sleep(PAUSE_SECONDS)

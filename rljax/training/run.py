@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
-from rljax.parallel import any_host, is_first, on_first
+from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
@@ -66,12 +66,17 @@ class Run:
         """Begin to write a checkpoint as `which`, the last or the best one; arrays of it may be donated afterwards."""
         self.display.activity("saving")
         marks: dict[str, Mark] = {}
-        self.write(lambda: marks.update(self.folder.marks()))
+        self.write("the metrics", lambda: marks.update(self.folder.marks()))
         self.saver.save(which, checkpoint, marks)
 
-    def write(self, work: Callable[[], object]) -> None:
-        """Have the first process write something, once there is room for it; a failure leaves nothing of it."""
-        on_first(lambda: self.room.attempt(work))
+    def write(self, what: str, work: Callable[[], object]) -> None:
+        """Have the first process write something, once there is room for it; all processes call it.
+
+        Args:
+            what: its name, for messages: "the metrics".
+            work: writes it; a failure leaves nothing of it.
+        """
+        on_first(lambda: self.room.attempt(what, work))
 
     def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, lesson: Lesson | None = None) -> None:
         """Save and stop after too many training steps in a row without a sound update.
@@ -93,23 +98,31 @@ class Run:
             number, _ = checkpoints.newest_whole(self.folder.checkpoints / LAST)
             weights = reward_weights(self.setup.algorithm, self.setup.train)
             kept = KeptBatch(lesson, int(checkpoint.state.step), number, weights)
-            self.write(lambda: keep_batch(self.folder, kept))
+            self.write("the batch", lambda: keep_batch(self.folder, kept))
         path = shlex.quote(str(self.folder.path))
         debug = "" if lesson is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
         raise InputError(unsound_text(skipped, learning_rate, path) + debug)
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:
-        """Log and show the metrics of a training step."""
-        self.trackers.log(phase, step, numbers)
+        """Log and show the metrics of a training step; all processes call it."""
+        self.record(phase, step, numbers)
         self.display.update(step, numbers)
 
+    def record(self, phase: str, step: int, numbers: Numbers) -> None:
+        """Log metrics; all processes call it, because the first one, which has the trackers, may stop while it waits for room."""
+        on_first(lambda: self.trackers.log(phase, step, numbers))
+
     def report(self, events: Sequence[Event]) -> None:
-        """Say which alarms were raised and cleared: on the screen, in the log and in `alarms.jsonl`."""
+        """Say which alarms were raised and cleared: on the screen, in the log and in `alarms.jsonl`; all processes call it.
+
+        Args:
+            events: those that the first process has found; what others pass is not written.
+        """
         for event in events:
             say = self.display.warning if event.what == "raised" else self.display.message
             say(event.text())
-        if events and is_first():
-            self.room.attempt(lambda: self.folder.add_alarms([event.to_json() for event in events]))
+        rows = [event.to_json() for event in events]
+        on_first(lambda: self.room.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
         """If the run was asked to stop: save, show how to resume, and raise.
@@ -132,7 +145,7 @@ def begin_watch(run: Run) -> Watch:
     def begin() -> None:
         path = run.folder.metrics
         watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
-        run.room.attempt(lambda: run.folder.write_alarms([event.to_json() for event in events]))
+        run.room.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
         watches.append(watch)
 
     on_first(begin)
@@ -163,12 +176,12 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     evaluation = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params))
     check_drawn(evaluation.groups)
     metrics = evaluation.metrics()
-    run.trackers.log("eval", step, metrics)
+    run.record("eval", step, metrics)
     run.display.evaluated(step, metrics)
     if step in (0, run.config.optimization.steps):
         valid = required(evaluation.groups.rollout.valid, "rollout.valid")[:HELDOUT_KEPT, 0]
         answers = run.setup.heldout.shown(evaluation.groups, HELDOUT_KEPT)
-        run.write(lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
+        run.write("the held-out answers", lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
     quality = Quality(metrics["accuracy"], metrics["reward"])
     after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))
     if after.notes.best_step == step and after.notes.best_quality == quality:

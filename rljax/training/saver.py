@@ -1,22 +1,39 @@
-"""Checkpoints written beside the steps: the loop waits for a copy of the state, not for the disk."""
+"""Checkpoints written beside the steps: the loop waits for a copy of the state, and for the save before if it is still in progress.
+
+With several processes each save is collective, so the loop waits for the disk too.
+"""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
+from rljax.parallel import on_first
+from rljax.records import documented
 from rljax.tracking.run_folder import Mark
 from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, Retention
+from rljax.training.checkpoint import Checkpoint
 from rljax.training.interrupt import Interrupted
+from rljax.training.retention import Retention, prune
 from rljax.training.room import Room
+
+
+@documented
+class Save(NamedTuple):
+    """A checkpoint to write, or being written."""
+
+    which: str
+    """Kind of the checkpoint, the name of its folder."""
+    checkpoint: Checkpoint
+    """What to write."""
+    marks: Mapping[str, Mark]
+    """Where the files of the run folder ended at its time."""
 
 
 class Saver:
     """Writes checkpoints in a thread, one after the other. As a context it ends when the last one is written.
-
-    With several processes each save is collective, so it is done at once in the calling thread.
 
     Args:
         folder: of all checkpoints of a run.
@@ -31,7 +48,7 @@ class Saver:
         self._room = room
         self._tell = tell
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
-        self._pending: Future[None] | None = None
+        self._pending: tuple[Save, Future[None]] | None = None
 
     def __enter__(self) -> "Saver":
         """Return the saver."""
@@ -49,8 +66,17 @@ class Saver:
         finally:
             self._pool.shutdown()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last save has ended with an error; the next one is due then, and `save` tries both."""
+        if self._pending is None or not self._pending[1].done():
+            return False
+        return self._pending[1].exception() is not None
+
     def save(self, which: str, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
         """Begin a save, after the one before has ended. The arrays of the checkpoint may be donated afterwards.
+
+        If the one before has failed, this one is waited for. One of another kind is then tried again.
 
         Args:
             which: kind of the checkpoint, the name of its folder.
@@ -58,17 +84,20 @@ class Saver:
             marks: where the files of the run folder end now.
 
         Raises:
-            Exception: the save before could not be done.
+            Interrupted: the run was asked to stop while the save before waited for room.
+            Exception: the save before could not be done, and neither could this one, or it a second time.
         """
-        self.wait()
-        folder, keep = self._folder / which, self._keep[which]
         if jax.process_count() > 1:
-            self._room.attempt_together(lambda: checkpoints.save(folder, checkpoint, marks, keep))
+            self._write(Save(which, checkpoint, marks))
             return
+        failed = self._failed()
         # A host array of JAX stays as it is when the buffer that it may share is donated.
-        copied = checkpoint._replace(state=jax.device_get(checkpoint.state))
-        write = self._room.attempt
-        self._pending = self._pool.submit(write, lambda: checkpoints.save(folder, copied, marks, keep))
+        self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), marks))
+        if failed is not None:
+            self.wait()
+            if failed.which != which:
+                self._begin(failed)
+                self.wait()
 
     def wait(self) -> None:
         """Wait until the save in progress, if there is one, is on the disk.
@@ -78,4 +107,25 @@ class Saver:
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            pending.result()
+            pending[1].result()
+
+    def _failed(self) -> Save | None:
+        """Wait for the save before, and return it if it has failed, which is told."""
+        pending = self._pending
+        try:
+            self.wait()
+        except Interrupted:  # it waited for room until the run was asked to stop, and so would the next one
+            raise
+        except Exception as error:
+            self._tell(f"A checkpoint could not be written: {error}. The state of this step is written now.")
+            return None if pending is None else pending[0]
+        return None
+
+    def _begin(self, save: Save) -> None:
+        self._pending = save, self._pool.submit(self._write, save)
+
+    def _write(self, save: Save) -> None:
+        """Write a checkpoint, and then delete old ones: two writes, so that a lack of room in the second repeats it alone."""
+        folder, keep, step = self._folder / save.which, self._keep[save.which], int(save.checkpoint.state.step)
+        self._room.attempt_together("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
+        on_first(lambda: self._room.attempt("the checkpoint that is kept apart", lambda: prune(folder, step, keep)))

@@ -102,7 +102,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         run.check_updates(checkpoint, unsound, "--critic-learning-rate")
         if any_host(good_enough(required(metrics.credit, "metrics.credit"), setup.config.critic)):
             break
-        if done % setup.config.run.checkpoint_every == 0:
+        if done % setup.config.run.checkpoint_every == 0 or run.saver.has_failed:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     save_critic(run, checkpoint.state)
@@ -138,5 +138,5 @@ def save_critic(run: Run, state: TrainState) -> None:
     params = required(state.critic, "state.critic").params
     whole = "float32" if critic.function.contents is not None else None  # training goes on from it
     beside = companions(run.config, run.setup.tokenizer)
-    run.room.attempt_together(lambda: save_model(folder, critic.function, params, beside, dtype=whole))
+    run.room.attempt_together("the critic", lambda: save_model(folder, critic.function, params, beside, dtype=whole))
     run.display.message(f"The pretrained critic is in {folder}.")

@@ -46,11 +46,11 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         if settings.accuracy is not None and done % settings.eval_every == 0:
             run.display.activity("answering held-out problems", compiles=True)
             accuracy = evaluate(setup.heldout, setup.whole(state.params)).metrics()["accuracy"]
-            run.trackers.log("eval", 0, {"accuracy": accuracy})
+            run.record("eval", 0, {"accuracy": accuracy})
             run.display.evaluated(done, {"accuracy": accuracy})
             if accuracy >= settings.accuracy:
                 break
-        if done % config.run.checkpoint_every == 0:
+        if done % config.run.checkpoint_every == 0 or run.saver.has_failed:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint

@@ -25,6 +25,18 @@ def test_the_cache_is_in_the_users_cache_folder(tmp_path):
     assert cache_text(environment) == f"compiled programs: {environment[DIRECTORY]}"
 
 
+def test_processors_with_other_instructions_have_other_names(tmp_path):
+    def name(text):
+        (tmp_path / "cpuinfo").write_text(text)
+        return processor(tmp_path / "cpuinfo")
+
+    names = [name(f"processor : 0\nmodel : {model}\n{flags}\n") for model, flags in
+             [(1, "flags : sse avx"), (2, "flags : sse avx"), (1, "flags : sse avx2"), (1, "Features : neon")]]  # fmt: skip
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    assert processor(tmp_path / "nowhere") == processor(tmp_path / "nowhere either")
+
+
 @pytest.mark.parametrize("folder", ["/somewhere/else", ""], ids=["a folder", "none"])
 def test_a_setting_of_jax_is_left_alone(tmp_path, folder):
     environment = {"HOME": str(tmp_path), DIRECTORY: folder}

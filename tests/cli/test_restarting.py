@@ -1,10 +1,16 @@
 """A run that crashes is started again; one that ends by itself, or is asked to stop, is not."""
 
+import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from small_cli import refused
 
+import rljax
 from rljax.cli.restarting import restarted
 
 
@@ -44,13 +50,63 @@ def test_a_folder_to_resume_stays():
     assert fake.words[1] == ["train", "--resume", "runs/a"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_stop_is_passed_on_and_ends_it(number):
-    before = signal.getsignal(number)
     fake = Crashing([-15, 0], at_wait=lambda: signal.raise_signal(number))
-    assert restarted(["--run", "r"], 3, fake.start) == 143
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert restarted(["--run", "r"], 3, fake.start) == 143
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
     assert fake.signals == [number]
-    assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """`nohup` lets a command outlive its terminal."""
+    fake = Crashing([0], at_wait=lambda: signal.raise_signal(signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert restarted(["--run", "r"], 3, fake.start) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert fake.signals == []
+
+
+TRAINING = """
+import signal, sys, time
+from pathlib import Path
+
+came = []
+signal.signal(signal.SIGINT, lambda *_: came.append(1))
+Path("ready").touch()
+while not came:
+    time.sleep(0.01)
+time.sleep(0.5)
+Path("came").write_text(str(len(came)))
+sys.exit(130)
+"""
+
+
+def test_ctrl_c_of_a_terminal_reaches_the_training_once(tmp_path):
+    """A terminal signals the whole group of the command that it runs."""
+    (tmp_path / "rljax").mkdir()
+    (tmp_path / "rljax" / "__init__.py").touch()
+    (tmp_path / "rljax" / "__main__.py").write_text(TRAINING)  # what `python -m rljax` finds in the working directory
+    (tmp_path / "starts").mkdir()
+    starter = tmp_path / "starts" / "start.py"
+    starter.write_text("import sys\nfrom rljax.cli.restarting import restarted\nsys.exit(restarted(['--run', 'r'], 3))\n")
+    own = os.environ | {"PYTHONPATH": str(Path(rljax.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, str(starter)], cwd=tmp_path, env=own, start_new_session=True)
+    try:
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+    assert (tmp_path / "came").read_text() == "1"
 
 
 def test_a_folder_has_to_be_named(capsys):

@@ -20,11 +20,11 @@ from small_runs import SMALL
 
 from rljax.cli import main
 from rljax.data.history import no_history
-from rljax.rollout.decoder_check import check_decoder
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import JsonlTracker
 from rljax.training import checkpoint as checkpoints
 from rljax.training import loop
+from rljax.training.beginning import first_params
 from rljax.training.saving import companions, save_model
 
 CONFIG = SMALL.replace(train_problems=8, heldout_problems=2)
@@ -81,24 +81,17 @@ def make_good(folder: Path) -> Good:
 @contextlib.contextmanager
 def stopped_before_computing(good: Good) -> Generator[None]:
     """Have `train` stop where it would draw, load or restore its first arrays, and do without what takes devices."""
-    real = loop.first_params
-
-    def first_params(setup: Any) -> Any:
-        if setup.config.model.path is None:
-            return good.state.params
-        return real(setup)
 
     def first_state_of(setup: Any) -> Any:
-        params = first_params(setup)
-        if setup.config.model.path is not None:
-            raise Stopped
-        del params
-        return good.state
+        if setup.config.model.path is None:
+            return good.state
+        first_params(setup)
+        raise Stopped
 
     def stop(*arguments: object) -> Any:
         raise Stopped
 
-    places = {"first_state": first_state_of, "new_folder": stop, "execute": stop, "check_decoder": check_decoder}
+    places = {"first_state": first_state_of, "new_folder": stop, "execute": stop}
     with contextlib.ExitStack() as stack:
         for name, function in places.items():
             stack.enter_context(mock.patch.object(loop, name, function))

@@ -237,7 +237,7 @@ def full_disk(family: str, seed: int) -> dict[str, Any]:
         lines = []
         for line in stream or ():
             lines.append(line)
-            if "Nothing can be written" in line:
+            if "cannot be written into" in line:
                 waited += 1
                 (disk / "filler").unlink(missing_ok=True)
         process.wait(timeout=LIMIT)

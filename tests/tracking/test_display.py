@@ -3,11 +3,13 @@
 import io
 import re
 import sys
+import threading
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from rljax.files import AppendFile
 from rljax.tracking.display import Display, PlainDisplay, RichDisplay, make_display
 from rljax.tracking.display_text import CORRECT, METRICS, Progress, clock_time, finite_mean, sparkline
 from rljax.tracking.log_file import LoggedDisplay
@@ -414,6 +416,27 @@ def test_every_display_has_every_method(terminal, clock, tmp_path):
     with LoggedDisplay(shown, tmp_path / "log.txt") as logged:
         for display in (shown, PlainDisplay(io.StringIO()), logged):
             assert isinstance(display, Display)
+
+
+def test_a_line_that_another_thread_writes_is_not_lost(terminal, clock, tmp_path, monkeypatch):
+    """A save warns from its own thread while the loop writes its lines."""
+    append, others = AppendFile.append, []
+
+    def append_slowly(file, data):
+        append(file, data)
+        if not others:
+            others.append(threading.Thread(target=display.message, args=("from the other",)))
+            others[0].start()
+            others[0].join(timeout=0.2)
+
+    monkeypatch.setattr(AppendFile, "append", append_slowly)
+    with LoggedDisplay(PlainDisplay(io.StringIO()), tmp_path / "log.txt") as display:
+        display.message("from the loop")
+        others[0].join()
+    assert [line.split(" ", 2)[2] for line in (tmp_path / "log.txt").read_text().splitlines()] == [
+        "from the loop",
+        "from the other",
+    ]
 
 
 def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):

@@ -235,6 +235,18 @@ def test_a_file_that_a_run_would_write_is_not_taken_over(tmp_path):
         RunFolder.create(tmp_path, {})
 
 
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    run = RunFolder.create(tmp_path, {})
+    parts = [tmp_path / ".unfinished-last-1", run.checkpoints / "step-5" / ".unfinished-1"]
+    for folder in (*parts, run.checkpoints / "last" / "0", run.checkpoints / "step-5" / "0"):
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text("some")
+    (tmp_path / ".unfinished-2").write_text("a row")
+    run.remove_unfinished()
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(left) == ["checkpoints/last/0/weights", "checkpoints/step-5/0/weights", "config.json"]
+
+
 def test_two_processes_cannot_hold_a_run(tmp_path):
     run = RunFolder.create(tmp_path, {})
     with run.alone(), pytest.raises(InputError, match="another process is training in"), RunFolder.open(tmp_path).alone():

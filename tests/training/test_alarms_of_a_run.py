@@ -1,14 +1,21 @@
-"""Alarms of a run that goes on: those of the rows that are left, in the file and in the watch; and what its end says of them."""
+"""Alarms of a run that goes on: those of the rows that are left, in the file and in the watch; its end; and its other hosts."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from recorded_runs import recorded
 
+from rljax.errors import InputError
 from rljax.tracking.alarms import watched
 from rljax.tracking.rows import read_metrics
-from rljax.training.closing import alarms_raised
+from rljax.tracking.trackers import Trackers
+from rljax.training.closing import alarms_raised, finish
+from rljax.training.config import TrainConfig
+from rljax.training.reinforce import show_samples
+from rljax.training.room import Room
 from rljax.training.run import Run, begin_watch
 
 
@@ -17,7 +24,7 @@ def run(tmp_path):
     """A run whose entropy has collapsed, and whose alarms are of a future that was cut off."""
     folder = recorded(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
-    return SimpleNamespace(folder=folder)
+    return SimpleNamespace(folder=folder, room=Room(str(folder.path), print, lambda: False, ""))
 
 
 def rows_in(folder):
@@ -36,6 +43,27 @@ def test_a_run_whose_metrics_are_gone_begins_anew(run):
     run.folder.metrics.write_bytes(b"")
     assert begin_watch(run).history.steps == 0
     assert rows_in(run.folder) == []
+
+
+@pytest.mark.usefixtures("untyped")
+def test_the_second_of_two_hosts_hears_that_the_first_one_stopped(run, monkeypatch):
+    """The first one may be stopped while it waits for room; the others have nothing to write, and must not go on alone."""
+    monkeypatch.setattr("rljax.parallel.hosts.is_first", lambda: False)
+    monkeypatch.setattr("rljax.parallel.hosts.process_allgather", lambda _: np.array([True, False]))
+    nothing = lambda *_: None  # noqa: E731
+    run.display, run.trackers = SimpleNamespace(update=nothing), Trackers([])
+    run.record = partial(Run.record, run)
+    run.setup = SimpleNamespace(train=SimpleNamespace(shown=lambda *_: []))
+    run.config = TrainConfig()
+    run.saver, run.write = SimpleNamespace(wait=lambda: None), nothing
+    for work in (
+        lambda: Run.log(run, "rl", 1, {}),
+        lambda: Run.report(run, []),
+        lambda: show_samples(run, 1, None),
+        lambda: finish(run, None),
+    ):
+        with pytest.raises(InputError, match=r"Host 0 of \d+ failed"):
+            work()
 
 
 @pytest.mark.usefixtures("untyped")

@@ -12,18 +12,25 @@ import pytest
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.tracking.run_folder import mark_of
-from rljax.training.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, save, set_aside
+from rljax.training import checkpoint as checkpoints
+from rljax.training.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, set_aside
 from rljax.training.manifest import MANIFEST, fault_of, files_of
 from rljax.training.opening import find_run
-from rljax.training.retention import Retention
+from rljax.training.retention import Retention, prune
 from rljax.training.state import create
 
 MARKS = {"metrics.jsonl": mark_of(b"rows")}
+KEEP = Retention()
 
 
 def state_of(value):
     params = {"weight": jnp.full((3, 2), value, jnp.float32)}
     return create(params, optax.adam(1e-3), 0, with_reference=False)
+
+
+def save(folder, checkpoint, marks, keep=KEEP):
+    checkpoints.save(folder, checkpoint, marks)
+    prune(folder, int(checkpoint.state.step), keep)
 
 
 @pytest.fixture(scope="module")

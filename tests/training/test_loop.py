@@ -25,6 +25,7 @@ from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
+from rljax.training.loop import ABANDONED
 from rljax.training.metrics import present
 from rljax.training.rollouts import for_algorithm
 
@@ -134,13 +135,19 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"))
     RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
     (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
+    (tmp_path / "run" / ".lock").touch()
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
+    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "it begins anew"
     (tmp_path / "run").rename(tmp_path / "moved")
+    (tmp_path / "moved" / ".lock").touch()
+    (tmp_path / "moved" / ".unfinished-last-1").mkdir()
     moved = config.replace(run=str(tmp_path / "moved"))
     rljax.train(moved, even_length, resume="auto")
     (tmp_path / "moved").rename(tmp_path / "run")
     assert "Resumed at RL step" in (tmp_path / "run" / "log.txt").read_text()
+    assert ABANDONED in (tmp_path / "run" / "log.txt").read_text()
+    assert not list((tmp_path / "run").glob(".*"))
     chex.assert_trees_all_equal(last_checkpoint(tmp_path / "run").state, last_checkpoint(finished.run).state)
     assert rows(tmp_path / "run") == rows(finished.run)
     with pytest.raises(InputError, match="cannot change learning_rate"):

@@ -1,7 +1,9 @@
 """Saves beside the steps, and writes that wait for room: what is saved is the state at the time of the call."""
 
 import errno
+import shutil
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,9 @@ import pytest
 
 from rljax.data.history import no_history
 from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, Retention, restore
+from rljax.training.checkpoint import Checkpoint, restore
 from rljax.training.interrupt import Interrupted
+from rljax.training.retention import Retention
 from rljax.training.room import Room
 from rljax.training.saver import Saver
 from rljax.training.state import create
@@ -43,27 +46,46 @@ def failing(times, error, then=lambda *_: None):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_full_disk_is_told_once_and_waited_for(number):
     told = []
-    room_of(told).attempt(failing(3, OSError(number, "why")))
+    room_of(told).attempt("the metrics", failing(3, OSError(number, "why")))
     assert len(told) == 2
-    assert told[0].startswith("Nothing can be written into runs/a: ")
+    assert told[0].startswith("The metrics cannot be written into runs/a: ")
     assert "tries again every 0.01 seconds. Make room, or press Ctrl-C" in told[0]
-    assert told[1] == "There is room again: the run goes on."
+    assert told[1] == "There is room again for the metrics."
+
+
+def test_a_write_that_succeeds_says_nothing_of_one_that_still_waits():
+    """The loop writes rows while the thread waits for the room that a checkpoint takes."""
+    told = []
+    room = room_of(told)
+
+    attempts = iter([FULL, FULL, None])
+
+    def write_checkpoint():
+        room.attempt("the metrics", lambda: None)
+        if (error := next(attempts)) is not None:
+            raise error
+
+    room.attempt("the checkpoint", write_checkpoint)
+    assert [text.split(" cannot")[0] for text in told] == ["The checkpoint", "There is room again for the checkpoint."]
 
 
 def test_the_error_of_tensorstore_is_recognised_and_others_are_raised():
     told = []
-    room_of(told).attempt(failing(1, ValueError("RESOURCE_EXHAUSTED: Failed to write 9 bytes [os_error_code='28']")))
+    room_of(told).attempt(
+        "a row", failing(1, ValueError("RESOURCE_EXHAUSTED: Failed to write 9 bytes [os_error_code='28']"))
+    )
     assert "No space left on device" in told[0]
     for error in (OSError(errno.EACCES, "denied"), ValueError("os_error_code='2'")):
         with pytest.raises(type(error)):
-            room_of([]).attempt(failing(1, error))
+            room_of([]).attempt("a row", failing(1, error))
 
 
 def test_a_run_that_waits_can_be_stopped():
     told = []
     with pytest.raises(Interrupted):
-        room_of(told, lambda: True).attempt(failing(9, FULL))
+        room_of(told, lambda: True).attempt("the metrics", failing(9, FULL))
     assert len(told) == 2
+    assert told[1].startswith("The run was stopped while the metrics could not be written")
     assert told[1].endswith("this goes on from that checkpoint: rljax train --resume runs/a")
 
 
@@ -96,10 +118,42 @@ def test_a_save_waits_for_room_and_an_error_of_it_is_raised_in_the_loop(tmp_path
         saver.wait()
         assert len(told) == 2
         assert (tmp_path / "last" / "0").is_dir()
-        monkeypatch.setattr(checkpoints, "save", failing(1, RuntimeError("broken")))
+        monkeypatch.setattr(checkpoints, "save", failing(2, RuntimeError("broken")))
         saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
         with pytest.raises(RuntimeError, match="broken"):
             saver.save("last", Checkpoint(state_of(3.0), no_history(2)), {})
+
+
+def number_in(folder):
+    return float(restore(folder, lambda phase: state_of(-1)).checkpoint.state.params["weight"][0, 0])
+
+
+@pytest.mark.parametrize("before", ["last", "best"])
+def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_again(before, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), checkpoints.save))
+    with Saver(tmp_path, KEEP | {"best": Retention()}, room_of([]), told.append) as saver:
+        assert not saver.has_failed
+        saver.save(before, Checkpoint(state_of(1.0), no_history(2)), {})
+        while not saver.has_failed:
+            time.sleep(0.001)
+        saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
+        assert number_in(tmp_path / "last") == 2.0
+        assert not saver.has_failed
+    assert told == ["A checkpoint could not be written: [Errno 5] broken. The state of this step is written now."]
+    if before == "best":
+        assert number_in(tmp_path / "best") == 1.0
+
+
+def test_a_copy_that_finds_no_room_is_made_again_without_another_checkpoint(tmp_path, monkeypatch):
+    """A disk without links: each kept checkpoint is a copy of its files."""
+    monkeypatch.setattr("rljax.training.retention._link", failing(3, FULL, shutil.copy2))
+    keep = {"last": Retention(max_to_keep=1, keep_period=1)}
+    with Saver(tmp_path, keep, room_of([]), print) as saver:
+        for step in (1, 2):
+            saver.save("last", Checkpoint(state_of(step)._replace(step=jnp.int32(step)), no_history(2)), {})
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "as many saves as were asked for"
+    assert [number_in(tmp_path / f"step-{step}") for step in (1, 2)] == [1.0, 2.0]
 
 
 def test_another_error_is_not_hidden_by_that_of_the_save(tmp_path, monkeypatch):
