@@ -69,7 +69,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"the report {str(out)!r} must end in .html; choose another name.")
-    settings, changed = settings_of(folder)
+    settings, overrides = settings_of(folder)
     comparison = compare(folder.read_heldout(), shown=SHOWN_ANSWERS)
     samples = rows_of(folder.samples)
     last = [row for row in samples if row["step"] == samples[-1]["step"]] if samples else []
@@ -80,9 +80,9 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         answers=[] if comparison is None else comparison.shown,
         samples=last[:SHOWN_SAMPLES],
         settings=settings,
-        changed=changed,
+        overrides=overrides,
         starts=rows_of(folder.starts),
-        written=f"{datetime.now():%Y-%m-%d %H:%M}",
+        time=f"{datetime.now():%Y-%m-%d %H:%M}",
     )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -48,11 +48,11 @@ class Contents(NamedTuple):
     """The last samples of training: `step`, `prompt`, `completion`, `answer`, `reward`."""
     settings: Mapping[str, Any]
     """Settings by flag."""
-    changed: Sequence[str]
+    overrides: Sequence[str]
     """Names of the settings that are not the defaults."""
     starts: Sequence[Mapping[str, Any]]
     """Rows of `starts.jsonl`."""
-    written: str
+    time: str
     """When the report was written."""
 
 
@@ -62,7 +62,7 @@ def page(contents: Contents) -> str:
     parts = [
         f"<h1>{_text(summary.name)}</h1>",
         f'<p class="path">{_text(summary.path)}: {_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
-        f"{summary.status}. Written {_text(contents.written)}.</p>",
+        f"{summary.status}. Written {_text(contents.time)}.</p>",
         _numbers(summary),
         *(f"<p>{_text(line)}</p>" for line in contents.outcome),
         "<h2>Alarms</h2>",
@@ -70,7 +70,7 @@ def page(contents: Contents) -> str:
         *(part for title, picture in contents.pictures.items() for part in _picture(title, picture)),
         *_answers(contents.answers),
         *_samples(contents.samples),
-        *_settings(contents.settings, contents.changed),
+        *_settings(contents.settings, contents.overrides),
         *_starts(contents.starts),
     ]
     head = (
