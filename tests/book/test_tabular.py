@@ -199,7 +199,7 @@ def test_dynamic_sampling_takes_mixed_groups_first():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_an_engine_samples_from_its_own_probabilities():
-    tilt = jnp.array([1.0, -1.0])
+    tilt = jnp.array([[1.0, -1.0]])
     setting = Setting(SMALL, leaning(SMALL), rloo(), sampler=lambda key, logp: logp + tilt, prompts=200)
     carry = _begin(setting, first_table(SMALL))
     sample = _sample(setting, carry, carry.tables.logits, jax.random.key(8))
