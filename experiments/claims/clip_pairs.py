@@ -6,12 +6,15 @@ Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are
 policy is right on about one response in 150, and every seed has another one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. 8 updates on each rollout; the document says neither how many it took nor on what.
+at 0.05. 8 updates on each rollout; the document says neither how many it took nor on what. The rival of a seed is the
+pair that is best on the other half of the seeds: the best on the same seeds would be so by luck, too.
 
 Command: rljax claims --rerun clip_pairs
 """
 
 from functools import partial
+
+import numpy as np
 
 from rljax.algorithms import grpo
 from rljax.book.claims import Claim, difference
@@ -34,23 +37,32 @@ ARMS = {
 }
 
 
+OTHERS = [arm for arm in ARMS if arm != "0.1, 0.3"]
+
+
 def lead(arms):
-    """What (0.1, 0.3) has over the best other pair, by its mean over the seeds."""
-    best = max((arm for arm in ARMS if arm != "0.1, 0.3"), key=lambda arm: arms[arm]["area"].mean())
-    return arms["0.1, 0.3"]["area"] - arms[best]["area"]
+    """What (0.1, 0.3) has over another pair, which is the best on the other half of the seeds."""
+    success = {arm: numbers["success"] for arm, numbers in arms.items()}
+    seeds = np.arange(len(success["0.1, 0.3"]))
+    leads = np.zeros(len(seeds))
+    for half in (seeds < len(seeds) // 2, seeds >= len(seeds) // 2):
+        rival = max(OTHERS, key=lambda arm, rest=~half: success[arm][rest].mean() if rest.any() else 0.0)
+        leads[half] = (success["0.1, 0.3"] - success[rival])[half]
+    return leads
 
 
 CLAIM = Claim(
     paper="the framework document (unpublished)",
     place="Table 14",
-    text="of six pairs of clip bounds, (0.1, 0.3) learns best",
+    text="of six pairs of clip bounds, (0.1, 0.3) ends best",
     arms=ARMS,
     measure=measure,
     statistic=lead,
-    unit="mean pass rate during training with (0.1, 0.3), less that of the best of the other five pairs (by its mean)",
-    margin=0.005,
+    unit="pass rate at the end with (0.1, 0.3), less that of the other pair that is best on the other half of the seeds",
+    margin=0.01,
     figures={
-        "pass rate during training, (0.1, 0.3) less (0.1, 0.1)": difference("area", "0.1, 0.3", "0.1, 0.1"),
+        "pass rate at the end, (0.1, 0.3) less (0.1, 0.1)": difference("success", "0.1, 0.3", "0.1, 0.1"),
+        "mean pass rate during training, (0.1, 0.3) less (0.1, 0.4)": difference("area", "0.1, 0.3", "0.1, 0.4"),
         "entropy at the end, (0.1, 0.4) less (0.1, 0.1), nats": difference("entropy", "0.1, 0.4", "0.1, 0.1"),
     },
 )

@@ -42,6 +42,7 @@ CLAIM = Claim(
     unit="mean pass rate during training with dynamic sampling, less that without, at equal trained prompts",
     margin=0.005,
     figures={
+        "pass rate at the end, the same arms": difference("success", "dynamic sampling", "without"),
         "the same at equal sampled responses": difference("area", "dynamic sampling", "without, equal responses"),
     },
 )

@@ -42,7 +42,7 @@ CLAIM = Claim(
     unit="pass rate at the end with 20 % of the tokens, less that with all",
     margin=0.01,
     figures={
-        "the same during training": difference("area", "20 % of the tokens", "all tokens"),
+        "mean pass rate during training, the same arms": difference("area", "20 % of the tokens", "all tokens"),
         "pass rate at the end, 80 % less all": difference("success", "80 % of the tokens", "all tokens"),
     },
 )

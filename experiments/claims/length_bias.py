@@ -5,44 +5,35 @@ length of wrong responses grows under GRPO and does not without the two biases.
 
 Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
 for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer, and nothing is gained by a longer one, except by the few that are cut off at 64 tokens. Contexts differ in
-difficulty; the mean length is about 12.
+answer. After 64 tokens of thought there is an answer anyway, and nothing is cut off. Contexts differ in
+difficulty; the mean length is about 13.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05.
+at 0.05. Lengths are compared where both arms have the same pass rate, 80 % of the way to its end, as at the end hardly a
+response is wrong.
 
 Command: rljax claims --rerun length_bias
 """
 
-import jax
-import jax.numpy as jnp
-
 from rljax.algorithms import dr_grpo, grpo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import Claim, difference, difference_at_equal_success
 from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import stopping
+from rljax.book.worlds import stopping, undecided
 
 WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
-def initial(key):
-    """Logits: to stop and to think on, then a right answer and a wrong one, which differ between contexts."""
-    easy = 1.5 * jax.random.normal(key, (8, 1)) - 1.0
-    stop = jnp.tile(jnp.array([0.0, 2.4]), (8, 1))
-    return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
-
-
 def run(algorithm, **settings):
     """One arm."""
-    return Setting(WORLD, initial, algorithm, **({"prompts": 8, "group": 8, "steps": 200} | settings))
+    return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200, "points": 50} | settings))
 
 
 ARMS = {"grpo": run(grpo(beta=0.0)), "dr_grpo": run(dr_grpo(max_length=64))}
 
 
 def growth(arms, arm):
-    """How much longer wrong responses became, tokens."""
-    return arms[arm]["wrong_length"] - arms[arm]["first_wrong_length"]
+    """How much longer than before training wrong responses are in the course of it, tokens."""
+    return (arms[arm]["wrong_length_curve"] - arms[arm]["first_wrong_length"][:, None]).mean(-1)
 
 
 CLAIM = Claim(
@@ -51,12 +42,13 @@ CLAIM = Claim(
     text="wrong responses grow longer under GRPO than under Dr.GRPO",
     arms=ARMS,
     measure=measure,
-    statistic=lambda arms: growth(arms, "grpo") - growth(arms, "dr_grpo"),
-    unit="tokens by which the mean wrong response grew under GRPO, less those under Dr.GRPO",
+    statistic=difference_at_equal_success("wrong_length_curve", "grpo", "dr_grpo"),
+    unit="mean length of a wrong response under GRPO, less that under Dr.GRPO at the same pass rate, tokens",
     margin=1.0,
     figures={
-        "growth under GRPO, tokens": lambda arms: growth(arms, "grpo"),
-        "growth under Dr.GRPO, tokens": lambda arms: growth(arms, "dr_grpo"),
+        "the same at the end, where hardly a response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
+        "growth of a wrong response under GRPO, mean over the training, tokens": lambda arms: growth(arms, "grpo"),
+        "growth of a wrong response under Dr.GRPO, mean over the training, tokens": lambda arms: growth(arms, "dr_grpo"),
         "pass rate at the end, GRPO less Dr.GRPO": difference("success", "grpo", "dr_grpo"),
     },
 )

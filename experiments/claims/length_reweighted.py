@@ -5,43 +5,33 @@ responses short without a loss of quality.
 
 Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
 for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer, and nothing is gained by a longer one, except by the few that are cut off at 64 tokens. Contexts differ in
-difficulty; the mean length is about 12.
+answer. After 64 tokens of thought there is an answer anyway, and nothing is cut off. Contexts differ in
+difficulty; the mean length is about 13.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
-at 0.05. The exponent is the document's largest, 0.5; the reference length is 12 tokens, the mean of the first policy.
+at 0.05. The exponent is the document's largest, 0.5; the reference length is 13 tokens, the mean of the first policy.
 
 Command: rljax claims --rerun length_reweighted
 """
 
-import jax
-import jax.numpy as jnp
-
 from rljax.algorithms import grpo
 from rljax.book.claims import Claim, difference
 from rljax.book.tabular import Setting, measure
-from rljax.book.worlds import stopping
+from rljax.book.worlds import stopping, undecided
 from rljax.ops.unpublished.length import length_reweighted
 from rljax.ops.weights import token_mean
 
 WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
-def initial(key):
-    """Logits: to stop and to think on, then a right answer and a wrong one, which differ between contexts."""
-    easy = 1.5 * jax.random.normal(key, (8, 1)) - 1.0
-    stop = jnp.tile(jnp.array([0.0, 2.4]), (8, 1))
-    return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
-
-
 def run(algorithm, **settings):
     """One arm."""
-    return Setting(WORLD, initial, algorithm, **({"prompts": 8, "group": 8, "steps": 200} | settings))
+    return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200} | settings))
 
 
 def tilted(mask):
     """Token mean, tilted against long responses."""
-    return length_reweighted(token_mean(mask), mask, alpha=0.5, reference=12.0)
+    return length_reweighted(token_mean(mask), mask, alpha=0.5, reference=13.0)
 
 
 ARMS = {

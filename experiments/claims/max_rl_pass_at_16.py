@@ -1,4 +1,4 @@
-"""Does MaxRL keep pass@16 above what REINFORCE reaches?
+"""Is pass@16 of MaxRL above that of RLOO at the same pass@1?
 
 MaxRL climbs the log of the pass rate, so that hard prompts weigh more, and reports a better pass@k than GRPO and RLOO
 at the same pass@1.
@@ -14,7 +14,7 @@ Command: rljax claims --rerun max_rl_pass_at_16
 """
 
 from rljax.algorithms import grpo, max_rl, rloo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import Claim, difference, difference_at_equal_success
 from rljax.book.tabular import Setting, measure, unit_steps
 from rljax.book.worlds import codes, leaning
 
@@ -27,7 +27,8 @@ def run(algorithm, **settings):
         WORLD,
         leaning(WORLD),
         algorithm,
-        **{"prompts": 8, "group": 16, "steps": 300, "learning_rate": 0.2, "optimizer": unit_steps()} | settings,
+        **{"prompts": 8, "group": 16, "steps": 300, "points": 50, "learning_rate": 0.2, "optimizer": unit_steps()}
+        | settings,
     )
 
 
@@ -40,14 +41,15 @@ ARMS = {
 CLAIM = Claim(
     paper="MaxRL, arXiv:2602.02710",
     place="Abstract",
-    text="MaxRL ends at a better pass@16 than RLOO",
+    text="at the same pass@1, MaxRL has a better pass@16 than RLOO",
     arms=ARMS,
     measure=measure,
-    statistic=difference("pass_at_16", "max_rl", "rloo"),
-    unit="pass@16 at the end of MaxRL, less that of RLOO",
+    statistic=difference_at_equal_success("pass_at_16_curve", "max_rl", "rloo"),
+    unit="pass@16 of MaxRL, less that of RLOO at the same pass@1",
     margin=0.01,
     figures={
+        "the same against GRPO": difference_at_equal_success("pass_at_16_curve", "max_rl", "grpo"),
+        "pass@16 at the end, MaxRL less RLOO": difference("pass_at_16", "max_rl", "rloo"),
         "pass@1 at the end, MaxRL less RLOO": difference("success", "max_rl", "rloo"),
-        "pass@16 at the end, MaxRL less GRPO": difference("pass_at_16", "max_rl", "grpo"),
     },
 )

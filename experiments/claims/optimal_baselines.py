@@ -5,7 +5,7 @@ to. Both derive that this is the baseline of least variance, and report smaller 
 
 Setting: 4 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
 for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
-answer, and nothing is gained by a longer one, except by the few that are cut off at 32 tokens. Contexts differ in
+answer. After 32 tokens of thought there is an answer anyway, and nothing is cut off. Contexts differ in
 difficulty; the mean length is about 12. 400 rollouts of one policy a seed, of 4 prompts and 8 responses. No training.
 
 Deviations from the paper: the variance itself in place of its effects on training.
@@ -22,20 +22,13 @@ import numpy as np
 from rljax.algorithms import opo, otb, rloo
 from rljax.book.claims import Claim, difference
 from rljax.book.tabular import Setting, rollout_gradient
-from rljax.book.worlds import stopping
+from rljax.book.worlds import stopping, undecided
 
 WORLD = stopping(contexts=4, horizon=32, shared=True)
 
 
-def initial(key):
-    """Logits: to stop and to think on, then a right answer and a wrong one, which differ between contexts."""
-    easy = 1.5 * jax.random.normal(key, (4, 1)) - 1.0
-    stop = jnp.tile(jnp.array([0.0, 2.4]), (4, 1))
-    return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
-
-
 ARMS = {
-    name: Setting(WORLD, initial, algorithm, prompts=4, group=8)
+    name: Setting(WORLD, undecided(4), algorithm, prompts=4, group=8)
     for name, algorithm in {"rloo": rloo(), "opo": opo(), "otb": otb()}.items()
 }
 

@@ -32,9 +32,9 @@ def signed(key, rewards):
 
 
 ARMS = {
-    f"{name}, {values}": run(algorithm, judged=judged)
+    f"{name}, {values}": run(algorithm, judge=judge)
     for name, algorithm in {"grpo": grpo(beta=0.0), "dr_grpo": dr_grpo(max_length=6), "ppo": ppo()}.items()
-    for values, judged in {"1 / 0": None, "+1 / -1": signed}.items()
+    for values, judge in {"1 / 0": None, "+1 / -1": signed}.items()
 }
 
 CLAIM = Claim(
@@ -48,6 +48,7 @@ CLAIM = Claim(
     unit="mean pass rate during training of Dr.GRPO with +1 / -1, less that with 1 / 0",
     margin=0.01,
     figures={
+        "pass rate at the end, the same arms": difference("success", "dr_grpo, +1 / -1", "dr_grpo, 1 / 0"),
         "the same for GRPO": difference("area", "grpo, +1 / -1", "grpo, 1 / 0"),
         "the same for PPO, whose critic starts at 0": difference("area", "ppo, +1 / -1", "ppo, 1 / 0"),
     },

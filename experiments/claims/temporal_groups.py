@@ -34,13 +34,13 @@ ARMS = {
 CLAIM = Claim(
     paper="the framework document (unpublished)",
     place="Algorithm 5, Table 6",
-    text="completing a group with earlier rewards of its prompt learns more",
+    text="completing a group with earlier rewards of its prompt ends better",
     arms=ARMS,
     measure=measure,
-    statistic=difference("area", "with 16 earlier rewards", "groups of 4"),
-    unit="mean pass rate during training with earlier rewards, less that without",
-    margin=0.005,
+    statistic=difference("success", "with 16 earlier rewards", "groups of 4"),
+    unit="pass rate at the end with earlier rewards, less that without",
+    margin=0.01,
     figures={
-        "the same at the end": lambda arms: arms["with 16 earlier rewards"]["success"] - arms["groups of 4"]["success"]
+        "mean pass rate during training, the same arms": difference("area", "with 16 earlier rewards", "groups of 4"),
     },
 )

@@ -7,8 +7,9 @@ from rljax.book.claims import VERDICTS, Page, Verdict, claim_files, read_page
 MEANING: dict[Verdict, str] = {
     "holds here": "The 95 % interval lies on the side of the claim, beyond the smallest size that would matter.",
     "contradicted": "The interval lies on the other side, beyond that size. A larger model may still bear the claim out.",
-    "not seen at this scale": "The interval holds no effect that would matter, or both signs.",
-    "not decided": "Too few seeds, or results of another version of the experiment.",
+    "not seen at this scale": "The interval ends below the smallest size that would matter.",
+    "not decided": "The interval is too wide to tell, or the experiment is no fair test of the claim: `rljax claims NAME` "
+    "says which. Results of another version of the experiment decide nothing either.",
 }
 INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
@@ -21,7 +22,10 @@ What depends on a network does not show: features that prompts share, a large vo
 should begin.
 
 The statistic of a claim is one number a seed, its interval is that of Student's t over the seeds, and one rule decides
-all claims: `rljax claims NAME` prints it. All experiments took {minutes:.0f} minutes on two shared cores.
+all claims: `rljax claims NAME` prints it. {count} intervals at 95 % are {count} looks, so about one in twenty misses its
+true value by chance. A claim to learn more or faster is decided by the mean pass rate during training, one to end
+better by the pass rate at the end; the page shows the other beside it. All experiments
+took {minutes:.0f} minutes on two shared cores.
 
     rljax claims                     # this table
     rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers

@@ -1,4 +1,8 @@
-"""Results of the experiments on claims: numbers of each arm and seed in a JSON file, never of two versions of an experiment."""
+"""Results of the experiments on claims: numbers of each arm and seed in a JSON file, never of two versions of an experiment.
+
+An experiment is its page, `rljax.book.tabular` and `rljax.book.worlds`. The equations that it tries are not in its hash, as an edit
+that changes no number would throw all results away; a test runs a seed of some experiments again, and compares.
+"""
 
 import ast
 import hashlib
@@ -61,6 +65,8 @@ class Outcome(NamedTuple):
     """Day of the results; empty without results."""
     minutes: float
     """Time of the experiment."""
+    condition: Interval | None = None
+    """The statistic of the claim's condition over seeds; None if the claim has none, or no results."""
 
 
 def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
@@ -71,7 +77,8 @@ def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
 def version_of(file: Path) -> str:
     """Hash of an experiment: of its code, of `tabular` and of `worlds`, but for the words of its docstring and of `CLAIM`.
 
-    Results of another hash are of another experiment, and are not used.
+    Results of another hash are of another experiment, and are not used. `rljax.ops` and `rljax.algorithms` are left out: whoever
+    changes what they compute runs the claims again.
     """
     files = (file, *(Path(module.__file__ or "") for module in (tabular, worlds)))
     parts = [part for one in files for part in _code(one)]
@@ -160,5 +167,8 @@ def outcome_of(page: Page, results: Results) -> Outcome:
     arms = results.arms()
     statistic = over_seeds(claim.statistic(arms))
     figures = {} if claim.figures is None else {name: over_seeds(of(arms)) for name, of in claim.figures.items()}
+    condition = None if claim.condition is None else over_seeds(claim.condition[1](arms))
     verdict = verdict_of(statistic, kind=claim.kind, margin=claim.margin)
-    return Outcome(verdict, statistic, figures, arms, results.date, results.seconds / 60)
+    if condition is not None and not condition.low > 0:
+        verdict = "not decided"
+    return Outcome(verdict, statistic, figures, arms, results.date, results.seconds / 60, condition)

@@ -58,6 +58,9 @@ class Claim:
     """Number of seeds, from 0 on."""
     figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
     """Other statistics that the page shows, by name; they decide nothing."""
+    condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
+    """What must hold for the experiment to be a test of the claim: words, and a statistic whose interval must lie above 0. Else
+    the claim is not decided."""
 
 
 @documented
@@ -95,6 +98,38 @@ def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndar
         [0.25, 0.5]
     """
     return lambda arms: arms[arm][number] - arms[baseline][number]
+
+
+def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
+    """Statistic of two arms: a number of one, less that of the other, where both have the same pass rate, seed by seed.
+
+    The pass rate is 80 % of the way from the first one to the lower of the two best ones. Numbers between two points of a curve
+    are interpolated; a curve that falls back counts as its best pass rate so far.
+
+    Args:
+        number: name of a curve with as many points as `curve`, the pass rate.
+        arm: the one arm.
+        baseline: the other, with the same first policies.
+
+    Example:
+        >>> rate = np.array([[0.0, 0.5, 1.0]])
+        >>> arms = {"slow": {"curve": rate / 2, "entropy": 1 - rate / 4}, "fast": {"curve": rate, "entropy": 1 - rate}}
+        >>> difference_at_equal_success("entropy", "slow", "fast")(arms).round(3).tolist()
+        [0.2]
+    """
+
+    def statistic(arms: Arms) -> np.ndarray:
+        rates = {name: np.maximum.accumulate(arms[name]["curve"], axis=-1) for name in (arm, baseline)}
+        first = rates[arm][:, 0]
+        level = first + 0.8 * (np.minimum(rates[arm][:, -1], rates[baseline][:, -1]) - first)
+
+        def at(name: str) -> np.ndarray:
+            rows = zip(level, rates[name], arms[name][number], strict=True)
+            return np.array([np.interp(x, rate, numbers) for x, rate, numbers in rows])
+
+        return at(arm) - at(baseline)
+
+    return statistic
 
 
 def student_quantile(freedom: int) -> float:
@@ -141,8 +176,9 @@ def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: f
 
     ::
 
-        above:  holds here if low > m             contradicted if high < -m             else not seen at this scale
-        equal:  holds here if -m < low, high < m  contradicted if low > m or high < -m  else not decided
+        above:  holds here if low > m             contradicted if high < -m             not seen at this scale if high ≤ m
+        equal:  holds here if -m < low, high < m  contradicted if low > m or high < -m
+        else not decided
 
     Args:
         interval: the statistic over seeds.
@@ -167,7 +203,9 @@ def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: f
         return "contradicted" if low > margin or high < -margin else "not decided"
     if low > margin:
         return "holds here"
-    return "contradicted" if high < -margin else "not seen at this scale"
+    if high < -margin:
+        return "contradicted"
+    return "not seen at this scale" if high <= margin else "not decided"
 
 
 def claims_folder() -> Path:

@@ -64,7 +64,7 @@ class Setting(NamedTuple):
     """(key, log-probabilities of the policy) -> those of the engine that samples; None: the same."""
     tries: int = 1
     """Dynamic sampling draws `tries` times P prompts, and trains on P of them, those that the algorithm keeps first."""
-    judged: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
+    judge: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
     """(key, true rewards) -> the rewards that training sees; None: the true ones."""
     past: int = 0
     """Earlier rewards of each prompt that complete its group; 0: none."""
@@ -83,7 +83,7 @@ class _Tables(NamedTuple):
     values: Float[Array, "S"]
 
 
-class _Drawn(NamedTuple):
+class _Sample(NamedTuple):
     contexts: Int[Array, "P"]
     states: Int[Array, "P G T"]
     tokens: Int[Array, "P G T"]
@@ -133,7 +133,7 @@ def _of_token(of_state: Float[Array, "S V"], states: Array, tokens: Array) -> Ar
     return of_state[states, tokens]
 
 
-def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _Drawn:
+def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _Sample:
     """Draw a rollout with the oldest table of the ring."""
     tables, old = carry.tables, carry.ring[0]
     world, algorithm = setting.world, setting.algorithm
@@ -149,17 +149,17 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _D
         world, engine, first, uniform[1:].reshape(world.horizon, setting.group, count).swapaxes(1, 2)
     )
     rewards = jnp.asarray(world.reward, jnp.float32)[last]
-    seen = rewards if setting.judged is None else setting.judged(jax.random.fold_in(key, 2), rewards)
+    verdicts = rewards if setting.judge is None else setting.judge(jax.random.fold_in(key, 2), rewards)
     if setting.tries > 1:
         kept = required(algorithm.keep_group, "algorithm.keep_group")(rewards)
-        parts = (contexts, states, tokens, mask, last, seen)
-        contexts, states, tokens, mask, last, seen = (_first(part, kept, setting.prompts) for part in parts)
+        parts = (contexts, states, tokens, mask, last, verdicts)
+        contexts, states, tokens, mask, last, verdicts = (_first(part, kept, setting.prompts) for part in parts)
     entropy_of, p = -(jnp.exp(policy) * policy).sum(-1), jnp.exp(policy)
     reference = log_probabilities(world, first_table) if algorithm.needs("ref_logp") else None
     rollout = Rollout(
         mask=mask,
         behaviour_logp=_of_token(engine, states, tokens),
-        rewards=seen,
+        rewards=verdicts,
         policy_logp=None if setting.sampler is None else _of_token(policy, states, tokens),
         ref_logp=None if reference is None else _of_token(reference, states, tokens),
         truncated=~jnp.asarray(world.ends)[last],
@@ -167,7 +167,7 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _D
         behaviour_entropy=entropy_of[states] if algorithm.needs("behaviour_entropy") else None,
         square_sum=jnp.square(p).sum(-1)[states] if algorithm.needs("square_sum") else None,
     )
-    return _Drawn(contexts, states, tokens, rollout)
+    return _Sample(contexts, states, tokens, rollout)
 
 
 def _flat(array: Array, minibatches: int) -> Array:
@@ -194,7 +194,7 @@ def _update(
     setting: Setting,
     optimizer: optax.GradientTransformation,
     carry: _Carry,
-    drawn: _Drawn,
+    sample: _Sample,
     *,
     policy: bool,
     progress: Array,
@@ -206,27 +206,41 @@ def _update(
         algorithm = algorithm._replace(
             critic=critic._replace(target=lambda *a, **k: critic.target(*a, **{**k, "lambda_": 1.0}))
         )
-    past = Past(carry.history, drawn.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record a run
+    past = Past(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record a run
     batch = prepare(
         algorithm,
-        drawn.rollout,
+        sample.rollout,
         minibatches=setting.minibatches,
         progress=progress if algorithm.needs("progress") else None,
         past=past,
     )
-    parts = jax.tree.map(lambda x: _flat(x, setting.minibatches), (batch, drawn.states, drawn.tokens))
+    parts = jax.tree.map(lambda x: _flat(x, setting.minibatches), (batch, sample.states, sample.tokens))
     parts = jax.tree.map(lambda x: jnp.concatenate([x] * setting.passes), parts)
 
     def update(inner: tuple[_Tables, optax.OptState], part: tuple[Batch[Array], Array, Array]):
         gradient = jax.grad(lambda tables: _objective(setting, tables, *part, policy))(inner[0])
-        moved, state = optimizer.update(gradient, inner[1], inner[0])
-        return (cast(_Tables, optax.apply_updates(inner[0], moved)), state), None
+        change, state = optimizer.update(gradient, inner[1], inner[0])
+        return (cast(_Tables, optax.apply_updates(inner[0], change)), state), None
 
     (tables, state), _ = jax.lax.scan(update, (carry.tables, carry.optimizer), parts)
     history = carry.history
     if setting.past:
-        history = push_history(carry.history, drawn.contexts, drawn.rollout.rewards)  # pyright: ignore[reportArgumentType]
+        history = push_history(carry.history, sample.contexts, sample.rollout.rewards)  # pyright: ignore[reportArgumentType]
     return _Carry(tables, state, jnp.concatenate([carry.ring[1:], tables.logits[None]]), history)
+
+
+def _optimizer(setting: Setting) -> optax.GradientTransformation:
+    rates = _Tables(jnp.asarray(setting.learning_rate), jnp.asarray(setting.value_learning_rate))  # pyright: ignore[reportArgumentType]
+    return optax.chain(setting.optimizer, _scale_each(rates))
+
+
+def _begin(setting: Setting, logits: Table) -> _Carry:
+    """State of a run before its first rollout."""
+    world = setting.world
+    tables = _Tables(logits, jnp.full(len(world.row), setting.first_value, jnp.float32))
+    ring = jnp.broadcast_to(logits[None], (setting.delay + 1, *logits.shape))
+    history = empty_history(len(world.start), setting.past) if setting.past else None
+    return _Carry(tables, _optimizer(setting).init(tables), ring, history)
 
 
 def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
@@ -240,19 +254,15 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     """
     if setting.steps % setting.points:
         raise ValueError(f"steps must be a multiple of points, got {setting.steps} and {setting.points}")
-    world = setting.world
     for_table, for_values, for_steps = jax.random.split(key, 3)
-    tables = _Tables(setting.initial(for_table), jnp.full(len(world.row), setting.first_value, jnp.float32))
-    rates = _Tables(jnp.asarray(setting.learning_rate), jnp.asarray(setting.value_learning_rate))  # pyright: ignore[reportArgumentType]
-    optimizer = optax.chain(setting.optimizer, _scale_each(rates))
-    ring = jnp.broadcast_to(tables.logits[None], (setting.delay + 1, *tables.logits.shape))
-    history = empty_history(len(world.start), setting.past) if setting.past else None
-    carry = _Carry(tables, optimizer.init(tables), ring, history)
+    optimizer = _optimizer(setting)
+    carry = _begin(setting, setting.initial(for_table))
+    tables = carry.tables
 
     def step(policy: bool):
         def one(carry: _Carry, inputs: tuple[Key, Array]) -> tuple[_Carry, None]:
-            drawn = _sample(setting, carry, tables.logits, inputs[0])
-            return _update(setting, optimizer, carry, drawn, policy=policy, progress=inputs[1]), None
+            sample = _sample(setting, carry, tables.logits, inputs[0])
+            return _update(setting, optimizer, carry, sample, policy=policy, progress=inputs[1]), None
 
         return one
 
@@ -268,8 +278,8 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
         return carry, carry.tables.logits
 
     carry, after = jax.lax.scan(stretch, carry, (keys, progress))
-    seen = jnp.concatenate([tables.logits[None], after])
-    return jax.lax.map(lambda table: exact(world, table), seen), carry.tables.logits
+    points = jnp.concatenate([tables.logits[None], after])
+    return jax.lax.map(lambda table: exact(setting.world, table), points), carry.tables.logits
 
 
 def _scale_each(rates: _Tables) -> optax.GradientTransformation:
@@ -304,18 +314,17 @@ def _quick_compilation() -> dict[str, bool | int]:
 
 def rollout_gradient(setting: Setting, logits: Table, key: Key) -> Table:
     """Gradient of the policy's loss over one rollout of the policy itself."""
-    values = jnp.full(len(setting.world.row), setting.first_value, jnp.float32)
-    carry = _Carry(_Tables(logits, values), optax.EmptyState(), logits[None], None)
-    drawn = _sample(setting, carry, logits, key)
-    batch = prepare(setting.algorithm, drawn.rollout)
+    carry = _begin(setting, logits)
+    sample = _sample(setting, carry, logits, key)
+    batch = prepare(setting.algorithm, sample.rollout)
 
     def objective(logits: Table) -> Array:
         return _objective(
             setting,
-            _Tables(logits, values),
+            carry.tables._replace(logits=logits),
             batch,
-            drawn.states.reshape(-1, setting.world.horizon),
-            drawn.tokens.reshape(-1, setting.world.horizon),
+            sample.states.reshape(-1, setting.world.horizon),
+            sample.tokens.reshape(-1, setting.world.horizon),
             True,
         )
 
@@ -328,7 +337,8 @@ def measure(setting: Setting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
     Returns:
         For each seed, at the end of training: `success` (mean pass rate of the contexts), `entropy` (nats a token), `length`,
         `right_length`, `wrong_length` (tokens) and `pass_at_16`; before it `first_entropy`, `first_wrong_length` and
-        `first_pass_at_16`; `curve`, the pass rate at `points` + 1 places, and `area`, its mean.
+        `first_pass_at_16`; `curve`, the pass rate at `points` + 1 places, and `area`, its mean; `entropy_curve`,
+        `wrong_length_curve` and `pass_at_16_curve` at the same places.
     """
     curves, _ = train_seeds(setting, seeds)
     success = curves.success.mean(-1)
@@ -345,5 +355,8 @@ def measure(setting: Setting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         "pass_at_16": best_of_16[:, -1],
         "first_pass_at_16": best_of_16[:, 0],
         "curve": success,
+        "entropy_curve": curves.entropy,
+        "wrong_length_curve": curves.wrong_length,
+        "pass_at_16_curve": best_of_16,
     }
     return {name: np.asarray(number) for name, number in numbers.items()}

@@ -5,7 +5,6 @@ A world is a table of transitions, so the pass rate, the entropy and the lengths
 Axes: S states, V tokens, R rows of logits, C contexts (prompts), T tokens of a response.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -81,16 +80,16 @@ def exact(world: World, table: Table) -> Exact:
     into = jnp.asarray(world.next_state).reshape(-1)
 
     def step(carry: tuple[Array, ...], place: Array) -> tuple[tuple[Array, ...], None]:
-        held, entropy, drawn, right_tokens, wrong_tokens = carry
+        held, entropy, tokens, right_tokens, wrong_tokens = carry
         alive = jnp.where(ends[None], 0.0, held)
         flow = (alive[:, :, None] * p[None]).reshape(count, -1)
-        moved = jnp.zeros((count, states), p.dtype).at[:, into].add(flow)
-        stops = jnp.where(ends[None] | (place == world.horizon), moved, 0.0)
+        onward = jnp.zeros((count, states), p.dtype).at[:, into].add(flow)
+        stops = jnp.where(ends[None] | (place == world.horizon), onward, 0.0)
         by_state, length = stops.sum(0), place.astype(p.dtype)
         carry = (
-            jnp.where(ends[None], held, 0.0) + moved,
+            jnp.where(ends[None], held, 0.0) + onward,
             entropy + alive.sum(0) @ entropy_of,
-            drawn + alive.sum(),
+            tokens + alive.sum(),
             right_tokens + length * (by_state @ right),
             wrong_tokens + length * (by_state @ (1 - right)),
         )
@@ -98,12 +97,12 @@ def exact(world: World, table: Table) -> Exact:
 
     zero = jnp.zeros((), p.dtype)
     begin = (jax.nn.one_hot(world.start, states, dtype=p.dtype), zero, zero, zero, zero)
-    (held, entropy, drawn, right_tokens, wrong_tokens), _ = jax.lax.scan(step, begin, jnp.arange(1, world.horizon + 1))
+    (held, entropy, tokens, right_tokens, wrong_tokens), _ = jax.lax.scan(step, begin, jnp.arange(1, world.horizon + 1))
     success = held @ right
     return Exact(
         success=success,
-        entropy=entropy / drawn,
-        length=drawn / count,
+        entropy=entropy / tokens,
+        length=tokens / count,
         right_length=right_tokens / jnp.maximum(success.sum(), 1e-12),
         wrong_length=wrong_tokens / jnp.maximum((1 - success).sum(), 1e-12),
     )
@@ -130,8 +129,8 @@ def leaning(world: World, *, lean: float = 1.0, spread: float = 1.0) -> Callable
     return initial
 
 
-def codes(*, contexts: int, length: int, tokens: int, shared: bool = False) -> World:
-    """A code to guess for each context: a response has `length` tokens, and is right if every one is token 0.
+def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, shared: bool = False) -> World:
+    """A code to guess for each context: a response has `length` tokens, and is right if every one is a right token.
 
     States are (context, place, whether all tokens so far were right), and two ends. A wrong token does not show, and the rest
     of the response goes on: the reward alone tells.
@@ -140,6 +139,8 @@ def codes(*, contexts: int, length: int, tokens: int, shared: bool = False) -> W
         contexts: C.
         length: tokens of every response.
         tokens: V.
+        right_tokens: how many of them are right at each place, from token 0 on. With one, a policy that is always right has no
+            entropy; with several it may keep some.
         shared: whether all contexts read the rows of the first.
     """
     states = contexts * length * 2
@@ -159,7 +160,7 @@ def codes(*, contexts: int, length: int, tokens: int, shared: bool = False) -> W
                     place if shared else context * length + place
                 )  # the policy cannot see whether it is right so far
                 for token in range(tokens):
-                    onward[here, token] = number(context, place + 1, int(fine and token == 0))
+                    onward[here, token] = number(context, place + 1, int(fine and token < right_tokens))
     onward[states:] = np.array([[right], [wrong]])
     ends = np.arange(states + 2) >= states
     reward = (np.arange(states + 2) == right).astype(np.float32)
@@ -197,47 +198,19 @@ def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: 
     )
 
 
-@documented
-class Walk(NamedTuple):
-    """Responses whose true value is known at every token, and a critic that errs."""
+def undecided(contexts: int) -> Callable[[Key], Table]:
+    """First tables of logits of `stopping` with shared rows: 1 token in 12 stops, and contexts differ in difficulty.
 
-    values: Float[Array, "N T"]
-    """True probability of a reward of 1, before each token."""
-    outcomes: Float[Array, "N"]
-    """Rewards, 0 or 1."""
-    critic: Float[Array, "N T"]
-    """The true value and an error."""
-
-
-def outcome_walk(key: Key, *, rows: int, length: int, error: float, memory: float) -> Walk:
-    """Draw walks of the value from an urn: every token adds a ball, and the share of red ones is the value.
-
-    The share is a martingale, so no token is better than another in the mean, and the last share is the outcome's probability.
+    The length of a response says nothing about its answer, so that nothing is gained by a longer or shorter one: after the last
+    token of thought there is an answer anyway, as good as any other.
 
     Args:
-        key: random key.
-        rows: N.
-        length: T, tokens of every response.
-        error: standard deviation of the critic's error, in the reward's unit.
-        memory: tokens after which the error is forgotten, by a factor e.
+        contexts: C.
     """
-    for_balls, for_outcome, for_first, for_error = jax.random.split(key, 4)
 
-    def add(red: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        place, uniform = inputs
-        share = red / (10.0 + place)
-        return red + (uniform < share).astype(red.dtype), share
+    def initial(key: Key) -> Table:
+        easy = 1.5 * jax.random.normal(key, (contexts, 1)) - 1.0
+        stop = jnp.tile(jnp.array([0.0, 2.4]), (contexts, 1))
+        return jnp.concatenate([stop, jnp.concatenate([easy, jnp.zeros_like(easy)], -1)])
 
-    places = jnp.arange(length + 1, dtype=jnp.float32)
-    uniform = jax.random.uniform(for_balls, (length + 1, rows))
-    _, shares = jax.lax.scan(add, jnp.full(rows, 5.0), (places, uniform))
-    outcomes = (jax.random.uniform(for_outcome, (rows,)) < shares[-1]).astype(jnp.float32)
-    keep = math.exp(-1 / memory)
-
-    def err(last: Array, noise: Array) -> tuple[Array, Array]:
-        return keep * last + math.sqrt(1 - keep * keep) * noise, last
-
-    noise = jax.random.normal(for_error, (length, rows))
-    _, errors = jax.lax.scan(err, jax.random.normal(for_first, (rows,)), noise)
-    values = shares[:-1].T
-    return Walk(values, outcomes, values + error * errors.T)
+    return initial

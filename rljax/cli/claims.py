@@ -67,12 +67,14 @@ def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
     """Page of a claim: its experiment in words, its rule, and its numbers."""
     claim = page.claim
     rule = {
-        "above": f"it holds here if the 95 % interval lies above {claim.margin:g}, and is contradicted if it lies below "
-        f"{-claim.margin:g}",
+        "above": f"it holds here if the 95 % interval lies above {claim.margin:g}, is contradicted if it lies below "
+        f"{-claim.margin:g}, and is not seen if nothing of it lies above {claim.margin:g}",
         "equal": f"it holds here if the 95 % interval lies within {claim.margin:g} of 0, and is contradicted if it lies outside",
     }[claim.kind]
     lines = [_entry(page, outcome, width), labelled("verdict", f"{outcome.verdict}; {rule}", width)]
-    lines += [labelled("beside", f"{found.text()}: {name}", width) for name, found in outcome.figures.items()]
+    if claim.condition is not None and outcome.condition is not None:
+        lines.append(labelled("decided if", f"above 0: {outcome.condition.text()}: {claim.condition[0]}", width))
+    lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in outcome.figures.items()]
     arms = [f"{arm}: {_means(numbers)}" for arm, numbers in outcome.arms.items()]
     lines += (
         ["", "Means over the seeds:", *(wrapped(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
@@ -85,7 +87,7 @@ def _means(numbers: Mapping[str, Any]) -> str:
 
 
 def claim_row(page: "Page", outcome: "Outcome") -> dict[str, Any]:
-    """A claim for JSON; an interval that there is not is None."""
+    """A claim for JSON; None where there is no interval."""
     claim, (value, low, high, seeds) = page.claim, outcome.statistic
     finite = {"value": value, "low": low, "high": high}
     return {

@@ -90,10 +90,10 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         answers=[] if comparison is None else comparison.shown,
         samples=last[:SHOWN_SAMPLES],
         settings=settings.flat,
-        changed=settings.changed,
+        overrides=settings.overrides,
         notes=settings.notes,
         starts=rows_of(folder.starts, check_start),
-        written=f"{datetime.now():%Y-%m-%d %H:%M}",
+        time=f"{datetime.now():%Y-%m-%d %H:%M}",
     )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Settings(NamedTuple):
 
     flat: Mapping[str, Any]
     """Settings by flag."""
-    changed: list[str]
+    overrides: list[str]
     """Names of those that are not the defaults."""
     notes: tuple[str, ...]
     """Why they are shown as `config.json` has them; empty if this version can read them all."""
@@ -126,8 +126,8 @@ def settings_of(folder: RunFolder) -> Settings:
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}
-    changed = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
-    return Settings(flat, changed, notes)
+    overrides = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
+    return Settings(flat, overrides, notes)
 
 
 def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:

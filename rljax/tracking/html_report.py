@@ -48,13 +48,13 @@ class Contents(NamedTuple):
     """The last samples of training: `step`, `prompt`, `completion`, `answer`, `reward`."""
     settings: Mapping[str, Any]
     """Settings by flag."""
-    changed: Sequence[str]
+    overrides: Sequence[str]
     """Names of the settings that are not the defaults."""
     notes: Sequence[str]
     """Why the settings are shown as `config.json` has them; empty if this version can read them."""
     starts: Sequence[Mapping[str, Any]]
     """Rows of `starts.jsonl`."""
-    written: str
+    time: str
     """When the report was written."""
 
 
@@ -64,7 +64,7 @@ def page(contents: Contents) -> str:
     parts = [
         f"<h1>{_text(summary.name)}</h1>",
         f'<p class="path">{_text(summary.path)}: {_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
-        f"{summary.status}. Written {_text(contents.written)}.</p>",
+        f"{summary.status}. Written {_text(contents.time)}.</p>",
         _numbers(summary),
         *(f"<p>{_text(line)}</p>" for line in contents.outcome),
         "<h2>Alarms</h2>",
@@ -72,7 +72,7 @@ def page(contents: Contents) -> str:
         *(part for title, picture in contents.pictures.items() for part in _picture(title, picture)),
         *_answers(contents.answers),
         *_samples(contents.samples),
-        *_settings(contents.settings, contents.changed, contents.notes),
+        *_settings(contents.settings, contents.overrides, contents.notes),
         *_starts(contents.starts),
     ]
     head = (
@@ -179,7 +179,7 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     yield _table(("prompt", "completion", "reward", "answer"), rows)
 
 
-def _settings(settings: Mapping[str, Any], changed: Sequence[str], notes: Sequence[str]) -> Iterable[str]:
+def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str]) -> Iterable[str]:
     """Settings that differ from the defaults, and below them all."""
 
     def rows(names: Iterable[str]) -> Iterable[str]:
@@ -187,7 +187,7 @@ def _settings(settings: Mapping[str, Any], changed: Sequence[str], notes: Sequen
 
     yield "<h2>Settings that are not the defaults</h2>"
     yield from (f'<p class="muted">{_text(note)}</p>' for note in notes)
-    yield _table(("setting", "value"), rows(changed))
+    yield _table(("setting", "value"), rows(overrides))
     every = _table(("setting", "value"), rows(sorted(settings)))
     yield f"<details><summary>All {len(settings)} settings</summary>{every}</details>"
 

@@ -193,7 +193,7 @@ def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
         best_step: RL step of the best evaluation until then.
     """
     # Not with Orbax, whose manager waits for all processes: the first host alone asks.
-    notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in _numbers(folder)}
+    notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in numbers_in(folder)}
     steps = {number: found["best_step"] for number, found in notes.items()}
     if best_step not in steps.values():
         return []

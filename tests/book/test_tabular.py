@@ -8,9 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, grpo, rloo
-from rljax.book.tabular import Setting, draw_states, measure, rollout_gradient, train_seeds, unit_steps
-from rljax.book.worlds import codes, exact, leaning, log_probabilities, outcome_walk, pass_rate_at, stopping
+from rljax.algorithms import BY_NAME, dapo, grpo, rloo
+from rljax.book.tabular import (
+    Setting,
+    _begin,
+    _optimizer,
+    _sample,
+    _update,
+    draw_states,
+    measure,
+    rollout_gradient,
+    train_seeds,
+    unit_steps,
+)
+from rljax.book.worlds import codes, exact, leaning, log_probabilities, pass_rate_at, stopping, undecided
 
 SMALL = codes(contexts=2, length=3, tokens=2)
 
@@ -77,7 +88,7 @@ CASES = {
     "steps": {"algorithm": rloo(), "optimizer": unit_steps()},
     "old": {"algorithm": BY_NAME["gepo"](), "delay": 3},
     "engine": {"algorithm": rloo(), "sampler": lambda key, logp: logp + 0.1 * jax.random.normal(key, logp.shape)},
-    "noise": {"algorithm": rloo(), "judged": lambda key, rewards: rewards + 0.1 * jax.random.normal(key, rewards.shape)},
+    "noise": {"algorithm": rloo(), "judge": lambda key, rewards: rewards + 0.1 * jax.random.normal(key, rewards.shape)},
 }
 
 
@@ -122,11 +133,103 @@ def test_pass_at_k_of_certain_and_impossible_contexts():
     assert float(pass_rate_at(jnp.array([1.0, 0.0]), 16)) == 0.5
 
 
-def test_an_outcome_walk_is_a_martingale_with_a_critic_of_the_stated_error():
-    walk = outcome_walk(jax.random.key(0), rows=4000, length=20, error=0.1, memory=5.0)
-    assert float(walk.values[:, 0].std()) == 0
-    np.testing.assert_allclose(walk.values.mean(0), 0.5, atol=0.02)
-    assert float(jnp.corrcoef(walk.values[:, -1], walk.outcomes)[0, 1]) > 0.15
-    errors = np.asarray(walk.critic - walk.values)
-    np.testing.assert_allclose(errors.std(0), 0.1, rtol=0.1)
-    assert np.corrcoef(errors[:, 3], errors[:, 8])[0, 1] == pytest.approx(np.exp(-1), abs=0.06)
+def first_table(world, seed=6):
+    return jax.random.normal(jax.random.key(seed), (world.rows, world.next_state.shape[1]))
+
+
+def logp_of(world, table, sample):
+    return log_probabilities(world, table)[sample.states, sample.tokens]
+
+
+def step(setting, carry, key):
+    """A rollout and the update on it, of a run whose first table is not read."""
+    sample = _sample(setting, carry, carry.tables.logits, key)
+    progress = jnp.zeros((), jnp.float32)
+    return sample, _update(setting, _optimizer(setting), carry, sample, policy=True, progress=progress)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("delay", [0, 2])
+def test_a_rollout_comes_from_the_table_of_delay_steps_before(delay):
+    setting = Setting(SMALL, leaning(SMALL), rloo(), delay=delay, learning_rate=0.5)
+    carry, tables = _begin(setting, first_table(SMALL)), []
+    for number in range(5):
+        tables.append(carry.tables.logits)
+        sample, carry = step(setting, carry, jax.random.key(number))
+        expected = logp_of(SMALL, tables[max(number - delay, 0)], sample)
+        np.testing.assert_allclose(sample.rollout.behaviour_logp, expected, atol=1e-6)
+    assert all(np.abs(one - two).max() > 0.01 for one, two in itertools.pairwise(tables))
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_remembered_rewards_are_compared_with():
+    def all_of(reward):
+        return Setting(
+            SMALL,
+            leaning(SMALL),
+            grpo(beta=0.0),
+            past=4,
+            optimizer=unit_steps(),
+            judge=lambda key, rewards: jnp.full_like(rewards, reward),
+        )
+
+    carry = _begin(all_of(1.0), first_table(SMALL))
+    _, same = step(all_of(1.0), carry, jax.random.key(0))
+    np.testing.assert_array_equal(same.tables.logits, carry.tables.logits)  # equal rewards, and none before
+    _, worse = step(all_of(0.0), same, jax.random.key(1))
+    _, forgetful = step(all_of(0.0), carry, jax.random.key(1))
+    assert float(jnp.abs(worse.tables.logits - same.tables.logits).max()) > 1e-3
+    np.testing.assert_array_equal(forgetful.tables.logits, carry.tables.logits)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_dynamic_sampling_takes_mixed_groups_first():
+    few = Setting(SMALL, leaning(SMALL), dapo(), prompts=8, group=2, tries=4)
+    every = few._replace(prompts=32, tries=1)
+    carry, key = _begin(few, first_table(SMALL)), jax.random.key(7)
+
+    def mixed(setting):
+        return np.asarray(_sample(setting, carry, carry.tables.logits, key).rollout.rewards).std(-1) > 0
+
+    some, whole = mixed(few), mixed(every)
+    assert 0 < whole[:8].sum() < min(8, whole.sum())  # the first prompts alone would not do
+    assert some.sum() == min(8, whole.sum())
+    assert sorted(some, reverse=True) == list(some)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_an_engine_samples_from_its_own_probabilities():
+    tilt = jnp.array([[1.0, -1.0]])
+    setting = Setting(SMALL, leaning(SMALL), rloo(), sampler=lambda key, logp: logp + tilt, prompts=200)
+    carry = _begin(setting, first_table(SMALL))
+    sample = _sample(setting, carry, carry.tables.logits, jax.random.key(8))
+    engine = jax.nn.log_softmax(log_probabilities(SMALL, carry.tables.logits) + tilt)
+    np.testing.assert_allclose(sample.rollout.behaviour_logp, engine[sample.states, sample.tokens], atol=1e-6)
+    np.testing.assert_allclose(sample.rollout.policy_logp, logp_of(SMALL, carry.tables.logits, sample), atol=1e-6)
+    rate = np.exp(engine)[sample.states, 0].mean()
+    assert float((sample.tokens == 0).mean()) == pytest.approx(float(rate), abs=0.03)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_a_rollout_is_gone_through_as_often_as_stated():
+    once = Setting(SMALL, leaning(SMALL), dapo()._replace(keep_group=None), minibatches=2, learning_rate=0.1)
+    carry = _begin(once, first_table(SMALL))
+    for passes in (1, 3):
+        _, after = step(once._replace(passes=passes), carry, jax.random.key(9))
+        counts = [int(leaf) for leaf in jax.tree.leaves(after.optimizer) if leaf.dtype == jnp.int32]
+        assert counts == [2 * passes]
+
+
+def test_a_code_with_several_right_tokens_may_keep_its_entropy():
+    world = codes(contexts=1, length=2, tokens=4, right_tokens=2)
+    table = jnp.tile(jnp.array([30.0, 30.0, 0.0, 0.0]), (world.rows, 1))
+    assert float(exact(world, table).success[0]) == pytest.approx(1)
+    assert float(exact(world, table).entropy) == pytest.approx(np.log(2), rel=1e-4)
+
+
+def test_an_undecided_policy_gives_answers_of_13_tokens_whatever_they_are():
+    world = stopping(contexts=8, horizon=64, shared=True)
+    found = exact(world, undecided(8)(jax.random.key(0)))
+    assert float(found.right_length) == pytest.approx(13, abs=0.3)
+    assert float(found.wrong_length) == pytest.approx(float(found.right_length), rel=1e-4)
+    assert float(found.success.std()) > 0.1

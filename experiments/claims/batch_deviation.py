@@ -1,0 +1,71 @@
+"""Does the standard deviation of the batch learn more than that of each group?
+
+The paper finds that the group's mean with the batch's standard deviation is the more robust choice, and its Lite PPO takes
+it. REINFORCE++ with the group's mean as its baseline divides by the batch's deviation, too, and Dr.GRPO by none. Where
+every step has one size these differ by a scale alone, so there is one question here and not three.
+
+Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
+logits spread by 1.5, so that contexts reach from hopeless to easy, and the deviations of groups of 32 differ. Every seed
+has another first policy.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; every
+step has the length 0.2, as Adam would hide how prompts are weighed against each other. The claim is decided only if the
+true deviations of the contexts differ by a fifth of their mean, on average over the training.
+
+Command: rljax claims --rerun batch_deviation
+"""
+
+import numpy as np
+
+from rljax.algorithms import grpo, lite_ppo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, train_seeds, unit_steps
+from rljax.book.worlds import codes, leaning
+
+WORLD = codes(contexts=16, length=3, tokens=4)
+
+
+def run(algorithm):
+    """One arm."""
+    return Setting(
+        WORLD,
+        leaning(WORLD, spread=1.5),
+        algorithm,
+        group=32,
+        points=20,
+        learning_rate=0.2,
+        optimizer=unit_steps(),
+    )
+
+
+ARMS = {
+    "group's deviation": run(grpo(beta=0.0)),
+    "batch's deviation": run(grpo(beta=0.0)._replace(advantage=lite_ppo().advantage)),
+}
+
+
+def measure(setting, seeds):
+    """Pass rates, and how much the deviations of the contexts differ, over their mean."""
+    curves, _ = train_seeds(setting, seeds)
+    p = np.asarray(curves.success, np.float64)
+    deviation = np.sqrt(np.maximum(p * (1 - p), 0.0))
+    spread = (deviation.std(-1) / deviation.mean(-1)).mean(-1)
+    curve = p.mean(-1)
+    return {"success": curve[:, -1], "area": curve.mean(-1), "spread": spread, "curve": curve}
+
+
+CLAIM = Claim(
+    paper="Tricks or traps, arXiv:2508.08221",
+    place="Section 4.1",
+    text="the batch's standard deviation learns more than that of each group",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("area", "batch's deviation", "group's deviation"),
+    unit="mean pass rate during training with the batch's deviation, less that with the group's",
+    margin=0.005,
+    figures={"pass rate at the end, the same arms": difference("success", "batch's deviation", "group's deviation")},
+    condition=(
+        "spread of the contexts' deviations over their mean, under the group's, less 0.2",
+        lambda arms: arms["group's deviation"]["spread"] - 0.2,
+    ),
+)
