@@ -50,8 +50,8 @@ class LossMetrics(NamedTuple):
         if float(self.share) == 0:
             return {}
         fields = self._asdict()
-        terms = {name: fields.pop(name) for name in ("share", "up_clipped", "terms")}["terms"]
-        values = {name: float(value) for name, value in (fields | terms).items() if value is not None}
+        del fields["share"], fields["up_clipped"], fields["terms"]
+        values = {name: float(value) for name, value in (fields | self.terms).items() if value is not None}
         if self.up_clipped is not None and values["clip_fraction_high"] > 0:
             values["up_clipped_probability"] = float(self.up_clipped) / values["clip_fraction_high"]
         return values

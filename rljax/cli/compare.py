@@ -31,7 +31,7 @@ def run_compare(command: Compare) -> int:
     """Compare the runs.
 
     Raises:
-        InputError: there are fewer than two, one of them is none, or the picture cannot be drawn.
+        InputError: there are fewer than two, one of them is not a run folder, or the picture cannot be drawn.
     """
     from rljax.cli.side_by_side import compared, text  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.plots import overlay  # noqa: PLC0415  as above
@@ -40,17 +40,17 @@ def run_compare(command: Compare) -> int:
     if len(command.runs) < 2:
         raise InputError("Name at least two run folders to compare; `rljax doctor RUN` examines one.")
     folders = [open_run(path) for path in command.runs]
-    found = compared(folders, samples=max(command.samples, 0))
+    comparison = compared(folders, samples=max(command.samples, 0))
     if command.out is not None:
         overlay(
-            {row["name"]: folder.metrics for row, folder in zip(found["runs"], folders, strict=True)},
+            {row["name"]: folder.metrics for row, folder in zip(comparison["runs"], folders, strict=True)},
             command.out,
             title="Held-out accuracy",
         )
     if command.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(comparison, indent=2, ensure_ascii=False))
         return 0
-    print(text(found, columns_of(sys.stdout)))
+    print(text(comparison, columns_of(sys.stdout)))
     if command.out is not None:
         print(f"\nCurves: {command.out}")
     return 0

@@ -45,8 +45,9 @@ LONGEST = 300
 class Debug:
     """Replay the batch that stopped a run because loss or gradient was not finite, or an update far too large.
 
-    Every term is computed again with the parameters of the last checkpoint: reward, log-probabilities, advantage, ratio, surrogate,
-    KL, value loss, and gradient and update of each parameter. The first one that is not finite is named, with its row and token.
+    Rewards, scores and values are those that the batch was learned with; every later term is computed again with the parameters of
+    the last checkpoint: log-probabilities, advantage, ratio, surrogate, KL, value loss, and gradient and update of each parameter.
+    The first one that is not finite is named, with its row and token.
     """
 
     batch: tyro.conf.Positional[Path]
@@ -80,13 +81,14 @@ def located(found: "Diagnosis", term: "Term") -> dict[str, str]:
 
 def text(found: "Diagnosis", columns: int) -> str:
     """The diagnosis on a terminal."""
-    rows, cause = found.kept.groups.rollout.rewards.size, found.cause
+    rows, cause = found.kept.lesson.groups.rollout.rewards.size, found.cause
     lines = [
         wrapped(
             f"Step {found.kept.step}, {rows} responses, parameters of checkpoint {found.kept.checkpoint}. The update's norm is "
             f"{found.update_norm:.3g}; the guard lets {found.bound:.3g} pass.",
             columns,
         ),
+        *_of_the_critic(found, columns),
         "",
         f"  {'not finite':>17}  {'largest':>10}  term",
         *(_row(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
@@ -112,6 +114,13 @@ def text(found: "Diagnosis", columns: int) -> str:
     for label, value in located(found, cause).items():
         lines.append(labelled(label, printable(shortened(value, LONGEST)).replace("\n", " "), columns))
     return "\n".join(lines)
+
+
+def _of_the_critic(found: "Diagnosis", columns: int) -> list[str]:
+    """Which terms are of a critic that may have learned from the batch; none without one."""
+    if not any(term.name == "value now" for term in found.terms):
+        return []
+    return [wrapped("value now and value_loss are of the critic after this batch: it may have learned from it.", columns)]
 
 
 def _row(term: "Term") -> str:

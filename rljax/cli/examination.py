@@ -1,20 +1,23 @@
 """What `rljax doctor` shows and writes: paragraphs for the screen, and the contents of the HTML report."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from rljax.errors import InputError
 from rljax.evaluation.comparison import compare, interval_of
 from rljax.files import atomic_write
+from rljax.records import documented
 from rljax.tracking.html_report import Contents, page
 from rljax.tracking.plots import plot_curves, plot_numbers
-from rljax.tracking.rows import check_step, json_safe, lines_of, parse_row
+from rljax.tracking.rows import Row, check_sample, check_start, json_safe, lines_of, parse_row
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
+from rljax.training.config.flat import flat_names
+from rljax.training.config.train import GROUPS
 from rljax.training.seams import saved_settings
 
 PANELS = (
@@ -31,6 +34,7 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
     raised = [event for event in summary.events if event.what == "raised"]
     lines = [(f"{summary.path}: {summary.algorithm}, step {summary.steps} of {summary.total}, {summary.status}", "    ")]
     lines += [(line, "    ") for line in outcome(folder, summary)]
+    lines += [(line, "    ") for line in settings_of(folder).notes]
     lines.append(("", ""))
     if raised:
         lines.append((f"{len(raised)} alarm{'s' * (len(raised) > 1)}:", ""))
@@ -44,14 +48,20 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
 
 
 def outcome(folder: RunFolder, summary: Summary) -> list[str]:
-    """The held-out evaluations in words, with their intervals."""
+    """The held-out evaluations in words, with their intervals; the share alone where `heldout.jsonl` does not give one."""
     rows = folder.read_heldout()
     parts = []
-    for name, evaluation in (("before RL", summary.before), ("last", summary.after), ("best", summary.best)):
-        estimate = None if evaluation is None else interval_of(evaluation.accuracy, rows)
-        if evaluation is not None and estimate is not None:
-            parts.append(f"{name}{f' (step {evaluation.step})' * (evaluation.step > 0)} {estimate.text()}")
-    lines = [f"Held-out share of rewards above 0, with 95 % intervals: {'; '.join(parts)}."] if parts else []
+    for name, evaluation in (("before RL", summary.before), ("last", summary.after)):
+        if evaluation is None or evaluation.accuracy is None or (name == "last" and evaluation.step == 0):
+            continue
+        estimate = interval_of(evaluation.accuracy, rows)
+        share = f"{evaluation.accuracy:.1%}" if estimate is None else estimate.text()
+        parts.append(f"{name}{f' (step {evaluation.step})' * (evaluation.step > 0)} {share}")
+    if summary.best is not None and summary.best.accuracy is not None:
+        parts.append(f"best of all evaluations (step {summary.best.step}) {summary.best.accuracy:.1%}")
+    has_interval = any("(" in part.rpartition("%")[2] for part in parts)
+    kind = ", with 95 % intervals (the best is a maximum, and has none)" if has_interval else ""
+    lines = [f"Held-out share of rewards above 0{kind}: {'; '.join(parts)}."] if parts else []
     comparison = compare(rows)
     if comparison is not None:
         lines.append(
@@ -69,9 +79,9 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"the report {str(out)!r} must end in .html; choose another name.")
-    settings, changed = settings_of(folder)
+    settings = settings_of(folder)
     comparison = compare(folder.read_heldout(), shown=SHOWN_ANSWERS)
-    samples = rows_of(folder.samples)
+    samples = rows_of(folder.samples, check_sample)
     last = [row for row in samples if row["step"] == samples[-1]["step"]] if samples else []
     contents = Contents(
         summary=summary,
@@ -79,9 +89,10 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         pictures=pictures(folder),
         answers=[] if comparison is None else comparison.shown,
         samples=last[:SHOWN_SAMPLES],
-        settings=settings,
-        changed=changed,
-        starts=rows_of(folder.starts),
+        settings=settings.flat,
+        changed=settings.changed,
+        notes=settings.notes,
+        starts=rows_of(folder.starts, check_start),
         written=f"{datetime.now():%Y-%m-%d %H:%M}",
     )
     try:
@@ -93,16 +104,55 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         ) from error
 
 
-def settings_of(folder: RunFolder) -> tuple[Mapping[str, Any], list[str]]:
-    """Settings of a run by flag, and the names of those that are not the defaults."""
-    config, own_parts = saved_settings(folder.config)
-    flat, defaults = (json_safe(settings.to_flat(), "settings") for settings in (config, TrainConfig()))
-    flat |= {"own parts": list(own_parts)} if own_parts else {}
-    return flat, sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
+@documented
+class Settings(NamedTuple):
+    """Settings of a run, as they are shown."""
+
+    flat: Mapping[str, Any]
+    """Settings by flag."""
+    changed: list[str]
+    """Names of those that are not the defaults."""
+    notes: tuple[str, ...]
+    """Why they are shown as `config.json` has them; empty if this version can read them all."""
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a file of the run folder that has steps; none if it is missing.
+def settings_of(folder: RunFolder) -> Settings:
+    """Settings of a run; those of another version are shown as they are in its `config.json`."""
+    defaults = json_safe(TrainConfig().to_flat(), "settings")
+    try:
+        config, own_parts = saved_settings(folder.config)
+    except InputError as error:
+        flat, notes = raw_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
+    else:
+        flat, notes = json_safe(config.to_flat(), "settings"), ()
+        flat |= {"own parts": list(own_parts)} if own_parts else {}
+    changed = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
+    return Settings(flat, changed, notes)
+
+
+def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Contents of a `config.json` by flag; what has no flag, by its path.
+
+    Example:
+        >>> raw_settings({"optimization": {"steps": 9, "momentum": 0.5}, "seams": []})
+        {'steps': 9, 'optimization.momentum': 0.5, 'seams': []}
+    """
+    flat: dict[str, Any] = {}
+    for group, content in raw.items():
+        flags = flat_names(GROUPS[group]) if group in GROUPS else {}
+        if isinstance(content, Mapping):
+            flat |= {flags.get(name, f"{group}.{name}"): value for name, value in content.items()}
+        else:
+            flat[group] = content
+    return flat
+
+
+def rows_of(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
+    """Whole rows of a file of the run folder; none if it is missing.
+
+    Args:
+        path: the file.
+        check: returns what is wrong with a row, or None.
 
     Raises:
         InputError: a row cannot be read.
@@ -110,7 +160,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     *lines, _ = lines_of(path)
-    return [parse_row(line, path, number, check_step) for number, line in enumerate(lines, 1)]
+    return [parse_row(line, path, number, check) for number, line in enumerate(lines, 1)]
 
 
 def pictures(folder: RunFolder) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from rljax.evaluation.comparison import interval_of, last_answers, paired_differ
 from rljax.evaluation.statistics import Estimate
 from rljax.text import printable, shortened
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.summary import Summary, evaluations, rows_so_far, summarised
+from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarised
 
 PLACES = {"run", "quiet", "wandb", "name"}
 """Settings that say where a run is and what it shows, not what it does."""
@@ -38,15 +38,16 @@ def compared(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
         raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
     heldout = [folder.read_heldout() for folder in folders]
     summaries = [summarised(folder) for folder in folders]
+    settings = [settings_of(folder) for folder in folders]
     names = [summary.name for summary in summaries]
     names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]
     return {
         "runs": [
-            {"mark": mark, "name": name, **_results(summary, rows)}
-            for mark, name, summary, rows in zip(MARKS, names, summaries, heldout, strict=False)
+            {"mark": mark, "name": name, **_results(summary, rows), "notes": list(each.notes)}
+            for mark, name, summary, rows, each in zip(MARKS, names, summaries, heldout, settings, strict=False)
         ],
         "differences": [None, *(_plain(paired_difference(heldout[0], rows)) for rows in heldout[1:])],
-        "settings": differing([settings_of(folder)[0] for folder in folders]),
+        "settings": differing([each.flat for each in settings]),
         "curves": curves(folders),
         "answers": answers(heldout, samples),
     }
@@ -54,15 +55,19 @@ def compared(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
 
 def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Accuracies of a run with their intervals, and what else it says of itself."""
-    found = {}
+    results: dict[str, dict[str, Any] | None] = {}
     for name, evaluation in (("before", summary.before), ("last", summary.after), ("best", summary.best)):
-        estimate = None if evaluation is None else interval_of(evaluation.accuracy, heldout)
-        found[name] = None if evaluation is None else {"step": evaluation.step, "accuracy": evaluation.accuracy}
-        if estimate is not None and found[name] is not None:
-            found[name] |= {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
+        results[name] = None if evaluation is None else _result(evaluation, [] if name == "best" else heldout)
     raised = sorted({event.alarm.name for event in summary.events if event.what == "raised"})
     place = {"run": str(summary.path), "algorithm": summary.algorithm, "steps": summary.steps, "total": summary.total}
-    return {**place, "status": summary.status, **found, "alarms": raised}
+    return {**place, "status": summary.status, **results, "alarms": raised}
+
+
+def _result(evaluation: Evaluated, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An evaluation, with its interval where `heldout` has the answers; the best one is a maximum, and has none."""
+    estimate = interval_of(evaluation.accuracy, heldout)
+    ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
+    return {"step": evaluation.step, "accuracy": evaluation.accuracy, **ends}
 
 
 def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
@@ -81,8 +86,10 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
     """Held-out accuracy by RL step; None where a run was not evaluated."""
-    found = [{evaluation.step: evaluation.accuracy for evaluation in evaluations(rows_so_far(f))} for f in folders]
-    return {step: [run.get(step) for run in found] for step in sorted({step for run in found for step in run})}
+    by_step = [
+        {evaluation.step: evaluation.accuracy for evaluation in evaluations(rows_so_far(folder))} for folder in folders
+    ]
+    return {step: [run.get(step) for run in by_step] for step in sorted({step for run in by_step for step in run})}
 
 
 def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
@@ -92,7 +99,8 @@ def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[
 
     def agreement(key: tuple[int, str]) -> tuple[bool, bool]:
         rows = [run[key] for run in last]
-        return len({(row["reward"] or 0) > 0 for row in rows}) == 1, len({row["completion"] for row in rows}) == 1
+        outcomes = {row["reward"] is not None and row["reward"] > 0 for row in rows}
+        return len(outcomes) == 1, len({row["completion"] for row in rows}) == 1
 
     chosen = sorted(shared, key=agreement)[:count]
     return [
@@ -106,12 +114,13 @@ def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[
     ]
 
 
-def text(found: Mapping[str, Any], columns: int) -> str:
+def text(comparison: Mapping[str, Any], columns: int) -> str:
     """The comparison on a terminal."""
-    marks = [row["mark"] for row in found["runs"]]
-    parts = [_runs_text(found["runs"], columns), _accuracy_text(found["runs"], found["differences"], columns)]
-    parts += [_settings_text(found["settings"], marks, columns), _curves_text(found["curves"], marks)]
-    parts += [_answers_text(found["answers"], marks, columns)]
+    runs = comparison["runs"]
+    marks = [row["mark"] for row in runs]
+    parts = [_runs_text(runs, columns), _accuracy_text(runs, comparison["differences"], columns)]
+    parts += [_settings_text(comparison["settings"], marks, columns), _curves_text(comparison["curves"], marks)]
+    parts += [_answers_text(comparison["answers"], marks, columns)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -121,13 +130,14 @@ def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
         alarms = f"; alarms: {', '.join(name.replace('_', ' ') for name in row['alarms'])}" if row["alarms"] else ""
         line = f"{row['mark']}  {row['name']}: {row['algorithm']}, step {row['steps']} of {row['total']}, {row['status']}{alarms}"
         lines.append(wrapped(line, columns, hang="   "))
+        lines += [wrapped(f"   {note}", columns, hang="   ") for note in row["notes"]]
     return "\n".join(lines)
 
 
 def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any] | None], columns: int) -> str:
     rows = [("", "before RL", "last", "best")]
     rows += [(row["mark"], *(_interval(row[name]) for name in ("before", "last", "best"))) for row in runs]
-    lines = ["Held-out share of rewards above 0 (95 % interval)", *_columns(rows)]
+    lines = ["Held-out share of rewards above 0 (95 % interval; the best is a maximum)", *_columns(rows)]
     for row, difference in zip(runs[1:], differences[1:], strict=True):
         if difference is not None:
             ends = (
@@ -179,11 +189,11 @@ def _curves_text(curves: Mapping[int, Sequence[float | None]], marks: Sequence[s
     return "\n".join(["Held-out accuracy by RL step", *_columns(rows)])
 
 
-def _answers_text(found: Sequence[Mapping[str, Any]], marks: Sequence[str], columns: int) -> str:
-    if not found:
+def _answers_text(answers: Sequence[Mapping[str, Any]], marks: Sequence[str], columns: int) -> str:
+    if not answers:
         return "No problem was answered by all runs at their last step."
     lines = ["Last answers to the same problems"]
-    for row in found:
+    for row in answers:
         prompt, answer = (printable(shortened(row[name], LONGEST)).replace("\n", " ") for name in ("prompt", "answer"))
         lines.append(wrapped(f"  {prompt}   (answer {answer})", columns, hang="      "))
         for mark, completion, reward in zip(marks, row["completions"], row["rewards"], strict=True):

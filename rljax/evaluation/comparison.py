@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.evaluation.statistics import Estimate, mean_over_problems, wilson_interval
+from rljax.evaluation.statistics import Estimate, paired_share_difference, wilson_interval
 from rljax.records import documented
 
 Row = Mapping[str, Any]
@@ -84,14 +84,14 @@ def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
 
 
 def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
-    """How much more of the problems the second run answers with a reward above 0, with its 95 % interval over problems.
+    """How much more of the problems the second run answers with a reward above 0, with its 95 % score interval.
 
     Args:
         rows: `heldout.jsonl` of one run.
         others: that of another one.
 
     Returns:
-        The mean difference over the problems that both answered at last and that were judged both times; None without one.
+        The difference of the shares of the problems that both answered at last and that were judged both times; None without one.
 
     Example:
         >>> row = dict(step=9, problem=0, prompt="1+1=", completion="2", answer="2", reward=1.0)
@@ -100,8 +100,8 @@ def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | 
     """
     first, second = last_answers(rows), last_answers(others)
     pairs = [(first[key]["reward"], second[key]["reward"]) for key in first if key in second]
-    differences = [float(after > 0) - float(before > 0) for before, after in pairs if None not in (before, after)]
-    return mean_over_problems(np.array(differences)) if differences else None
+    judged = np.array([(before > 0, after > 0) for before, after in pairs if None not in (before, after)], bool)
+    return paired_share_difference(*judged.T) if len(judged) else None
 
 
 def _positive(row: Row) -> bool:

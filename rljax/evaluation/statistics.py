@@ -66,6 +66,55 @@ def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tupl
     return middle - half, middle + half
 
 
+def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarray, "P"]) -> Estimate:
+    """Difference of two shares of the same problems, after less before, with its 95 % score interval.
+
+    The interval is made of the Wilson intervals [l, u] of both shares and of the correlation φ of the pairs. It has a width where
+    all pairs agree, and does not reach beyond -1 and 1.
+
+    ::
+
+        θ = p₂ − p₁,    low = θ − √(a² − 2φab + b²),  a = p₂ − l₂,  b = u₁ − p₁
+                        high = θ + √(c² − 2φcd + d²),  c = u₂ − p₂,  d = p₁ − l₁
+
+        φ = m / √((n₁₁ + n₁₀)(n₀₁ + n₀₀)(n₁₁ + n₀₁)(n₁₀ + n₀₀)),  0 if that is 0 / 0
+        m = n₁₁n₀₀ − n₁₀n₀₁, less P/2 but at least 0 where it is positive
+
+    Args:
+        before: whether each problem was right before, `[P]`.
+        after: whether it was right afterwards, `[P]`.
+
+    Returns:
+        Difference, interval, and the number of problems; NaN without problems.
+
+    Example:
+        >>> paired_share_difference(np.array([False] * 9), np.array([True] * 8 + [False])).text()
+        '88.9% (44 to 98)'
+
+    Source:
+        Newcombe, Improved Confidence Intervals for the Difference between Binomial Proportions Based on Paired Data (1998),
+        method 10.
+    """
+    problems = len(before)
+    if problems == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    first, second = int(before.sum()), int(after.sum())
+    both, neither = int((before & after).sum()), int((~before & ~after).sum())
+    excess = both * neither - (first - both) * (second - both)
+    excess = max(excess - problems / 2, 0.0) if excess > 0 else excess
+    scale = math.sqrt(first * (problems - first) * second * (problems - second))
+    correlation = excess / scale if scale else 0.0
+
+    def reach(one: float, other: float) -> float:
+        return math.sqrt(max(one * one - 2 * correlation * one * other + other * other, 0.0))  # rounding may fall below 0
+
+    p1, p2 = first / problems, second / problems
+    (low1, high1), (low2, high2) = wilson_interval(first, problems), wilson_interval(second, problems)
+    difference = p2 - p1
+    low, high = difference - reach(p2 - low2, high1 - p1), difference + reach(high2 - p2, p1 - low1)
+    return Estimate(difference, low, high, problems)
+
+
 def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int) -> Float[np.ndarray, "P"]:
     """Probability that at least one of k answers is right: the unbiased estimate from n >= k answers.
 

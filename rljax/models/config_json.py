@@ -30,6 +30,8 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         Traceback (most recent call last):
         rljax.errors.InputError: config.json has vocab_size '9'; a whole number above 0 is expected.
     """
+    if not isinstance(raw.get("model_type"), str | None):
+        _refuse(file, "model_type", raw["model_type"], "the name of a family of models")
     for name in SIZES + tuple(name for name in OPTIONAL_SIZES if raw.get(name) is not None):
         value = raw.get(name)
         if type(value) is not int or not 0 < value < 2**31:
@@ -37,10 +39,12 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, NUMBERS)}
     for name in ROPE:
         rope = raw.get(name)
-        if rope is not None and not isinstance(rope, dict):
+        if rope is None:
+            continue
+        if not isinstance(rope, dict):
             _refuse(file, name, rope, "null or a mapping")
-        numbers |= {f"{name}.{entry}": value for entry, value in _entries(rope or {}, ROPE_NUMBERS).items()}
-        if rope and rope.get("rope_type", rope.get("type")) == "llama3":
+        numbers |= {f"{name}.{entry}": value for entry, value in _entries(rope, ROPE_NUMBERS).items()}
+        if rope.get("rope_type", rope.get("type")) == "llama3":
             numbers |= {f"{name}.{entry}": rope.get(entry) for entry in ROPE_NUMBERS[1:]}
     for name, value in numbers.items():
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
@@ -48,8 +52,6 @@ def checked_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     for name, value in _entries(raw, SWITCHES).items():
         if type(value) is not bool:
             _refuse(file, name, value, "true or false")
-    if not isinstance(raw.get("model_type"), str | None):
-        _refuse(file, "model_type", raw["model_type"], "the name of a family of models")
     return dict(raw)
 
 

@@ -89,10 +89,11 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
         raise InputError(
             f"{str(folder)!r} is the folder of a run, not of a model; write one with `rljax export {folder} MODEL`."
         )
-    raw = checked_config(read_json(file), file)
+    raw = read_json(file)
     family = raw.get("model_type")
-    if family not in FAMILIES:
+    if isinstance(family, str) and family not in FAMILIES:
         raise InputError(f"{file} is of the family {family!r}, which is not supported; choose among {', '.join(FAMILIES)}.")
+    raw = checked_config(raw, file)
     if raw.get("hidden_act", "silu") != "silu":
         raise InputError(f"{file} asks for the activation {raw['hidden_act']!r}; only 'silu' is supported.")
     if raw.get("sliding_window") is not None and raw.get("use_sliding_window", family == "mistral"):

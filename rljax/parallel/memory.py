@@ -13,12 +13,14 @@ def device_bytes(mesh: Mesh) -> int | None:
     devices = list(mesh.devices.flat)
     if devices[0].platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [
-        (device.memory_stats() or {}).get("bytes_limit")
-        for device in devices
-        if device.process_index == jax.process_index()
-    ]
-    return None if None in limits else sum(map(int, filter(None, limits))) * jax.process_count()
+    total = 0
+    for device in devices:
+        if device.process_index == jax.process_index():
+            known = device.memory_stats()
+            if known is None or "bytes_limit" not in known:
+                return None
+            total += int(known["bytes_limit"])
+    return total * jax.process_count()
 
 
 def check_fits(parameters: int, available: int | None) -> None:

@@ -5,7 +5,7 @@ trouble is said once, until it has gone and comes back. What is raised depends o
 finished one, find the same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,6 @@ from rljax.tracking.crossings import (
     Row,
     above,
     absent,
-    accuracy_is_up,
     below,
     both,
     either,
@@ -25,6 +24,7 @@ from rljax.tracking.crossings import (
     groups_are_missing,
     heldout_falls,
     is_one_sided,
+    learning_shows,
     reward_falls,
     reward_follows_length,
     risen_to,
@@ -63,6 +63,16 @@ class Alarm(NamedTuple):
     """What it means."""
     remedy: Remedy
     """What to change."""
+    needed: tuple[tuple[str, ...], ...] | None = None
+    """Sets of these numbers, of which a run has to measure one, whole, for the alarm to be raised; None: all of `metrics`."""
+
+    def lacking(self, measured: Collection[str]) -> tuple[str, ...]:
+        """Numbers without which it cannot be raised, and that are not among those which a run measures; empty if it can be."""
+        sets = (self.metrics,) if self.needed is None else self.needed
+        if any(set(names) <= set(measured) for names in sets):
+            return ()
+        wanted = {name for names in sets for name in names}
+        return tuple(name for name in self.metrics if name in wanted and name not in measured)
 
 
 ALARMS = (
@@ -71,6 +81,7 @@ ALARMS = (
         "The reward has no opinion on any response, so nothing is learned.",
         Remedy("--reward", "choose one that judges this data, or call yours on completions of samples.jsonl",
                "a reward that returns None throughout leaves every response out"),
+        needed=((),),
     ),
     Alarm(
         "reward_constant", ("reward_variance",), vanished("reward_variance"),
@@ -137,6 +148,7 @@ ALARMS = (
         "The critic does not predict the outcome: its advantages are noise.",
         Remedy("--value-pretraining-steps", "50 or more; or another --critic-learning-rate",
                "a critic that is trained before the policy moves starts with values that mean something"),
+        needed=(("explained_variance",),),
     ),
     Alarm(
         "clipped_low", ("clip_fraction_low",), above("clip_fraction_low", 0.2),
@@ -166,16 +178,19 @@ ALARMS = (
         Remedy("--learning-rate", "a third of it, from the best checkpoint", "loops come from updates that damage the model"),
     ),
     Alarm(
-        "length_grows", ("response_length", "accuracy"), unless(accuracy_is_up, risen_to("response_length", 2.0)),
-        "Responses are twice as long as at the start and not more often right.",
+        "length_grows", ("response_length", "accuracy", "reward"), unless(learning_shows, risen_to("response_length", 2.0)),
+        "Responses are twice as long as at the start, are not more often right and earn no more.",
         Remedy("--algorithm", "dr_grpo or dapo, which weigh all tokens alike",
                "dividing by the length favours long wrong responses"),
+        needed=(("response_length",),),
     ),
     Alarm(
-        "length_shrinks", ("response_length", "accuracy"), unless(accuracy_is_up, fallen_to("response_length", 0.4)),
-        "Responses are less than half as long as at the start and not more often right: the policy no longer works "
-        "the problem out.",
+        "length_shrinks", ("response_length", "accuracy", "reward"),
+        unless(learning_shows, fallen_to("response_length", 0.4)),
+        "Responses are less than half as long as at the start, are not more often right and earn no more: the policy no longer "
+        "works the problem out.",
         Remedy("--reward", "one that does not pay for brevity; or a weaker length penalty", "a penalty outweighs the task"),
+        needed=(("response_length",),),
     ),
     Alarm(
         "reward_follows_length", ("reward_length_correlation", "response_length"), reward_follows_length,
@@ -189,12 +204,12 @@ ALARMS = (
     ),
     Alarm(
         "too_easy", ("groups_all_right",), above("groups_all_right", 0.9, over=LONG),
-        "Nine groups in ten are right throughout: there is little left to learn from these problems.",
+        "In nine groups of ten, all responses earn the same reward above 0: there is little left to learn from these problems.",
         Remedy("--difficulty-window", "0.1 0.9, or harder problems", "it leaves out problems that are always right"),
     ),
     Alarm(
         "too_hard", ("groups_all_wrong",), above("groups_all_wrong", 0.8, over=LONG),
-        "Four groups in five have no right response: almost nothing shows the policy what to do.",
+        "In four groups of five, all responses earn the same reward of 0 or less: almost nothing shows the policy what to do.",
         Remedy("--group-size", "twice as many responses, or easier problems, or a warm start",
                "one right response in a group is enough to learn from"),
     ),
@@ -207,6 +222,7 @@ ALARMS = (
         "sampler_gap", ("sampler_gap", "staleness"), either(above("sampler_gap", 0.01), above("staleness", 4.0)),
         "The policy that sampled is not the one that learns: its weights are stale, or its numbers differ.",
         Remedy("--correction", "capped, or a sampler with the newest weights", "it weighs tokens by how far the two disagree"),
+        needed=(("sampler_gap",), ("staleness",)),
     ),
 )  # fmt: skip
 """All alarms."""
@@ -300,15 +316,20 @@ def watched(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
     return watch, events
 
 
-def not_measured(history: History) -> dict[str, tuple[str, ...]]:
+def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[str, ...]]:
     """Alarms that cannot be raised, because the run does not have their numbers, and which numbers these are.
 
+    Args:
+        history: of the run.
+        events: alarms that it raised and cleared; these are left out.
+
     Example:
-        >>> rows = [{"phase": "rl", "step": 1, "entropy": 0.5}]
-        >>> absent = not_measured(watched(rows)[0].history)
+        >>> watch, events = watched([{"phase": "rl", "step": 1, "entropy": 0.5}])
+        >>> absent = not_measured(watch.history, events)
         >>> absent["far_from_reference"], "entropy_collapse" in absent
         (('kl_to_reference',), False)
     """
-    here = {name for row in (*history.first, *history.recent, *history.heldout) for name in row}
-    lacking = {alarm.name: tuple(name for name in alarm.metrics if name not in here) for alarm in ALARMS}
+    measured = {name for row in (*history.first, *history.recent, *history.heldout) for name in row}
+    raised = {event.alarm.name for event in events}
+    lacking = {alarm.name: alarm.lacking(measured) for alarm in ALARMS if alarm.name not in raised}
     return {name: metrics for name, metrics in lacking.items() if metrics}

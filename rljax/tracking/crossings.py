@@ -53,8 +53,8 @@ def values(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def last_mean(history: History, name: str, count: int) -> float | None:
-    """Mean of the last `count` values; None if there are fewer."""
-    found = values(history.recent, name)[-count:]
+    """Mean of the last `count` values among the last `2 * count` rows; None if there are fewer: older ones say nothing of now."""
+    found = values(history.recent[-2 * count :], name)[-count:]
     return fmean(found) if len(found) == count else None
 
 
@@ -107,7 +107,8 @@ def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
         if mean is None or start is None or mean <= max(factor * start, start + by):
             return None
-        return f"{name} is {mean:.3g}, and was {start:.3g} in the first {FIRST} steps (limit {factor:g} times that)"
+        limit = f"{factor:g} times that" if factor * start >= start + by else f"{by:g} more than that"
+        return f"{name} is {mean:.3g}, and was {start:.3g} in the first {FIRST} steps (limit {limit})"
 
     return crossing
 
@@ -116,10 +117,10 @@ def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
     """The mean of the last three values above a multiple of the median of those before them."""
 
     def crossing(history: History) -> str | None:
-        found = values(history.recent, name)
-        if len(found) < after:
+        found, now = values(history.recent, name), last_mean(history, name, 3)
+        if now is None or len(found) < after:
             return None
-        now, usual = fmean(found[-3:]), median(found[:-3])
+        usual = median(found[:-3])
         if now <= factor * usual or usual <= 0:
             return None
         return f"{name} is {now:.3g}, the mean of 3 steps, and was usually {usual:.3g} (limit {factor:g} times that)"
@@ -171,6 +172,20 @@ def accuracy_is_up(history: History) -> bool:
     """Whether more of the responses have a reward above 0 than in the first steps, by a twentieth of all or more."""
     mean, start = last_mean(history, "accuracy", BRIEF), start_mean(history, "accuracy")
     return mean is not None and start is not None and mean >= start + 0.05
+
+
+def reward_is_up(history: History) -> bool:
+    """Whether the mean reward is above that of the first steps, by a fifth of the reward's standard deviation there or more."""
+    mean, start = last_mean(history, "reward", BRIEF), start_mean(history, "reward")
+    variance = start_mean(history, "reward_variance")
+    if mean is None or start is None or variance is None:
+        return False
+    return mean > start and mean >= start + 0.2 * math.sqrt(variance)
+
+
+def learning_shows(history: History) -> bool:
+    """Whether responses are more often right than in the first steps, or earn more."""
+    return accuracy_is_up(history) or reward_is_up(history)
 
 
 def is_one_sided(history: History) -> bool:

@@ -50,6 +50,8 @@ class Contents(NamedTuple):
     """Settings by flag."""
     changed: Sequence[str]
     """Names of the settings that are not the defaults."""
+    notes: Sequence[str]
+    """Why the settings are shown as `config.json` has them; empty if this version can read them."""
     starts: Sequence[Mapping[str, Any]]
     """Rows of `starts.jsonl`."""
     written: str
@@ -70,7 +72,7 @@ def page(contents: Contents) -> str:
         *(part for title, picture in contents.pictures.items() for part in _picture(title, picture)),
         *_answers(contents.answers),
         *_samples(contents.samples),
-        *_settings(contents.settings, contents.changed),
+        *_settings(contents.settings, contents.changed, contents.notes),
         *_starts(contents.starts),
     ]
     head = (
@@ -177,13 +179,14 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     yield _table(("prompt", "completion", "reward", "answer"), rows)
 
 
-def _settings(settings: Mapping[str, Any], changed: Sequence[str]) -> Iterable[str]:
+def _settings(settings: Mapping[str, Any], changed: Sequence[str], notes: Sequence[str]) -> Iterable[str]:
     """Settings that differ from the defaults, and below them all."""
 
     def rows(names: Iterable[str]) -> Iterable[str]:
         return (f"<tr>{_cell(name)}{_cell(json.dumps(settings[name], ensure_ascii=False))}</tr>" for name in names)
 
     yield "<h2>Settings that are not the defaults</h2>"
+    yield from (f'<p class="muted">{_text(note)}</p>' for note in notes)
     yield _table(("setting", "value"), rows(changed))
     every = _table(("setting", "value"), rows(sorted(settings)))
     yield f"<details><summary>All {len(settings)} settings</summary>{every}</details>"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from rljax.errors import InputError
 
 PHASES = ("warm_start", "value", "rl", "eval")
 """Phases of the rows of `metrics.jsonl`."""
+LARGEST_STEP = 2**53
+"""Above it, floats do not hold every whole number."""
 Row = dict[str, Any]
 
 
@@ -103,14 +106,48 @@ def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str |
 def check_step(row: Row) -> str | None:
     """What is wrong with the step of a row; None if nothing is."""
     # `type` and not `isinstance`: JSON's true would pass as the integer 1.
-    is_step = "step" in row and type(row["step"]) is int and row["step"] >= 0
-    return None if is_step else 'must have a whole number "step" of at least 0'
+    is_step = "step" in row and type(row["step"]) is int and 0 <= row["step"] < LARGEST_STEP
+    return None if is_step else f'must have a whole number "step" of at least 0, and less than {LARGEST_STEP}'
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of JSON is a finite number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # pyright: ignore[reportArgumentType]
+
+
+def check_sample(row: Row) -> str | None:
+    """What is wrong with a row of `samples.jsonl`; None if nothing is."""
+    wrong = check_step(row)
+    if wrong is not None:
+        return wrong
+    for name in ("prompt", "completion", "answer"):
+        if not isinstance(row.get(name), str):
+            return f'must hold text for "{name}"'
+    if "reward" not in row or not (row["reward"] is None or is_number(row["reward"])):
+        return 'must hold a number or null for "reward"'
+    return None
+
+
+def check_answer(row: Row) -> str | None:
+    """What is wrong with a row of `heldout.jsonl`; None if nothing is."""
+    wrong = check_sample(row)
+    if wrong is not None or (type(row.get("problem")) is int and row["problem"] >= 0):
+        return wrong
+    return 'must have a whole number "problem" of at least 0'
+
+
+def check_start(row: Row) -> str | None:
+    """What is wrong with a row of `starts.jsonl`; None if nothing is."""
+    wrong = check_step(row)
+    if wrong is not None or isinstance(row.get("command"), list):
+        return wrong
+    return 'must have a list of words as "command"'
 
 
 def _check_metrics_row(row: Row) -> str | None:
     if "phase" not in row or row["phase"] not in PHASES:
         return f'must have a "phase" among {", ".join(PHASES)}'
     for name, value in row.items():
-        if name != "phase" and value is not None and type(value) not in (int, float):
+        if name != "phase" and value is not None and not is_number(value):
             return f'must hold a number or null for "{name}"'
     return check_step(row)

@@ -39,7 +39,12 @@ from filelock import FileLock, Timeout
 from rljax.errors import InputError
 from rljax.files import AppendFile, atomic_write
 from rljax.records import documented
-from rljax.tracking.rows import Row, check_step, json_safe, lines_of, parse_row
+from rljax.tracking.rows import Row, check_answer, json_safe, lines_of, parse_row
+
+CONFIG = "config.json"
+"""Name of the file with the settings."""
+MODELS = ("best", "last", "critic")
+"""Names of the folders of models that a run writes beside its files."""
 
 
 @documented
@@ -87,7 +92,8 @@ class RunFolder:
         path = Path(path)
         plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
         run = cls(path, plain)
-        existing = [part.name for part in (*run.own_files, run.checkpoints) if part.exists()]
+        models = (path / name for name in MODELS)
+        existing = [part.name for part in (*run.own_files, run.checkpoints, *models) if part.exists()]
         if existing:
             raise InputError(
                 f"{path} already holds a run ({', '.join(existing)}); choose another folder with --run, "
@@ -130,7 +136,7 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         """`config.json`."""
-        return self.path / "config.json"
+        return self.path / CONFIG
 
     @property
     def starts(self) -> Path:
@@ -320,7 +326,7 @@ class RunFolder:
         if not self.heldout.is_file():
             return []
         *lines, _ = lines_of(self.heldout)
-        return [parse_row(line, self.heldout, number, check_step) for number, line in enumerate(lines, 1)]
+        return [parse_row(line, self.heldout, number, check_answer) for number, line in enumerate(lines, 1)]
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:

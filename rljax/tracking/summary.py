@@ -77,7 +77,7 @@ def open_run(path: Path | str) -> RunFolder:
     """Open the folder of a run of `rljax train`.
 
     Raises:
-        InputError: it is none.
+        InputError: the folder is not a run folder.
     """
     path = Path(path)
     if not (path / "config.json").is_file():
@@ -143,10 +143,10 @@ def summarised(folder: RunFolder) -> Summary:
         best=max(in_rl, key=lambda evaluation: (evaluation.reward, -evaluation.step), default=None),
         events=tuple(events),
         raised=tuple(watch.quiet),
-        lacking=lacking(watch),
+        lacking=lacking(watch, events),
     )
 
 
-def lacking(watch: Watch) -> Mapping[str, tuple[str, ...]]:
+def lacking(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
     """Alarms without their numbers; none before the first step of RL."""
-    return not_measured(watch.history) if watch.history.steps else {}
+    return not_measured(watch.history, events) if watch.history.steps else {}

@@ -1,7 +1,7 @@
 """Build the algorithm of a run from its settings, and check that it fits the sizes of the run."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.rewards.protocol import Weighted
+from rljax.rollout.worker import RolloutWorker
 from rljax.training.config import AlgorithmConfig, TrainConfig
 from rljax.training.critic import check_critic, make_head
 
@@ -115,21 +116,29 @@ def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     return algorithm._replace(correction=make_correction(settings))
 
 
-def with_reward_weights(algorithm: Algorithm, reward: Callable) -> Algorithm:
-    """Give an algorithm that takes several rewards one by one the weights with which they are summed.
+def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, float] | None:
+    """Weights that an algorithm which takes several rewards one by one needs.
+
+    None where it does not do so, where an environment judges, where there is one reward, or where each weight is 1.
+    """
+    reward = worker.judge.reward
+    if algorithm.parts_advantage is None or worker.environment is not None or not isinstance(reward, Weighted):
+        return None
+    weights = reward.flat().weights
+    return None if len(weights) == 1 or set(weights.values()) == {1} else weights
+
+
+def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | None) -> Algorithm:
+    """Give an algorithm that takes several rewards one by one the weights with which they are summed, if it needs any.
 
     Example:
-        >>> from rljax.rewards.protocol import Weighted
-        >>> both = Weighted({"right": len, "long": len}, {"right": 1.0, "long": -0.3})
-        >>> with_reward_weights(BY_NAME["gdpo"](), both).parts_advantage.keywords["weights"]
+        >>> with_reward_weights(BY_NAME["gdpo"](), {"right": 1.0, "long": -0.3}).parts_advantage.keywords["weights"]
         {'right': 1.0, 'long': -0.3}
     """
-    if algorithm.parts_advantage is None or not isinstance(reward, Weighted):
+    if weights is None:
         return algorithm
-    weights = reward.flat().weights
-    if len(weights) == 1 or set(weights.values()) == {1}:  # the weighted sum of one reward is its only part
-        return algorithm
-    return algorithm._replace(parts_advantage=partial(algorithm.parts_advantage, weights=weights))
+    parts_advantage = required(algorithm.parts_advantage, "algorithm.parts_advantage")
+    return algorithm._replace(parts_advantage=partial(parts_advantage, weights=weights))
 
 
 def make_correction(settings: AlgorithmConfig) -> Correction:

@@ -2,6 +2,7 @@
 
 import jax
 
+from rljax.algorithms import Algorithm
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import row_shards, together
@@ -9,6 +10,7 @@ from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
 from rljax.training.adapter import first_adapter
+from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.setup import Setup
@@ -50,11 +52,11 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
     return first_critic(setup.critic, optimizer, setup.whole(params), setup.config.run.seed, blended=blended)
 
 
-def keeps_reference(setup: Setup) -> bool:
+def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
     """Whether the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
-    if not setup.algorithm.needs("ref_logp"):
+    if not algorithm.needs("ref_logp"):
         return False
-    return setup.base is None or setup.config.warm_start.steps > 0 or setup.algorithm.reference_rate > 0
+    return config.adapter.rank is None or config.warm_start.steps > 0 or algorithm.reference_rate > 0
 
 
 def initial_state(setup: Setup, params: Params) -> TrainState:
@@ -67,7 +69,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
         params,
         warm_start_optimizer(config),
         config.run.seed,
-        with_reference=keeps_reference(setup),
+        with_reference=keeps_reference(config, setup.algorithm),
         critic=initial_critic(setup, params),
         remembered=remembered,
     )

@@ -24,6 +24,7 @@ from jaxtyping import PyTree
 from rljax.data.history import History
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.models.model_folder import read_json
 from rljax.parallel import is_first, of_first, on_first
 from rljax.parallel.mesh import path_names
 from rljax.records import documented
@@ -182,6 +183,22 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
             for part in (folder / str(number), *folder.glob(f"{number}.*")):
                 shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def abandoned_in(folder: Path, best_step: int | None) -> list[Damaged]:
+    """Best checkpoints from after the checkpoint that a run goes on from, if the best one until then is there.
+
+    Args:
+        folder: the best checkpoints, all of them whole.
+        best_step: RL step of the best evaluation until then.
+    """
+    # Not with Orbax, whose manager waits for all processes: the first host alone asks.
+    notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in numbers_in(folder)}
+    steps = {number: found["best_step"] for number, found in notes.items()}
+    if best_step not in steps.values():
+        return []
+    fault = f"it was saved after the checkpoint that this run goes on from, whose best step is {best_step}"
+    return [Damaged(folder / str(number), fault) for number, step in steps.items() if step > best_step]
 
 
 @contextmanager

@@ -12,29 +12,23 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
 
-from rljax.algorithms import Algorithm, Batch, Past, Rollout
+from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.losses import term_inputs
 from rljax.errors import InputError
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, mini_batches
 from rljax.parallel.mesh import path_names
 from rljax.records import documented, required
-from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
+from rljax.rollout import Groups, Sequences, lay_out, sequences_of
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.algorithm import with_reward_weights
 from rljax.training.beginning import first_params, initial_state, state_of_phase
 from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.kept_batch import NAME, KeptBatch, read_batch
-from rljax.training.learner import (
-    comparison_of,
-    make_observe,
-    make_rollout_values,
-    progress,
-    scored_rows,
-)
+from rljax.training.learner import comparison_of, scored_rows
 from rljax.training.opening import fitted
-from rljax.training.rollouts import for_algorithm, make_prepare
+from rljax.training.rollouts import make_prepare
 from rljax.training.seams import BUILT_IN, Seams, refuse_missing, saved_settings
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
@@ -117,7 +111,11 @@ def measured(
 
 
 def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
-    """Replay the batch that stopped a run, with the parameters that it was learned with.
+    """Replay the batch that stopped a run, with the policy's parameters that it was learned with.
+
+    All its updates were skipped, so the policy and its optimiser are those of the checkpoint. What else the batch was prepared
+    from is in its file: the reference's and the teacher's scores, the critic's values, earlier rewards and the progress of the
+    run. The critic alone may have learned from this batch: `value now` and `value_loss` are of the critic after it.
 
     Args:
         target: folder of the run, or the batch in it.
@@ -132,9 +130,11 @@ def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
     config, needed = saved_settings(folder.config)
     refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
     config = replace(config, devices=fitted(config.devices))
-    setup = make_setup(config, seams._replace(reward=_no_reward) if "reward" in needed else seams)
-    if setup.train.environment is None and "reward" not in needed:
-        setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, setup.train.judge.reward))
+    if {"reward", "environment"} & set(needed):
+        config = replace(config, reward=replace(config.reward, weights=None))
+        seams = seams._replace(reward=_no_reward, environment=None)
+    setup = make_setup(config, seams)
+    setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
     last = folder.checkpoints / checkpoints.LAST
     number, _ = checkpoints.newest_whole(last)
     if number != kept.checkpoint:
@@ -154,15 +154,12 @@ def _no_reward(completions: list[str]) -> list[None]:
 
 def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
     """Compute every term of a batch again, without changing anything."""
-    groups = pad(kept.groups, setup.config.sampling.prompts)
-    sequences = sequences_of(groups)
-    rollout = make_observe(setup)(state, for_algorithm(groups), sequences)
+    groups, progress, past = kept.lesson
+    rollout, sequences = groups.rollout, sequences_of(groups)
     minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
     if setup.critic is not None:
-        rollout = rollout._replace(values=make_rollout_values(setup, setup.algorithm)(state, groups.rollout, sequences))
         minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
-    past = None if state.remembered is None else Past(fetch(state.remembered), groups.prompt_ids)
-    batch = make_prepare(setup.algorithm, **minibatches)(rollout, progress=progress(setup, state), past=past)
+    batch = make_prepare(setup.algorithm, **minibatches)(rollout, progress=progress, past=past)
     terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)

@@ -1,12 +1,10 @@
 """The models of a finished run as folders that other programs open: RUN/best and RUN/last."""
 
-import shutil
 from pathlib import Path
 
 import jax
 
 from rljax.models import Params
-from rljax.parallel import on_first
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, restore_params
 from rljax.training.run import Run
 from rljax.training.saving import atomically, companions, save_model
@@ -36,12 +34,9 @@ def _written(run: Run, checkpoint: Checkpoint, which: str) -> Path:
     setup, folder = run.setup, run.folder.path / which
     params = setup.whole(_params(run, checkpoint, which))
     beside = companions(run.config, setup.tokenizer)
-
-    def write(part: Path) -> None:
-        save_model(part, setup.policy, params, beside)
-        on_first(lambda: shutil.rmtree(folder, ignore_errors=True))
-
-    run.room.attempt_together("the model", lambda: atomically(folder, write))
+    run.room.attempt_together(
+        "the model", lambda: atomically(folder, lambda part: save_model(part, setup.policy, params, beside))
+    )
     return folder
 
 

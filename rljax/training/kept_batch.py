@@ -9,34 +9,43 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from rljax.algorithms import Past
 from rljax.errors import InputError
 from rljax.files import atomic_write
+from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.records import documented
-from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import RunFolder
+from rljax.training.learner import Lesson
 
 NAME = "stopped_batch.safetensors"
 """Name of the file in the run folder."""
-FORMAT = "rljax stopped batch 1"
+FORMAT = "rljax stopped batch 2"
+GROUPS, PAST = "groups", "past"
 
 
 @documented
 class KeptBatch(NamedTuple):
     """What a run was learning from when it was stopped."""
 
-    groups: Groups
-    """The groups of the rollout."""
+    lesson: Lesson
+    """What the updates were computed from, as it was before them."""
     step: int
     """RL steps done."""
     checkpoint: int
     """Number of the checkpoint with the parameters, among those in `checkpoints/last`."""
+    weights: Mapping[str, float] | None
+    """Weights of several rewards that the algorithm takes one by one; None if it needs none."""
 
 
 def keep_batch(folder: RunFolder, kept: KeptBatch) -> Path:
     """Write a batch into the folder of its run, in place of an earlier one, and return the file."""
-    notes = {"format": FORMAT, "step": str(kept.step), "checkpoint": str(kept.checkpoint)}
-    arrays = {name: np.ascontiguousarray(array) for name, array in flattened(to_dict(kept.groups)).items()}
+    lesson = kept.lesson
+    numbers = {"step": kept.step, "checkpoint": kept.checkpoint, "progress": lesson.progress, "weights": kept.weights}
+    notes = {"format": FORMAT} | {name: json.dumps(value) for name, value in numbers.items()}
+    past = {} if lesson.past is None else {PAST: lesson.past.memory._asdict()}
+    tree = {GROUPS: to_dict(lesson.groups)} | past
+    arrays = {name: np.ascontiguousarray(array) for name, array in flattened(tree).items()}
     path = folder.path / NAME
     atomic_write(path, save(arrays, metadata=notes))
     return path
@@ -55,15 +64,26 @@ def read_batch(path: Path) -> KeptBatch:
         )
     try:
         with safe_open(path, framework="numpy") as file:
-            notes = file.metadata() or {}
+            notes = {} if file.metadata() is None else file.metadata()
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
         if notes.get("format") != FORMAT:
-            raise InputError(f"{str(path)!r} is no batch of a stopped run: its format is {notes.get('format')!r}.")
-        return KeptBatch(from_dict(nested(arrays)), int(notes["step"]), int(notes["checkpoint"]))
+            raise InputError(
+                f"{str(path)!r} is no batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
+                f"and {FORMAT!r} is needed."
+            )
+        return _kept(nested(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{str(path)!r} is no batch of a stopped run: it cannot be read ({error}).") from error
+
+
+def _kept(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> KeptBatch:
+    """The batch from the arrays and the numbers of its file."""
+    groups = from_dict(tree[GROUPS])
+    past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
+    lesson = Lesson(groups, float(numbers["progress"]), past)
+    return KeptBatch(lesson, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
 
 
 def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:

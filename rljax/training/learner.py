@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ from rljax.ops.divergence import ema_update, k3
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, mini_batches
-from rljax.records import required
+from rljax.records import documented, required
 from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
-from rljax.training.algorithm import with_reward_weights
+from rljax.training.algorithm import reward_weights, with_reward_weights
 from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
@@ -38,57 +38,88 @@ from rljax.training.teacher import make_comparison
 from rljax.training.update import make_policy_step, make_score, make_scores, on_sequences, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
 
+
+@documented
+class Lesson(NamedTuple):
+    """All that the updates of one rollout are computed from, besides the training state."""
+
+    groups: Groups
+    """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
+    progress: float
+    """Share of the RL steps that were done before."""
+    past: Past | None
+    """Earlier rewards of the prompts, without those of this rollout; None if the state keeps none."""
+
+
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
 """(state, groups of a rollout) -> (the state after all updates, metrics); the old state is donated."""
+Study = Callable[[TrainState, Groups], Lesson]
+"""(state, groups of a rollout) -> what the updates are computed from; the state stays as it is."""
+LearnLesson = Callable[[TrainState, Lesson], tuple[TrainState, LearnMetrics]]
+"""(state, lesson) -> (the state after all updates, metrics); the old state is donated."""
 
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
     """Build the function that learns from a rollout."""
-    if setup.train.environment is None:
-        setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, setup.train.judge.reward))
+    study, learn = make_study(setup), make_lesson_learner(setup, state)
+    return lambda state, groups: learn(state, study(state, groups))
+
+
+def make_study(setup: Setup) -> Study:
+    """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts."""
+    observe = make_observe(setup)
+    values_of = None if setup.critic is None else make_rollout_values(setup, setup.algorithm)
+
+    def study(state: TrainState, groups: Groups) -> Lesson:
+        groups = pad(groups, setup.config.sampling.prompts)
+        sequences = sequences_of(groups)
+        rollout = observe(state, for_algorithm(groups), sequences)
+        if values_of is not None:
+            rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
+        past = None if state.remembered is None else Past(fetch(state.remembered), groups.prompt_ids)
+        return Lesson(groups._replace(rollout=rollout), progress(setup, state), past)
+
+    return study
+
+
+def make_lesson_learner(setup: Setup, state: TrainState) -> LearnLesson:
+    """Build the function that prepares the batch of a lesson and makes its updates."""
+    weights = reward_weights(setup.algorithm, setup.train)
+    setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, weights))
     return critic_free_learner(setup, state) if setup.critic is None else critic_learner(setup, state)
 
 
-def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
-    """Build `learn` for algorithms without a critic: score the rollout, prepare the batch, update the policy."""
-    config = setup.config
-    observe = make_observe(setup)
-    recall = make_recall(setup, state)
-    prepare_batch = make_prepare(setup.algorithm, minibatches=config.optimization.minibatches)
+def critic_free_learner(setup: Setup, state: TrainState) -> LearnLesson:
+    """Build `learn` for algorithms without a critic: prepare the batch, update the policy."""
+    remember = make_recorder(setup, state)
+    prepare_batch = make_prepare(setup.algorithm, minibatches=setup.config.optimization.minibatches)
     improve = make_improve(setup, state)
 
-    def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
-        groups = pad(groups, config.sampling.prompts)
-        sequences = sequences_of(groups)
-        rollout = observe(state, for_algorithm(groups), sequences)
-        state, past = recall(state, groups.prompt_ids, rollout)
-        batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
+    def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
+        rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
+        state = remember(state, lesson.groups.prompt_ids, rollout)
+        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past)
         state, policy, gap = improve(state, sequences, batch)
         return state, LearnMetrics(policy=policy, sampler_gap=gap)._replace(**measured_batch(rollout, batch))
 
     return learn
 
 
-def critic_learner(setup: Setup, state: TrainState) -> Learn:
-    """Build `learn` for algorithms with a critic: score the rollout, compute values, prepare the batch, update both models."""
+def critic_learner(setup: Setup, state: TrainState) -> LearnLesson:
+    """Build `learn` for algorithms with a critic: prepare the batch, update both models."""
     config, algorithm = setup.config, setup.algorithm
     schedule = value_schedule(algorithm, config)
-    observe = make_observe(setup)
-    recall = make_recall(setup, state)
-    values_of = make_rollout_values(setup, algorithm)
+    remember = make_recorder(setup, state)
     prepare_batch = make_prepare(
         algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches
     )
     teach = make_teach(setup, algorithm, critic_optimizer(config, algorithm), schedule, state)
     improve = make_improve(setup, state)
 
-    def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
-        groups = pad(groups, config.sampling.prompts)
-        sequences = sequences_of(groups)
-        rollout = observe(state, for_algorithm(groups), sequences)
-        rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
-        state, past = recall(state, groups.prompt_ids, rollout)
-        batch = prepare_batch(rollout, progress=progress(setup, state), past=past)
+    def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
+        rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
+        state = remember(state, lesson.groups.prompt_ids, rollout)
+        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)
         state, policy, gap = improve(state, sequences, batch)
@@ -194,24 +225,18 @@ def make_square_sums(setup: Setup) -> Callable[[Params, Sequences], Array]:
     return on_sequences(square_sums, setup.mesh, scored_rows(setup))
 
 
-def make_recall(
+def make_recorder(
     setup: Setup, state: TrainState
-) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout[np.ndarray]], tuple[TrainState, Past | None]]:
-    """Build the function that looks up the earlier rewards of a rollout's prompts and then adds the rollout's own rewards.
-
-    The earlier rewards are None if the state keeps none.
-    """
+) -> Callable[[TrainState, Int[np.ndarray, "P"], Rollout[np.ndarray]], TrainState]:
+    """Build the function that adds the rewards of a rollout to those that the state keeps, if it keeps any."""
     remember = make_remember(setup.algorithm, state)
 
-    def recall(
-        state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]
-    ) -> tuple[TrainState, Past | None]:
+    def recorded(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]) -> TrainState:
         if state.remembered is None:
-            return state, None
-        past = Past(fetch(state.remembered), prompt_ids)
-        return state._replace(remembered=remember(state.remembered, prompt_ids, rollout)), past
+            return state
+        return state._replace(remembered=remember(state.remembered, prompt_ids, rollout))
 
-    return recall
+    return recorded
 
 
 def make_improve(

@@ -195,6 +195,7 @@ def opened(
         on_first(lambda: losses.extend(folder.rewind(marks)))
         best = folder.checkpoints / BEST
         on_first(lambda: losses.extend(checkpoints.set_aside([*damaged, *checkpoints.damaged_in(best)])))
+        on_first(lambda: losses.extend(checkpoints.set_aside(checkpoints.abandoned_in(best, checkpoint.notes.best_step))))
         folder = continued(folder, config, changes)
     step, when = int(checkpoint.state.step), datetime.now()
     made = [change._asdict() for change in changes or ()]

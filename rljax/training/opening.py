@@ -21,7 +21,7 @@ from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.parallel import agree, make_mesh, on_first, policy_shardings, put, together
 from rljax.records import documented
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
-from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
@@ -162,7 +162,8 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
     path = Path(target)
     if is_run(path):
         return path, which
-    if path.parent.name == "checkpoints" and (path.name in get_args(Which) or path.name.startswith("step-")):
+    is_own = path.parent.name == "checkpoints" and (path.parent.parent / CONFIG).exists() and not (path / CONFIG).exists()
+    if is_own and (path.name in get_args(Which) or path.name.startswith("step-")):
         return path.parent.parent, path.name
     return None, which
 

@@ -26,7 +26,9 @@ from rljax.parallel import make_mesh, policy_shardings, replicated, row_sharding
 from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.algorithm import corrected, laid_out, make_algorithm
+from rljax.training.beginning import keeps_reference
 from rljax.training.config import TrainConfig
+from rljax.training.freezing import held
 from rljax.training.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.setup import make_shape, make_tokenizer, rows_at_once
 from rljax.training.state import CriticState, TrainState, create
@@ -128,8 +130,7 @@ def state_shapes(config: TrainConfig, algorithm: Algorithm, policy: Policy, mesh
         return CriticState(own, critic_optimizer(config, algorithm).init(learned), pretrained)
 
     def first(trained: Params, params: Params) -> TrainState:
-        moves = config.warm_start.steps > 0 or algorithm.reference_rate > 0
-        with_reference = algorithm.needs("ref_logp") and (base is None or moves)
+        with_reference = keeps_reference(config, algorithm)
         return create(trained, policy_optimizer(config), 0, with_reference=with_reference, critic=critic(params))
 
     state = jax.eval_shape(first, trained, params)
@@ -172,6 +173,7 @@ def temporaries(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     """Bytes of temporaries of one update of a model with this shape, as the compiler reports them for a device."""
     algorithm, config = planned_algorithm(config)
     policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
+    policy = held(policy, config.optimization.freeze)
     state, base = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length)
     score = make_score(policy, config.sampling.temperature)

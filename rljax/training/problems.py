@@ -15,6 +15,7 @@ from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.records import documented, required
 from rljax.training.config import IterationConfig, TaskConfig, TrainConfig
+from rljax.training.seams import Seams
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that need a reference answer."""
@@ -132,3 +133,11 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
     demonstrations = [problem.demonstration for problem in problems if problem.demonstration]
     texts = demonstrations if len(demonstrations) == len(problems) else [problem.prompt for problem in problems]
     return LengthStream(places, [len(text) for text in texts], weights=weights, seed=seed)
+
+
+def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
+    """Problems of a run: those that were passed, those of rows that were passed, or those of the settings."""
+    if seams.problems is not None:
+        return Problems(*seams.problems)
+    needs_answers = seams.reward is None and seams.environment is None
+    return make_problems(config, seams.dataset, needs_answers=needs_answers)

@@ -7,7 +7,7 @@ from rljax.records import required
 from rljax.rollout import Groups
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import make_learner
+from rljax.training.learner import make_lesson_learner, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.rollouts import make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
@@ -18,7 +18,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     config, setup = run.config, run.setup
     steps, settings = config.optimization.steps, config.run
     choose_prompts = make_choice(config, setup.order)
-    learn = make_learner(setup, checkpoint.state)
+    study, learn = make_study(setup), make_lesson_learner(setup, checkpoint.state)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
     unsound, watch = 0, begin_watch(run)
     while int(checkpoint.state.step) < steps:
@@ -36,7 +36,8 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         )
         check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
-        state, learned = learn(state, collected.groups)
+        lesson = study(state, collected.groups)
+        state, learned = learn(state, lesson)
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
         step = int(state.step)
         sampled = rollout_metrics(
@@ -47,7 +48,7 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         watch, events = watch.followed_by({"phase": "rl", "step": step, **numbers})
         run.report(events)
         unsound = skipped_in_a_row(unsound, None if learned.policy is None else learned.policy.skipped_updates)
-        run.check_updates(checkpoint, unsound, "--learning-rate", collected.groups)
+        run.check_updates(checkpoint, unsound, "--learning-rate", lesson)
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
             show_samples(run, step, collected.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):

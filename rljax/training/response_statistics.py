@@ -11,17 +11,19 @@ RUN = 8
 
 
 def share_of_groups(groups: Groups, *, right: bool) -> float | None:
-    """Share of the groups whose rewards are all above 0 (`right`), or of which none is; None if no response has a reward.
+    """Share of the groups whose responses all have the same reward, above 0 (`right`) or not; None if there is no group.
 
-    Groups without a reward are left out.
+    Only rewards that are equal say that a group teaches nothing: a reward that is never above 0, or always, may still tell the
+    responses apart. A group with fewer than two rewards is left out.
     """
     valid = required(groups.rollout.valid, "rollout.valid")
-    judged = valid.any(-1)
-    if not judged.any():
+    compared = valid.sum(-1) > 1
+    if not compared.any():
         return None
-    rewards = groups.rollout.rewards
-    agrees = rewards > 0 if right else rewards <= 0
-    return float(np.all(agrees | ~valid, axis=-1)[judged].mean())
+    rewards = groups.rollout.rewards[compared].astype(np.float64)
+    high = np.where(valid[compared], rewards, -np.inf).max(-1)
+    low = np.where(valid[compared], rewards, np.inf).min(-1)
+    return float(((high == low) & ((high > 0) == right)).mean())
 
 
 def correlation(rewards: Float32[np.ndarray, "N"], lengths: Int[np.ndarray, "N"]) -> float | None:

@@ -13,19 +13,20 @@ from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
 from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
-from rljax.rollout import Groups
 from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training import checkpoint as checkpoints
+from rljax.training.algorithm import reward_weights
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.config.task import task_name
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.kept_batch import KeptBatch, keep_batch
+from rljax.training.learner import Lesson
 from rljax.training.metrics import Numbers
 from rljax.training.room import Room
 from rljax.training.saver import Saver
@@ -77,14 +78,14 @@ class Run:
         """
         on_first(lambda: self.room.attempt(what, work))
 
-    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, batch: Groups | None = None) -> None:
+    def check_updates(self, checkpoint: Checkpoint, skipped: int, learning_rate: str, lesson: Lesson | None = None) -> None:
         """Save and stop after too many training steps in a row without a sound update.
 
         Args:
             checkpoint: as it was before these steps, but for its counters.
             skipped: number of these steps.
             learning_rate: the flag that sets their learning rate.
-            batch: what the last of them learned from; it is kept for `rljax debug`.
+            lesson: what the last of them learned from; it is kept for `rljax debug`.
 
         Raises:
             InputError: there were too many.
@@ -93,12 +94,13 @@ class Run:
             return
         self.save(LAST, checkpoint)
         self.saver.wait()
-        if batch is not None:
+        if lesson is not None:
             number, _ = checkpoints.newest_whole(self.folder.checkpoints / LAST)
-            kept = KeptBatch(batch, int(checkpoint.state.step), number)
+            weights = reward_weights(self.setup.algorithm, self.setup.train)
+            kept = KeptBatch(lesson, int(checkpoint.state.step), number, weights)
             self.write("the batch", lambda: keep_batch(self.folder, kept))
         path = shlex.quote(str(self.folder.path))
-        debug = "" if batch is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
+        debug = "" if lesson is None else f" `rljax debug {path}` names the term, the row and the token that caused it."
         raise InputError(unsound_text(skipped, learning_rate, path) + debug)
 
     def log(self, phase: str, step: int, numbers: Numbers) -> None:

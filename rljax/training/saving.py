@@ -113,11 +113,21 @@ def _with_token_ids(raw: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, A
 
 
 def atomically(folder: Path, write: Callable[[Path], None]) -> None:
-    """Have a folder written beside its place and then moved there, so that it is complete or absent; all processes call it."""
-    part = folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}")
+    """Have a folder written beside its place and then moved there, so that it is complete or absent; all processes call it.
+
+    A folder that lies there already is moved aside first, and deleted when the new one is in its place.
+    """
+    part, old = (folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}") for _ in range(2))
+
+    def move() -> None:
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(part, folder)
+        shutil.rmtree(old, ignore_errors=True)
+
     try:
         write(part)
-        on_first(lambda: os.replace(part, folder))
+        on_first(move)
     except BaseException:
         if is_first():
             shutil.rmtree(part, ignore_errors=True)

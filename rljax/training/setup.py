@@ -40,7 +40,7 @@ from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.freezing import check_freeze, held, without_frozen
 from rljax.training.optimizer import policy_optimizer
-from rljax.training.problems import Problems, make_problems, make_stream
+from rljax.training.problems import Problems, make_stream, problems_of_run
 from rljax.training.seams import BUILT_IN, Seams, check_parts
 from rljax.training.teacher import Teacher, make_teacher
 
@@ -102,7 +102,8 @@ def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses:
     therefore leave less padding: they have a 32nd of the responses, or 1,024 tokens where that is more.
     """
     slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
-    most = config.optimization.microbatch_rows or MICROBATCH_TOKENS // slots
+    chosen = config.optimization.microbatch_rows
+    most = MICROBATCH_TOKENS // slots if chosen is None else chosen
     small = max(-(-responses // 32), -(-1024 // slots))
     return max(min(most, small) // devices, 1) * devices
 
@@ -292,7 +293,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     check_features(algorithm, config, policy)
     check_freeze(config, policy)
     frozen = config.optimization.freeze
-    problems = own_problems(config, seams)
+    problems = problems_of_run(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
@@ -324,14 +325,6 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         faults=problems.faults,
         left_out=problems.left_out,
     )
-
-
-def own_problems(config: TrainConfig, seams: Seams) -> Problems:
-    """Problems of a run: those that were passed, those of rows that were passed, or those of the settings."""
-    if seams.problems is not None:
-        return Problems(*seams.problems)
-    needs_answers = seams.reward is None and seams.environment is None
-    return make_problems(config, seams.dataset, needs_answers=needs_answers)
 
 
 def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:

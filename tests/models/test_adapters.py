@@ -18,6 +18,7 @@ from rljax.models.model_folder import read_json
 from rljax.models.packed import Packed
 from rljax.models.patterns import matches, selected
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
+from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put
 
 EVERYTHING = ("attention", "feed_forward")
@@ -150,6 +151,8 @@ def test_a_base_is_recognised_by_its_shape_and_by_its_weights():
     assert one != fingerprint(SHAPES["qwen2"], params)
     assert one != fingerprint(LLAMA, params | {"norm": {"scale": params["norm"]["scale"] + 1e-6}})
     assert one != fingerprint(LLAMA, params | {"embedding": params["embedding"].at[3, 5].add(1e-6)})
+    tuned = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf + 1e-6 * ("gate" in path_names(path)), params)
+    assert one != fingerprint(LLAMA, tuned), "as an adapter that was merged in leaves it"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

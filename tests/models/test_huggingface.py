@@ -82,6 +82,7 @@ def llama(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"model_type": "gpt2", "hidden_size": None}, "family 'gpt2', which is not supported; choose among llama"),
         ({"model_type": "mamba"}, "family 'mamba', which is not supported; choose among llama"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"model_type": "mistral", "sliding_window": 8}, "sliding-window"),

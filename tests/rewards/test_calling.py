@@ -48,6 +48,7 @@ def test_what_ends_a_program_is_a_failure_of_the_reward(reward, message):
     assert message in answer.reason
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")
 def test_a_child_of_a_reward_ends_as_it_wants():
     def forks(completions):
         child = os.fork()

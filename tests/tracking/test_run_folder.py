@@ -60,7 +60,7 @@ def test_places(tmp_path):
     assert {name: getattr(run, name) for name in places} == {name: tmp_path / place for name, place in places.items()}
 
 
-@pytest.mark.parametrize("held", ["config.json", "metrics.jsonl", "checkpoints/"])
+@pytest.mark.parametrize("held", ["config.json", "metrics.jsonl", "checkpoints/", "best/"])
 def test_create_refuses_a_folder_that_holds_a_run(tmp_path, held):
     part = tmp_path / held
     if held.endswith("/"):

@@ -13,7 +13,7 @@ from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.tracking.run_folder import mark_of
 from rljax.training import checkpoint as checkpoints
-from rljax.training.checkpoint import Checkpoint, newest_whole, restore, set_aside
+from rljax.training.checkpoint import Checkpoint, Notes, abandoned_in, newest_whole, restore, set_aside
 from rljax.training.manifest import MANIFEST, fault_of, files_of
 from rljax.training.opening import find_run
 from rljax.training.retention import Retention, prune
@@ -139,6 +139,7 @@ def test_as_many_stay_as_are_wanted_and_those_of_every_nth_step(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "4"]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["last", "step-2", "step-4"]
     assert value_in(folder.parent / "step-2") == (2.0, [])
+    (tmp_path / "config.json").write_text("{}")
     assert find_run(folder.parent / "step-2", "best") == (tmp_path, "step-2")
 
 
@@ -157,3 +158,19 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
         save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     assert value_in(folder) == (2.0, [])
+
+
+def test_best_checkpoints_of_an_abandoned_future_are_known(tmp_path):
+    for step in (1, 3):
+        save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), MARKS)
+    assert [damaged.path.name for damaged in abandoned_in(tmp_path / "best", 1)] == ["1"]
+    assert abandoned_in(tmp_path / "best", 3) == []
+    assert abandoned_in(tmp_path / "best", 2) == [], "a later one is better than none"
+    assert abandoned_in(tmp_path / "none", None) == []
+
+
+def test_checkpoints_of_other_programs_are_models(tmp_path):
+    foreign = tmp_path / "checkpoints" / "step-1000"
+    foreign.mkdir(parents=True)
+    (foreign / "config.json").write_text("{}")
+    assert find_run(foreign, "best") == (None, "best")

@@ -1,5 +1,6 @@
 """The process that launchers are forked from: what it holds, how it ends, and how time is counted."""
 
+import itertools
 import os
 import signal
 import stat
@@ -128,7 +129,8 @@ def test_a_fault_of_the_launcher_is_an_error_with_its_reason(tmp_path, monkeypat
     monkeypatch.setattr(judging, "shared_service", lambda: own)
     assert judge(RIGHT).shares == (1.0,)
     (folder,) = tmp_path.iterdir()
-    (folder / "1").mkdir()
+    monkeypatch.setattr(own, "_numbers", itertools.count(7))
+    (folder / "7").mkdir()
     with pytest.raises(InputError, match="File exists"):
         judge(RIGHT)
     assert judge(RIGHT).shares == (1.0,)
