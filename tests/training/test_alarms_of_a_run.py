@@ -17,7 +17,7 @@ def run(tmp_path):
     """A run whose entropy has collapsed, and whose alarms are of a future that was cut off."""
     folder = recorded(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
-    return SimpleNamespace(folder=folder)
+    return SimpleNamespace(folder=folder, room=SimpleNamespace(attempt=lambda work: work()))
 
 
 def rows_in(folder):
