@@ -130,7 +130,7 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
         ("samples", {"reward": "good"}, 'a number or null for "reward"'),
         ("samples", {"reward": 10**400}, 'a number or null for "reward"'),
         ("samples", {"completion": None}, 'text for "completion"'),
-        ("heldout", {"answer": ...}, 'text for "answer"'),
+        ("heldout", {"answer": ...}, 'text, a number or null for "answer"'),
         ("heldout", {"reward": True}, 'a number or null for "reward"'),
         ("heldout", {"problem": [1]}, 'a whole number "problem"'),
         ("heldout", {"step": 10**30}, 'a whole number "step"'),

@@ -56,7 +56,7 @@ def stopped(tmp_path_factory):
         group_size=8,
         heldout_problems=4,
         train_problems=8,
-        remembered_rewards=4,
+        remembered_rewards=99,
         algorithm_options={"beta": 0.01},
     )
     with pytest.raises(InputError, match="rljax debug") as error:
