@@ -120,9 +120,11 @@ def check_sample(row: Row) -> str | None:
     wrong = check_step(row)
     if wrong is not None:
         return wrong
-    for name in ("prompt", "completion", "answer"):
+    for name in ("prompt", "completion"):
         if not isinstance(row.get(name), str):
             return f'must hold text for "{name}"'
+    if "answer" not in row or isinstance(row["answer"], dict | list):  # that of problems of a user's own may be a number
+        return 'must hold text, a number or null for "answer"'
     if "reward" not in row or not (row["reward"] is None or is_number(row["reward"])):
         return 'must hold a number or null for "reward"'
     return None

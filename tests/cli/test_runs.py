@@ -78,6 +78,77 @@ def test_doctor_says_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     assert "No alarm was raised." in printed(capsys, "doctor", str(runs / "good"), "--out", str(tmp_path / "r.html"))
 
 
+def test_the_best_evaluation_is_a_maximum_and_has_no_interval(runs, tmp_path, capsys):
+    words = " ".join(printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html")).split())
+    assert "(the best is a maximum, and has none)" in words
+    assert "best of all evaluations (step 28) 50.0%." in words
+    found = json.loads(printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--json"))
+    assert found["runs"][0]["best"] == {"step": 30, "accuracy": 0.75}
+
+
+def test_accuracies_are_shown_where_the_answers_are_gone(tmp_path, capsys):
+    folder = recorded(tmp_path / "a")
+    folder.heldout.unlink()
+    words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
+    assert (
+        "Held-out share of rewards above 0: before RL 25.0%; last (step 30) 75.0%; best of all evaluations (step 30) 75.0%."
+        in words
+    )
+
+
+def test_a_run_between_its_first_evaluation_and_its_first_step_shows_it(tmp_path, capsys):
+    folder = recorded(tmp_path / "a")
+    rows, kept = folder.metrics.read_text().splitlines(keepends=True), folder.read_heldout()
+    folder.metrics.write_text("".join(rows[:2]))
+    for answers, interval in (([row for row in kept if row["step"] == 0], " (14 to 40)"), ([], "")):
+        write(folder.heldout, answers)
+        words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
+        assert f"before RL 25.0%{interval}." in words
+        assert "RL has not begun." in words
+
+
+def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys):
+    folder, other = recorded(tmp_path / "a"), recorded(tmp_path / "b")
+    config = json.loads(folder.config_file.read_text())
+    config["optimization"] |= {"momentum_of_old": 0.5, "learning_rate": 0.25}
+    folder.config_file.write_text(json.dumps(config))
+    note = "Settings are shown as config.json has them. The run's config.json has settings unknown to this version"
+    assert note in " ".join(printed(capsys, "doctor", str(folder.path)).split())
+    report = (folder.path / "report.html").read_text(encoding="utf-8")
+    assert "optimization.momentum_of_old" in report
+    assert "Settings are shown as config.json has them." in report
+    words = " ".join(printed(capsys, "compare", str(folder.path), str(other.path)).split())
+    assert note in words
+    assert "learning_rate: A 0.25" in words
+    assert "seed:" not in words
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "fault"),
+    [
+        ("samples", {"reward": ...}, 'a number or null for "reward"'),
+        ("samples", {"reward": "good"}, 'a number or null for "reward"'),
+        ("samples", {"reward": 10**400}, 'a number or null for "reward"'),
+        ("samples", {"completion": None}, 'text for "completion"'),
+        ("heldout", {"answer": ...}, 'text, a number or null for "answer"'),
+        ("heldout", {"reward": True}, 'a number or null for "reward"'),
+        ("heldout", {"problem": [1]}, 'a whole number "problem"'),
+        ("heldout", {"step": 10**30}, 'a whole number "step"'),
+        ("starts", {"command": 5}, 'a list of words as "command"'),
+        ("metrics", {"reward": 10**400}, 'a number or null for "reward"'),
+    ],
+)
+def test_a_row_that_no_run_writes_is_named(tmp_path, capsys, file, change, fault):
+    folder = recorded(tmp_path / "a")
+    path = folder.path / f"{file}.jsonl"
+    first, *others = (json.loads(line) for line in path.read_text().splitlines())
+    row = {name: value for name, value in (first | change).items() if value is not ...}
+    write(path, [*others, row])
+    refused(capsys, rf"{file}.jsonl line {len(others) + 1} must h[a-z]+ {fault}", "doctor", str(folder.path))
+    if file in ("heldout", "metrics"):
+        refused(capsys, rf"{file}.jsonl line", "compare", str(folder.path), str(folder.path))
+
+
 def test_doctor_as_json_writes_no_file(runs, capsys):
     found = json.loads(printed(capsys, "doctor", str(runs / "bad"), "--json"))
     (alarm,) = found["alarms"]

@@ -77,6 +77,8 @@ def test_two_runs_differ_by_what_they_do_on_the_same_problems():
     assert found.problems == 4, "the last one could not be judged"
     assert found.value == (1 + 1 - 1 + 0) / 4
     assert found.low < found.value < found.high
+    same = paired_difference(one, one)
+    assert same.low < same.value == 0 < same.high, "that all answers agree proves no equality"
     assert paired_difference(other, one).value == -found.value
     assert paired_difference(one, rows(0, [1, 1])) is None, "it was not evaluated in RL"
     elsewhere = [row | {"prompt": "another"} for row in other]

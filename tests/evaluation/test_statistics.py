@@ -14,6 +14,7 @@ from rljax.evaluation.statistics import (
     majority_at_k,
     mean_over_problems,
     over_problems,
+    paired_share_difference,
     pass_at_k,
     ratio_over_problems,
     wilson_interval,
@@ -156,3 +157,35 @@ def test_what_is_no_share_has_no_wilson_interval():
     assert found.value == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(300), rel=0.08)
     assert np.isnan(mean_over_problems(np.array([np.nan])).value)
+
+
+def pairs(both, first, second, neither):
+    before = [True] * (both + first) + [False] * (second + neither)
+    return np.array(before, bool), np.array([True] * both + [False] * first + [True] * second + [False] * neither, bool)
+
+
+def test_the_paired_interval_is_that_of_newcombes_examples():
+    """Figures of the 10th method in his paper, for first less second."""
+    for counts, low, high in (((36, 12, 2, 0), 0.0569, 0.3404), ((54, 0, 0, 0), -0.0664, 0.0664)):
+        before, after = pairs(*counts)
+        found = paired_share_difference(after, before)
+        assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+        swapped = paired_share_difference(before, after)
+        assert (swapped.low, swapped.high) == (pytest.approx(-high, abs=5e-5), pytest.approx(-low, abs=5e-5))
+    assert math.isnan(paired_share_difference(*pairs(0, 0, 0, 0)).value)
+
+
+def test_the_paired_interval_covers_the_difference():
+    """Exact coverage: over all tables of 10 pairs, by their probability."""
+    n = 10
+    tables = [(a, b, c, n - a - b - c) for a in range(n + 1) for b in range(n + 1 - a) for c in range(n + 1 - a - b)]
+    intervals = [paired_share_difference(*pairs(*table)) for table in tables]
+    ways = [math.factorial(n) // math.prod(map(math.factorial, table)) for table in tables]
+    for chances in ((0.4, 0.1, 0.3, 0.2), (0.7, 0.05, 0.05, 0.2), (0.25, 0.25, 0.25, 0.25), (0.9, 0.0, 0.1, 0.0)):
+        weights = [
+            way * math.prod(p**k for p, k in zip(chances, t, strict=True)) for way, t in zip(ways, tables, strict=True)
+        ]
+        difference = chances[2] - chances[1]
+        covered = [found.low <= difference <= found.high for found in intervals]
+        assert sum(weights) == pytest.approx(1)
+        assert sum(w for w, inside in zip(weights, covered, strict=True) if inside) > 0.93

@@ -206,7 +206,17 @@ def run_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
     shutil.copytree(good.folder / "run", folder, dirs_exist_ok=True)
     for _ in range(draw(st.integers(1, 2))):
         damage_folder(draw, folder)
-    return ["train", "--resume", str(folder), "--quiet"]
+    return draw(
+        st.sampled_from(
+            [
+                ["train", "--resume", str(folder), "--quiet"],
+                ["doctor", str(folder), "--out", str(place / "report.html")],
+                ["compare", str(folder), str(good.folder / "run")],
+                ["runs", str(place)],
+                ["debug", str(folder)],
+            ]
+        )
+    )
 
 
 KINDS: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, not_measured, watched
-from rljax.tracking.crossings import RECENT, History
+from rljax.tracking.crossings import RECENT, History, above, risen_to, spiked
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
 
@@ -74,9 +74,9 @@ TROUBLE = {
     "truncated": after(30, truncated_share=0.6),
     "repetition": after(30, repetition=0.8),
     "length_grows": after(
-        30, response_length=lambda step: 26 + 2 * (step - 30), accuracy=0.4, reward_length_correlation=0.0
+        30, response_length=lambda step: 26 + 2 * (step - 30), accuracy=0.4, reward=0.4, reward_length_correlation=0.0
     ),
-    "length_shrinks": after(30, response_length=4.0, accuracy=0.4),
+    "length_shrinks": after(30, response_length=4.0, accuracy=0.4, reward=0.4),
     "reward_follows_length": after(30, response_length=lambda step: 26 + 2 * (step - 30), reward_length_correlation=0.9),
     "one_response": after(30, commonest_response=0.95),
     "too_easy": after(30, groups_all_right=0.97),
@@ -185,5 +185,54 @@ def test_an_event_says_what_it_saw_what_that_means_and_what_to_do():
 
 def test_what_a_run_does_not_measure_is_named():
     rows = [{name: value for name, value in row.items() if name != "kl_to_reference"} for row in history(steps=20)]
-    lacking = not_measured(watched([*rows, *evaluations(0.5)])[0].history)
-    assert lacking == {"far_from_reference": ("kl_to_reference",)}
+    assert lacking_of([*rows, *evaluations(0.5)]) == {"far_from_reference": ("kl_to_reference",)}
+
+
+def lacking_of(rows):
+    watch, events = watched(rows)
+    return not_measured(watch.history, events)
+
+
+def test_an_alarm_that_was_raised_or_can_be_is_not_among_those_that_are_not_measured():
+    rows = [{"phase": "rl", "step": step, "response_length": 4.0, "staleness": 9.0} for step in range(1, 9)]
+    watch, events = watched(rows)
+    assert {"reward_absent", "sampler_gap"} == {event.alarm.name for event in events}
+    lacking = not_measured(watch.history, events)
+    assert not {"reward_absent", "sampler_gap", "length_grows", "length_shrinks"} & set(lacking)
+    assert lacking["critic_blind"] == ("explained_variance",)
+    assert lacking["exploration_clipped"] == ("clip_fraction_high", "up_clipped_probability")
+    assert "reward_absent" not in lacking_of(rows[:1]), "it needs no number"
+    assert lacking_of([{"phase": "rl", "step": 1}])["sampler_gap"] == ("sampler_gap", "staleness")
+    for alarm in ALARMS:
+        assert {name for names in alarm.needed or () for name in names} <= set(alarm.metrics)
+
+
+@pytest.mark.parametrize("name", ["length_grows", "length_shrinks"])
+def test_a_length_that_changes_while_the_reward_rises_is_no_trouble(name):
+    def better(step):
+        return TROUBLE[name](step) | {"reward": 0.4 + 0.006 * step, "accuracy": 1.0}
+
+    assert raised(history(lambda step: TROUBLE[name](step) | {"accuracy": 1.0, "reward": 0.4})) != []
+    assert raised(history(better)) == []
+
+
+def rows_with(name, steps, values):
+    return [
+        {"phase": "rl", "step": step} | ({name: values[step]} if step in values else {}) for step in range(1, steps + 1)
+    ]
+
+
+def test_old_values_say_nothing_of_now():
+    rows = rows_with("kl", 60, dict.fromkeys(range(1, 40), 0.5))
+    histories = [watched(rows[:end])[0].history for end in (39, 43, 60)]
+    assert [above("kl", 0.1)(each) is not None for each in histories] == [True, True, False]
+    jump = rows_with("kl", 60, dict.fromkeys(range(1, 30), 0.01) | dict.fromkeys((30, 31, 32), 5.0))
+    assert spiked("kl", 10.0)(watched(jump[:32])[0].history) is not None
+    assert spiked("kl", 10.0)(watched(jump)[0].history) is None
+
+
+@pytest.mark.parametrize(("start", "limit"), [(0.04, "0.3 more than that"), (2.0, "3 times that")])
+def test_the_limit_that_was_crossed_is_the_one_that_is_shown(start, limit):
+    values = {step: start if step <= 20 else 9.0 for step in range(1, 31)}
+    words = risen_to("entropy", 3.0, by=0.3)(watched(rows_with("entropy", 30, values))[0].history)
+    assert words.endswith(f"(limit {limit})")

@@ -2,6 +2,8 @@
 
 import json
 import re
+from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,13 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
+from rljax.rewards.protocol import combine
 from rljax.tracking.alarms import watched
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
+from rljax.training import checkpoint as checkpoints
+from rljax.training.algorithm import reward_weights
+from rljax.training.beginning import first_params, initial_state, rl_state, state_of_phase
 from rljax.training.debugging import (
     RESPONSES,
     TOKENS,
@@ -25,11 +31,16 @@ from rljax.training.debugging import (
     batch_terms,
     diagnose,
     measured,
+    replay,
     rollout_terms,
     token_terms,
 )
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
+from rljax.training.learner import make_lesson_learner, make_study
+from rljax.training.seams import Seams, saved_settings
+from rljax.training.setup import make_setup
+from rljax.training.state import begin_rl, place
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +56,8 @@ def stopped(tmp_path_factory):
         group_size=8,
         heldout_problems=4,
         train_problems=8,
+        remembered_rewards=99,
+        algorithm_options={"beta": 0.01},
     )
     with pytest.raises(InputError, match="rljax debug") as error:
         rljax.train(config, reward=even_length)
@@ -80,10 +93,11 @@ def test_an_alarm_of_the_run_is_said_once_and_is_that_of_its_rows(stopped):
 def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
     path, _ = stopped
     kept = read_batch(path / NAME)
-    rewards = kept.groups.rollout.rewards.copy()
+    groups = kept.lesson.groups
+    rewards = groups.rollout.rewards.copy()
     rewards[1, 2] = np.inf
-    groups = kept.groups._replace(rollout=kept.groups.rollout._replace(rewards=rewards))
-    found = poisoned(path, kept._replace(groups=groups))
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+    found = poisoned(path, kept._replace(lesson=kept.lesson._replace(groups=groups)))
     assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (10,), 1)
     broken = {term.name for term in found.terms if term.unsound}
     assert {"reward", "advantage", "surrogate", "loss"} <= broken
@@ -111,6 +125,87 @@ def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
     kept = read_batch(path / NAME)
     with pytest.raises(InputError, match=r"belongs to checkpoint 99 .*gone on since"):
         poisoned(path, kept._replace(checkpoint=99))
+
+
+def test_the_batch_is_that_of_the_last_step_and_not_of_the_next(stopped):
+    path, _ = stopped
+    kept = read_batch(path / NAME)
+    assert (kept.step, kept.lesson.progress) == (MOST_SKIPPED, pytest.approx((MOST_SKIPPED - 1) / 9))
+    past, rollout = kept.lesson.past, kept.lesson.groups.rollout
+    state = last_state(path)
+    ids = kept.lesson.groups.prompt_ids
+    assert (np.asarray(state.remembered.size)[ids] > past.memory.size[ids]).all(), "the state has this batch's rewards, too"
+    assert rollout.ref_logp is not None
+    assert kept.weights is None
+
+
+def last_state(path):
+    """The training state that a run saved at its end."""
+    config, _ = saved_settings(RunFolder.open(path).config)
+    setup = make_setup(config, Seams(reward=even_length))
+    state = initial_state(setup, first_params(setup))
+    return checkpoints.restore(path / "checkpoints" / "last", partial(state_of_phase, setup, state)).checkpoint.state
+
+
+def lesson_of(config, **reward):
+    """A setup, its state before RL, and what its first step learns from."""
+    setup = make_setup(config, Seams(**reward))
+    state = initial_state(setup, first_params(setup))
+    state = place(begin_rl(rl_state(setup, state)), setup.mesh, setup.policy.partition)
+    groups = setup.train.generate(state.params, range(2), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (2, 2))
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+    return setup, state, make_study(setup)(state, groups)
+
+
+TINY = SMALL.replace(prompts=2, group_size=4, minibatches=1, heldout_problems=4, train_problems=8, steps=4)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
+    setup, state, lesson = lesson_of(
+        TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
+    )
+    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    folder = RunFolder.create(tmp_path / "run", {})
+    terms = {
+        term.name: term
+        for term in replay(setup, state, read_batch(keep_batch(folder, KeptBatch(lesson, 1, 0, None)))).terms
+    }
+    values = np.abs(lesson.groups.rollout.values[lesson.groups.rollout.mask])
+    assert terms["values"].largest == pytest.approx(values.max())
+    assert terms["value now"].largest != pytest.approx(values.max()), "the critic has learned from it"
+
+
+@pytest.mark.parametrize("needed", ["reward", "environment"])
+def test_a_run_with_a_judge_of_its_own_is_replayed_without_it(stopped, needed):
+    """Two rewards with weights, or an environment: neither is needed, and no built-in reward takes their place."""
+    path, _ = stopped
+    file = path / "config.json"
+    before = file.read_text()
+    config = json.loads(before)
+    config["seams"] = [needed]
+    config["reward"]["weights"] = [1.0, -0.5] if needed == "reward" else None
+    config["reward"]["name"] = "no_such_reward"
+    try:
+        file.write_text(json.dumps(config))
+        assert diagnose(path).cause.name.startswith("update of ")
+    finally:
+        file.write_text(before)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_weights_of_several_rewards_are_those_of_the_run(stopped, tmp_path):
+    judge = SimpleNamespace(reward=combine([even_length, silent], [1.0, -0.3]))
+    weights = reward_weights(BY_NAME["gdpo"](), SimpleNamespace(environment=None, judge=judge))
+    assert weights == {"even_length": 1.0, "silent": -0.3}
+    assert reward_weights(BY_NAME["grpo"](), SimpleNamespace(environment=None, judge=judge)) is None
+    kept = read_batch(stopped[0] / NAME)._replace(weights=weights)
+    assert read_batch(keep_batch(RunFolder.create(tmp_path / "run", {}), kept)).weights == weights
+
+
+def silent(completions):
+    return [None] * len(completions)
 
 
 def test_names_survive_the_file():
@@ -155,6 +250,6 @@ def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
         *batch_terms(jax.device_get(batch)),
         *(measured(part, TOKENS, np.asarray(values)) for part, values in parts.items()),
     ]
-    found = Diagnosis(KeptBatch(None, 1, 1), tuple(terms), 1.0, 100.0, lambda row, token: {})
+    found = Diagnosis(KeptBatch(None, 1, 1, None), tuple(terms), 1.0, 100.0, lambda row, token: {})
     assert found.cause.name == name
     assert found.cause.unsound == 6

@@ -70,7 +70,7 @@ def test_a_rollout_is_measured_as_by_hand():
         "tokens_per_second": 3.0,
         "seconds": 2.0,
         "reward_variance": pytest.approx((0.25 + 0.25) / 3),
-        "groups_all_right": 0.5,
+        "groups_all_right": 0.0,
         "groups_all_wrong": 0.0,
         "reward_length_correlation": pytest.approx(-1.0),
         "repetition": 0.0,

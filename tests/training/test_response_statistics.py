@@ -49,12 +49,27 @@ def test_correlation_is_numpys():
     assert correlation(np.zeros(0, np.float32), np.zeros(0, int)) is None
 
 
+def groups_of(rewards, valid):
+    return SimpleNamespace(rollout=SimpleNamespace(rewards=np.array(rewards, np.float32), valid=np.array(valid, bool)))
+
+
 @pytest.mark.usefixtures("untyped")
 def test_groups_all_right_and_all_wrong_leave_out_what_has_no_reward():
-    rewards = np.array([[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]], np.float32)
-    valid = np.array([[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
-    groups = SimpleNamespace(rollout=SimpleNamespace(rewards=rewards, valid=valid))
+    rewards = [[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    groups = groups_of(rewards, [[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
     assert share_of_groups(groups, right=True) == pytest.approx(1 / 3)
     assert share_of_groups(groups, right=False) == pytest.approx(1 / 3)
-    groups.rollout.valid = np.zeros((4, 3), bool)
-    assert share_of_groups(groups, right=True) is None
+    assert share_of_groups(groups_of(rewards, np.zeros((4, 3))), right=True) is None
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_reward_of_one_sign_that_tells_responses_apart_is_neither_right_nor_wrong_throughout(sign):
+    groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
+    assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_group_of_one_response_cannot_be_right_or_wrong_throughout():
+    assert share_of_groups(groups_of([[1.0], [0.0]], np.ones((2, 1))), right=True) is None
+    assert share_of_groups(groups_of([[1.0, 1.0], [0.0, 0.0]], [[1, 1], [1, 0]]), right=False) == 0.0
