@@ -48,4 +48,6 @@ def claims_page() -> str:
 def _row(page: Page, outcome: Outcome) -> tuple[str, str, str, str]:
     claim = page.claim
     statistic = f"{outcome.statistic.text()}: {claim.unit} ({outcome.statistic.seeds} seeds)"
+    if claim.condition is not None and outcome.condition is not None:
+        statistic += f"; a test if {outcome.condition.text()} lies above 0: {claim.condition[0]}"
     return escaped(claim.text), escaped(f"{claim.paper}, {claim.place}"), escaped(statistic), f"`{page.name}`"

@@ -52,15 +52,16 @@ def _entry(page: "Page", outcome: "Outcome", width: int) -> str:
     run = (
         f"{outcome.statistic.seeds} seeds, {outcome.minutes:.1f} minutes, {outcome.date}" if outcome.date else "no results"
     )
-    return "\n".join(
-        [
-            page.name,
-            labelled("claim", claim.text, width),
-            labelled("source", f"{claim.paper}, {claim.place}", width),
-            labelled("statistic", f"{outcome.statistic.text()}: {claim.unit}", width),
-            labelled("run", run, width),
-        ]
-    )
+    lines = [
+        page.name,
+        labelled("claim", claim.text, width),
+        labelled("source", f"{claim.paper}, {claim.place}", width),
+        labelled("statistic", f"{outcome.statistic.text()}: {claim.unit}", width),
+    ]
+    if claim.condition is not None and outcome.condition is not None:
+        words = f"{outcome.condition.text()} lies above 0: {claim.condition[0]}"
+        lines.append(labelled("a test if", words, width))
+    return "\n".join([*lines, labelled("run", run, width)])
 
 
 def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
@@ -72,8 +73,6 @@ def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
         "equal": f"it holds here if the 95 % interval lies within {claim.margin:g} of 0, and is contradicted if it lies outside",
     }[claim.kind]
     lines = [_entry(page, outcome, width), labelled("verdict", f"{outcome.verdict}; {rule}", width)]
-    if claim.condition is not None and outcome.condition is not None:
-        lines.append(labelled("decided if", f"above 0: {outcome.condition.text()}: {claim.condition[0]}", width))
     lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in outcome.figures.items()]
     arms = [f"{arm}: {_means(numbers)}" for arm, numbers in outcome.arms.items()]
     lines += (
