@@ -26,6 +26,7 @@ import tyro
 
 import rljax
 from rljax import load_config
+from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rollout import Engine, Request, Response
 from rljax.tracking.summary import open_run, rows_so_far, summarised
@@ -83,7 +84,7 @@ class StaleEngine:
         self.engine = engine
         self.params: Params | None = None
 
-    def generate(self, params: Params, requests: Sequence[Request]) -> Sequence[Response]:
+    def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw with the first parameters."""
         if self.params is None:
             self.params = jax.tree.map(jnp.copy, params)  # an update takes the buffers of the old ones
@@ -123,10 +124,13 @@ CASES = {
 
 
 def train_case(case: Case, folder: Path) -> None:
-    """Make the run of a case."""
+    """Make the run of a case; one that stops by itself is judged by the alarms that it raised before."""
     config = SMALL.replace(run=str(folder), **case.changes)
     engine = StaleEngine(make_setup(config).train.engine) if case.stale else None
-    rljax.train(config, reward=case.reward, engine=engine)
+    try:
+        rljax.train(config, reward=case.reward, engine=engine)
+    except InputError as error:
+        print(f"The run stopped: {error}", flush=True)
 
 
 def result(folder: Path, expected: str | None) -> dict[str, Any]:
