@@ -8,6 +8,7 @@ Each command adds its rows to the result and writes a table beside it. One that 
 """
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -35,7 +36,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from soak.families import FAMILIES
 
 CHILD = Path(__file__).with_name("child.py")
-WORK = Path(tempfile.gettempdir()) / "rljax-soak"
+SOURCES = sorted((Path(__file__).resolve().parents[2] / "rljax").rglob("*.py"))
+VERSION = hashlib.sha256(b"".join(file.read_bytes() for file in SOURCES)).hexdigest()[:8]
+WORK = Path(tempfile.gettempdir()) / f"rljax-soak-{VERSION}"  # a reference run of other sources has other rows
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
 LIMIT = 300.0
 """Longest time of one start, in seconds."""
