@@ -89,7 +89,7 @@ def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarra
 
     Example:
         >>> paired_share_difference(np.array([False] * 9), np.array([True] * 8 + [False])).text()
-        '88.9% (44 to 98)'
+        '88.9% (45 to 98)'
 
     Source:
         Newcombe, Improved Confidence Intervals for the Difference between Binomial Proportions Based on Paired Data (1998),
