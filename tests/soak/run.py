@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -230,12 +230,9 @@ def full_disk(family: str, seed: int) -> dict[str, Any]:
         _, has_come = moments(run, draw)
         while process.poll() is None and not has_come():
             time.sleep(0.001)
-        with (disk / "filler").open("wb", buffering=0) as filler:
-            try:
-                while True:
-                    filler.write(b"0" * 4096)
-            except OSError:
-                pass  # the disk is full
+        with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):  # ends when the disk is full
+            while True:
+                filler.write(b"0" * 4096)
         stream = process.stdout
         lines = []
         for line in stream or ():
