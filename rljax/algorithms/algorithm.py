@@ -8,8 +8,10 @@ Axes: P prompts, G responses of a prompt, T tokens; B = P G rows when flat, the 
 """
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -59,6 +61,26 @@ class Rollout(NamedTuple, Generic[Data]):
     """Reward of one more response to each prompt, decoded greedily and not trained on; for algorithms that compare with it."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
     """Each of several rewards by name, unweighted and before any shaping; for algorithms that normalise each by itself."""
+    correct: Float[Data, "P G"] | None = None
+    """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
+
+
+def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
+    """What tells right from wrong, above 0 for right: a verifier's decision where there is one, else the unshaped reward.
+
+    A reward of several parts may be above 0 for a wrong answer, such as one in the right format.
+
+    Example:
+        >>> import numpy as np
+        >>> rewards, nothing = np.array([[1.2, 0.2, 0.3]], np.float32), np.zeros((1, 3, 1), np.float32)
+        >>> correct = np.array([[1.0, 0.0, np.nan]], np.float32)
+        >>> outcomes(Rollout(nothing > 0, nothing, rewards, correct=correct)).tolist() == [[1.0, 0.0, rewards[0, 2]]]
+        True
+    """
+    if rollout.correct is None:
+        return rollout.rewards
+    library = jnp if isinstance(rollout.rewards, jax.Array) else np
+    return cast(Data, library.where(library.isnan(rollout.correct), rollout.rewards, rollout.correct))
 
 
 @documented
@@ -171,7 +193,7 @@ class Algorithm(NamedTuple):
     reward_kl: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(token rewards, logp, ref_logp, mask) -> token rewards less a KL penalty."""
     keep_group: Callable[..., Bool[Array, "P"]] | None = None
-    """Unshaped rewards -> the groups to train on (dynamic sampling replaces the others)."""
+    """`outcomes` (and `valid=`, when the rollout has it) -> the groups to train on (dynamic sampling replaces the others)."""
     filter_tokens: Callable[[Array, Array], Bool[Array, "P G T"]] | None = None
     """(mask, truncated) -> the tokens to train on."""
     denominator: Callable[[Array, Array], Float[Array, "P G T"]] | None = None

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from rljax.algorithms.algorithm import CREDIT, Algorithm, Batch, Critic, Past, Rollout, Term
+from rljax.algorithms.algorithm import CREDIT, Algorithm, Batch, Critic, Past, Rollout, Term, outcomes
 from rljax.ops.arrays import in_float32
 from rljax.ops.checks import check_between
 from rljax.ops.gae import rewards_at_last_token
@@ -20,7 +20,7 @@ _PER_TOKEN = (
     *("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy"),
     *("values", "step_rewards", "step_end", "square_sum"),
 )
-_PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap")
+_PER_RESPONSE = ("rewards", "truncated", "valid", "bootstrap", "correct")
 _WHY = {
     "policy_logp": "the algorithm corrects for the sampling engine",
     "ref_logp": "the algorithm has a KL penalty to the reference",
@@ -92,7 +92,7 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
     """The tokens of kept groups, less those of filtered responses."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
-        mask = mask & algorithm.keep_group(rollout.rewards, **_present(valid=rollout.valid))[:, None, None]
+        mask = mask & algorithm.keep_group(outcomes(rollout), **_present(valid=rollout.valid))[:, None, None]
     if algorithm.filter_tokens is not None:
         mask = algorithm.filter_tokens(mask, required(rollout.truncated, "rollout.truncated"))
     return mask

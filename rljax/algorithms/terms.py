@@ -5,7 +5,7 @@ from functools import partial
 
 from jaxtyping import Array
 
-from rljax.algorithms.algorithm import Rollout, Term, TermInputs
+from rljax.algorithms.algorithm import Rollout, Term, TermInputs, outcomes
 from rljax.ops.checks import check_nonnegative
 from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
@@ -26,7 +26,7 @@ def _negative_logp(inputs: TermInputs) -> Array:
 
 
 def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
-    return positive_example_weights(rollout.rewards > 0, rollout.mask)
+    return positive_example_weights(outcomes(rollout) > 0, rollout.mask)
 
 
 def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] = k3) -> tuple[Term, ...]:
@@ -95,7 +95,8 @@ def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
     """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with the same weight for all their tokens.
 
-    A response is correct when its unshaped reward is above 0. No term at all when the coefficient is 0.
+    A response is correct when its outcome is above 0; see `rljax.algorithms.algorithm.outcomes`. No term at all when the
+    coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)
     if coefficient == 0:

@@ -27,8 +27,9 @@ class Eval:
     """Problems to answer (file or hub id); by default the run's held-out ones."""
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
-    right_above: float = 0.0
-    """An answer is right when its reward is above this."""
+    right_above: float | None = None
+    """An answer is right when its reward is above this; by default the verifier decides (exact, math, ...; see
+    rljax.rewards.verifier), if one of the rewards is one, else a reward above 0."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"

@@ -61,7 +61,7 @@ def outcome(folder: RunFolder, summary: Summary) -> list[str]:
         parts.append(f"best of all evaluations (step {summary.best.step}) {summary.best.accuracy:.1%}")
     has_interval = any("(" in part.rpartition("%")[2] for part in parts)
     kind = ", with 95 % intervals (the best is a maximum, and has none)" if has_interval else ""
-    lines = [f"Held-out share of rewards above 0{kind}: {'; '.join(parts)}."] if parts else []
+    lines = [f"Held-out accuracy{kind}: {'; '.join(parts)}."] if parts else []
     comparison = compare(rows)
     if comparison is not None:
         lines.append(

@@ -10,6 +10,7 @@ from rljax.cli.examination import settings_of
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
 from rljax.evaluation.statistics import Estimate
+from rljax.rewards.verifier import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarised
@@ -99,7 +100,7 @@ def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[
 
     def agreement(key: tuple[int, str]) -> tuple[bool, bool]:
         rows = [run[key] for run in last]
-        outcomes = {row["reward"] is not None and row["reward"] > 0 for row in rows}
+        outcomes = {row["reward"] is not None and is_right(row["reward"], row.get("correct")) for row in rows}
         return len(outcomes) == 1, len({row["completion"] for row in rows}) == 1
 
     chosen = sorted(shared, key=agreement)[:count]
@@ -137,7 +138,7 @@ def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
 def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any] | None], columns: int) -> str:
     rows = [("", "before RL", "last", "best")]
     rows += [(row["mark"], *(_interval(row[name]) for name in ("before", "last", "best"))) for row in runs]
-    lines = ["Held-out share of rewards above 0 (95 % interval; the best is a maximum)", *_columns(rows)]
+    lines = ["Held-out accuracy (95 % interval; the best is a maximum)", *_columns(rows)]
     for row, difference in zip(runs[1:], differences[1:], strict=True):
         if difference is not None:
             ends = (

@@ -8,6 +8,7 @@ import numpy as np
 
 from rljax.evaluation.statistics import Estimate, paired_share_difference, wilson_interval
 from rljax.records import documented
+from rljax.rewards.verifier import is_right
 
 Row = Mapping[str, Any]
 
@@ -16,26 +17,26 @@ SHOWN = 3
 
 @documented
 class Comparison(NamedTuple):
-    """Greedy answers to the same problems before and after RL; one is positive if its reward is above 0."""
+    """Greedy answers to the same problems before and after RL."""
 
     gained: int
-    """Number of problems whose answer is positive only after RL."""
+    """Number of problems whose answer is right only after RL."""
     lost: int
-    """Number of problems whose answer was positive only before RL."""
+    """Number of problems whose answer was right only before RL."""
     kept: int
-    """Number of problems whose answer is positive both times."""
+    """Number of problems whose answer is right both times."""
     missed: int
-    """Number of problems whose answer is positive neither time."""
+    """Number of problems whose answer is right neither time."""
     shown: list[dict[str, Any]]
-    """Some problems whose answer changed: `prompt`, `answer`, `before`, `after`, `reward_before`, `reward_after`."""
+    """Problems whose answer changed: `prompt` and `answer`; `before`, `reward_before` and `correct_before`, and the same after."""
 
 
 def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     """Compare the answers before RL with the last ones.
 
     Args:
-        rows: `heldout.jsonl` of a run, each with `step`, `problem`, `prompt`, `completion`, `answer` and `reward`; a reward is None
-            where the answer could not be judged. Of two rows of one step and problem the later one counts.
+        rows: `heldout.jsonl` of a run, each with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`; a
+            reward is None where the answer could not be judged. Of two rows of one step and problem the later one counts.
         shown: number of changed problems to show. If any answer got worse, one of them is among these.
 
     Returns:
@@ -55,7 +56,7 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     pairs = [(before[problem], after[problem]) for problem in before if problem in after]
     pairs = [pair for pair in pairs if all(row["reward"] is not None for row in pair)]
     gained, lost, kept, missed = (
-        [pair for pair in pairs if (_positive(pair[0]), _positive(pair[1])) == case]
+        [pair for pair in pairs if (_is_right(pair[0]), _is_right(pair[1])) == case]
         for case in ((False, True), (True, False), (True, True), (False, False))
     )
     reworded = [pair for pair in missed + kept if pair[0]["completion"] != pair[1]["completion"]]
@@ -84,7 +85,7 @@ def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
 
 
 def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
-    """How much more of the problems the second run answers with a reward above 0, with its 95 % score interval.
+    """How much more of the problems the second run answers rightly, with its 95 % score interval.
 
     Args:
         rows: `heldout.jsonl` of one run.
@@ -99,13 +100,15 @@ def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | 
         1.0
     """
     first, second = last_answers(rows), last_answers(others)
-    pairs = [(first[key]["reward"], second[key]["reward"]) for key in first if key in second]
-    judged = np.array([(before > 0, after > 0) for before, after in pairs if None not in (before, after)], bool)
+    pairs = [(first[key], second[key]) for key in first if key in second]
+    judged = np.array(
+        [tuple(map(_is_right, pair)) for pair in pairs if all(row["reward"] is not None for row in pair)], bool
+    )
     return paired_share_difference(*judged.T) if len(judged) else None
 
 
-def _positive(row: Row) -> bool:
-    return row["reward"] > 0
+def _is_right(row: Row) -> bool:
+    return is_right(row["reward"], row.get("correct"))  # runs of earlier versions did not keep `correct`
 
 
 def _side_by_side(before: Row, after: Row) -> dict[str, Any]:
@@ -116,6 +119,8 @@ def _side_by_side(before: Row, after: Row) -> dict[str, Any]:
         "after": after["completion"],
         "reward_before": before["reward"],
         "reward_after": after["reward"],
+        "correct_before": before.get("correct"),
+        "correct_after": after.get("correct"),
     }
 
 
@@ -123,13 +128,13 @@ def answer_rows(shown: Sequence[Row], valid: Sequence[bool], step: int) -> list[
     """Rows of `heldout.jsonl`.
 
     Args:
-        shown: answers with `prompt`, `completion`, `answer` and `reward`, one per problem in their order.
+        shown: answers with `prompt`, `completion`, `answer`, `reward` and `correct`, one per problem in their order.
         valid: whether each answer was judged.
         step: RL steps done.
 
     Example:
-        >>> answer_rows([{"prompt": "1+1=", "completion": "2", "answer": "2", "reward": 0.0}], [False], 4)
-        [{'step': 4, 'problem': 0, 'prompt': '1+1=', 'completion': '2', 'answer': '2', 'reward': None}]
+        >>> answer_rows([{"prompt": "1+1=", "completion": "2", "answer": "2", "reward": 0.0, "correct": None}], [False], 4)
+        [{'step': 4, 'problem': 0, 'prompt': '1+1=', 'completion': '2', 'answer': '2', 'reward': None, 'correct': None}]
     """
     return [
         {

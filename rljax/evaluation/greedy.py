@@ -9,7 +9,7 @@ import numpy as np
 from rljax.models import Params
 from rljax.records import documented, required
 from rljax.rollout import Groups, RolloutWorker
-from rljax.rollout.groups import concatenate, take
+from rljax.rollout.groups import concatenate, right_and_known, take
 
 
 @documented
@@ -20,16 +20,16 @@ class Evaluation(NamedTuple):
     """One response per prompt."""
 
     def metrics(self) -> dict[str, float]:
-        """Averages over the responses; accuracy and reward over those on which the reward had an opinion."""
+        """Averages over the responses: the accuracy over those of which it is known, the reward over those that have one."""
         rollout = self.groups.rollout
-        valid = required(rollout.valid, "rollout.valid")
-        rewards, lengths = rollout.rewards[valid], self.groups.attention.sum(-1)
+        rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
+        right, known = right_and_known(rollout)
         return {
-            "accuracy": float((rewards > 0).mean()) if rewards.size else math.nan,
+            "accuracy": float(right[known].mean()) if known.any() else math.nan,
             "reward": float(rewards.mean(dtype=np.float64)) if rewards.size else math.nan,
             "response_length": float(lengths.mean()),
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
-            **accuracy_by_length(rewards > 0, lengths[valid]),
+            **accuracy_by_length(right[known], lengths[known]),
         }
 
 

@@ -100,7 +100,7 @@ def make_report(
     *,
     at: Sequence[int],
     columns: Sequence[str],
-    right_above: float = 0.0,
+    right_above: float | None = None,
 ) -> Report:
     """Measure an evaluation.
 
@@ -109,19 +109,20 @@ def make_report(
         problems: the P problems.
         at: numbers of answers k for pass@k and, above 1, maj@k; at most N.
         columns: columns that the problems are grouped by; see `chosen_columns`.
-        right_above: an answer is right when its reward is above this.
+        right_above: an answer is right when its reward is above this; None leaves it to the verifier, or, without one, to a reward
+            above 0.
 
     Returns:
         The report. It has no maj@k if no response holds an answer to vote for.
     """
     judged, samples = sampled.judged, sampled.rewards.shape[1]
-    right = judged & (np.where(judged, sampled.rewards, -np.inf) > right_above)
+    right, known = sampled.right_and_known(right_above)
     everything = np.ones_like(judged)
     votes = any(answer is not None for row in sampled.answers for answer in row)
     shares = {
-        f"avg@{samples}": average_at_n(right.astype(float), judged),
-        **{f"pass@{k}": pass_at_k(right, judged, k=k) for k in at},
-        **{f"maj@{k}": majority_at_k(sampled.answers, right, judged, k=k) for k in at if k > 1 and votes},
+        f"avg@{samples}": average_at_n(right.astype(float), known),
+        **{f"pass@{k}": pass_at_k(right, known, k=k) for k in at},
+        **{f"maj@{k}": majority_at_k(sampled.answers, right, known, k=k) for k in at if k > 1 and votes},
         "truncated": average_at_n(sampled.truncated.astype(float), everything),
     }
     means = {
@@ -141,7 +142,7 @@ def make_report(
         by_column[name] = [part(label, np.flatnonzero(np.array(labels) == label)) for label in order]
     return Report(
         whole=part("all", np.arange(len(judged))),
-        by_length=length_parts(right, judged, sampled.lengths),
+        by_length=length_parts(right, known, sampled.lengths),
         by_column=by_column,
         samples=samples,
     )

@@ -26,6 +26,7 @@ from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.records import documented, required
 from rljax.rollout import RolloutWorker
+from rljax.rollout.groups import right_and_known
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _FINGERPRINT = 64  # numbers hashed of each parameter: training changes every parameter
@@ -64,11 +65,30 @@ class Sampled(NamedTuple):
     """Whether each answer was cut off, `[P, N]`."""
     answers: list[list[str | None]]
     """What each response votes for in maj@k; None where it holds no answer."""
+    correct: np.ndarray | None = None
+    """1 where a verifier finds the answer correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
 
     @property
     def judged(self) -> np.ndarray:
         """Which answers have a reward, `[P, N]`."""
         return ~np.isnan(self.rewards)
+
+    def right_and_known(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Which answers are right, and of which that is known, `[P, N]`.
+
+        Args:
+            right_above: an answer is right when its reward is above this; None leaves it to the verifier, or, without one, to a
+                reward above 0.
+
+        Example:
+            >>> found = np.array([[1.2, 0.2]])
+            >>> sampled = Sampled(found, np.ones((1, 2)), found < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
+            >>> sampled.right_and_known(None)[0].tolist(), sampled.right_and_known(0.1)[0].tolist()
+            ([[True, False]], [[True, True]])
+        """
+        values = self.rewards if right_above is not None or self.correct is None else self.correct
+        known = ~np.isnan(values)
+        return known & (np.where(known, values, -np.inf) > (0.0 if right_above is None else right_above)), known
 
 
 @documented
@@ -182,6 +202,7 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
     valid, truncated = required(rollout.valid, "rollout.valid"), required(rollout.truncated, "rollout.truncated")
+    right, known = right_and_known(rollout)
     for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
         problem = worker.prompts.problems[index]
         completion = worker.text(groups.tokens[place], groups.attention[place])
@@ -194,6 +215,7 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
                 "answer": problem.answer,
                 "given": vote(completion),
                 "reward": float(rollout.rewards[place]) if valid[place] else None,
+                "correct": bool(right[place]) if known[place] and rollout.correct is not None else None,
                 "tokens": int(groups.attention[place].sum()),
                 "truncated": bool(truncated[place]),
             }
@@ -213,19 +235,20 @@ def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
         Arrays `[P, N]`.
 
     Example:
-        >>> row = {"problem": 0, "sample": 0, "reward": None, "tokens": 3, "truncated": False, "given": "7"}
+        >>> row = {"problem": 0, "sample": 0, "reward": None, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
         >>> gathered([row], 1, 1).judged.tolist(), gathered([row], 1, 1).answers
         ([[False]], [['7']])
     """
     rewards, lengths = np.full((problems, samples), np.nan), np.zeros((problems, samples), int)
-    truncated = np.zeros((problems, samples), bool)
+    truncated, correct = np.zeros((problems, samples), bool), np.full((problems, samples), np.nan)
     answers: list[list[str | None]] = [[None] * samples for _ in range(problems)]
     for row in rows:
         place = row["problem"], row["sample"]
         rewards[place] = np.nan if row["reward"] is None else row["reward"]
+        correct[place] = np.nan if row.get("correct") is None else row["correct"]  # earlier versions did not keep it
         lengths[place], truncated[place] = row["tokens"], row["truncated"]
         answers[place[0]][place[1]] = row["given"]
-    return Sampled(rewards, lengths, truncated, answers)
+    return Sampled(rewards, lengths, truncated, answers, None if np.isnan(correct).all() else correct)
 
 
 def whole_calls(calls: Sequence[Call], rows: int) -> int:

@@ -7,6 +7,7 @@ from rljax.errors import InputError
 from rljax.importing import import_function, is_own
 from rljax.rewards import choice, code, exact, format, math
 from rljax.rewards.sandbox import level
+from rljax.rewards.verifier import verifier as verifier
 
 BY_NAME = MappingProxyType(
     {
@@ -27,10 +28,6 @@ BY_NAME = MappingProxyType(
 
 RUN_PROGRAMS = ("code", "code_fraction")
 """Those that run programs in the sandbox."""
-
-
-VERIFIERS = ("exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code")
-"""Those whose value is above 0 exactly when the answer is right."""
 
 
 def resolve(reward: str | Callable) -> Callable:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer
+from rljax.rewards.verifier import verifier
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
@@ -45,6 +46,7 @@ def read_letter(text: str) -> str | None:
     return (found[1] or found[2]).upper() if found else None
 
 
+@verifier
 def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion that answers yes or no as the reference does, else 0 (StrategyQA).
 
@@ -71,6 +73,7 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
     return _judge(read_yes_no, "yes or no", completions, answer)
 
 
+@verifier
 def multiple_choice(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence
 ) -> list[float | None]:

@@ -9,6 +9,7 @@ from rljax.rewards import resolve
 from rljax.rewards.calling import Progress, arguments_for, called_name
 from rljax.rewards.failure import Failed
 from rljax.rewards.pool import shared_pool
+from rljax.rewards.verifier import is_verifier, verifier
 from rljax.text import one_line
 
 
@@ -57,7 +58,7 @@ def each(
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
     one_by_one.__qualname__ = f"each({called_name(judge_one).rpartition('.')[2]})"
-    return one_by_one
+    return verifier(one_by_one) if is_verifier(judge_one) else one_by_one
 
 
 def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress | None) -> list[Any]:

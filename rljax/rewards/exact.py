@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from rljax.rewards.extract import final_answer, normalized
+from rljax.rewards.verifier import verifier
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 
@@ -28,6 +29,7 @@ def same_answer(left: str, right: str) -> bool:
     return left == right
 
 
+@verifier
 def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence) -> list[float]:
     r"""Give 1 for a completion whose final answer equals the reference, else 0.
 

@@ -19,6 +19,7 @@ from rljax.rewards.failure import Failed
 from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity
+from rljax.rewards.verifier import verifier
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
@@ -125,7 +126,7 @@ def math_reward(
         return [None if pair is None else _as_reward(verdicts[pair]) for pair in pairs]
 
     judged.__qualname__ = f"math_reward({read.__name__})"
-    return judged
+    return verifier(judged)
 
 
 def _as_reward(verdict: object) -> float | Failed:
@@ -145,6 +146,7 @@ def _reference(entry: object, position: int) -> str | None:
     return answer if normalized(answer) else None
 
 
+@verifier
 def math(
     prompts: Sequence[str],
     completions: Sequence[str],
@@ -176,6 +178,7 @@ def math(
     return math_reward()(prompts, completions, answer, progress, **columns)
 
 
+@verifier
 def math_or_last_number(
     prompts: Sequence[str],
     completions: Sequence[str],
@@ -207,6 +210,7 @@ def math_or_last_number(
     return math_reward(read=stated_text_or_last_number)(prompts, completions, answer, progress, **columns)
 
 
+@verifier
 def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion with the right number after its last `####`, as GSM8K writes its solutions, else 0.
 
@@ -248,6 +252,7 @@ def _gsm8k_number(text: str) -> str | None:
     return found[1].replace("$", "").replace(",", "") if found else None
 
 
+@verifier
 def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     r"""Give 1 for a completion that states the right integer from 0 to 999, with or without leading zeros, else 0.
 

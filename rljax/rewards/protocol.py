@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int8
+from jaxtyping import Bool, Float, Float32, Int8
 
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
 from rljax.rewards.conversation import Messages, as_messages, reads_text
 from rljax.rewards.failure import Failures
+from rljax.rewards.verifier import is_verifier
 
 MAX_FAILURE_SHARE = 0.1
 """Default share of a batch that may fail before the run stops."""
@@ -43,6 +44,9 @@ class Scores(NamedTuple):
     """The number of failures of each part by name."""
     failed: Int8[np.ndarray, "N"]
     """The kind of failure of the first part that failed: 0 for none, else the position in `Failures`, counted from 1."""
+    correct: Float32[np.ndarray, "N"] | None = None
+    """1 where every verifier among the parts that has an opinion finds the answer correct, 0 where one does not, NaN where none
+    has an opinion or a part failed; None if no part is a verifier."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,17 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None) -> Cal
     return Weighted(dict(zip(names, rewards, strict=True)), dict(zip(names, chosen, strict=True)))
 
 
+def has_verifier(reward: Callable) -> bool:
+    """Whether a reward, or one of its parts, decides what is correct; see `rljax.rewards.verifier`.
+
+    Example:
+        >>> from rljax.rewards import BY_NAME
+        >>> has_verifier(Weighted({"exact": BY_NAME["exact"], "length": len}, {"exact": 1, "length": -0.01})), has_verifier(len)
+        (True, False)
+    """
+    return any(map(is_verifier, reward.flat().rewards.values() if isinstance(reward, Weighted) else [reward]))
+
+
 def needs_all_hosts(reward: Callable | None) -> bool:
     """Decide whether every host of a run has to judge all completions.
 
@@ -186,6 +201,11 @@ def judge(
         >>> scores = judge(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
         >>> scores.total.tolist(), scores.valid.tolist(), scores.failures["<lambda>"].total
         ([3.0, 0.0], [True, False], 0)
+        >>> from rljax.rewards import BY_NAME
+        >>> both = Weighted({"exact": BY_NAME["exact"], "length": lambda completions: list(map(len, completions))},
+        ...                 {"exact": 1.0, "length": 0.1})
+        >>> judge(both, ["1+1="] * 2, ["#2", "#3"], {"answer": ["2"] * 2}).correct.tolist()
+        [1.0, 0.0]
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
@@ -217,7 +237,15 @@ def judge(
         values[name] = np.where(answer.valid, answer.values, np.float32(np.nan))
         failures[name] = answer.failures
     valid &= failed == 0
-    return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed)
+    decided = [np.where(valid, values[name], np.nan) for name, part in parts.rewards.items() if is_verifier(part)]
+    correct = _all_above_zero(np.stack(decided)) if decided else None
+    return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed, correct)
+
+
+def _all_above_zero(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
+    """1 where all numbers of a column that are not NaN are above 0, 0 where one is not, NaN where all are NaN."""
+    known = ~np.isnan(values)
+    return np.where(known.any(0), ((values > 0) | ~known).all(0), np.nan).astype(np.float32)
 
 
 def score(

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int8, Int32, Shaped
 
 from rljax.algorithms import Rollout
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout.request import Response
 
 
@@ -47,6 +47,27 @@ class Groups(NamedTuple):
     def present(self) -> Bool[np.ndarray, "P G"]:
         """Whether each place holds a response; a group may have fewer than G."""
         return np.asarray(self.attention.any(-1))
+
+
+def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
+    """Which responses are right, and of which that is known.
+
+    With a verifier, those on which it has an opinion are known. Without one, those that have a reward are, and a reward above 0 is
+    right.
+
+    Example:
+        >>> mask, rewards = np.ones((1, 3, 1), bool), np.array([[1.0, 0.2, 0.2]], np.float32)
+        >>> rollout = Rollout(mask, np.zeros((1, 3, 1), np.float32), rewards, valid=np.ones((1, 3), bool))
+        >>> [array.tolist() for array in right_and_known(rollout)]
+        [[[True, True, True]], [[True, True, True]]]
+        >>> checked = rollout._replace(correct=np.array([[1.0, 0.0, np.nan]], np.float32))
+        >>> [array.tolist() for array in right_and_known(checked)]
+        [[[True, False, False]], [[True, True, False]]]
+    """
+    valid = required(rollout.valid, "rollout.valid")
+    if rollout.correct is None:
+        return valid & (rollout.rewards > 0), valid
+    return valid & (rollout.correct > 0), valid & ~np.isnan(rollout.correct)
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:

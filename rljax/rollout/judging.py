@@ -28,6 +28,8 @@ class Verdicts(NamedTuple):
     """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     parts: dict[str, Float32[np.ndarray, "N"]] | None = None
     """Each part of a reward that has several; NaN where the part has no opinion."""
+    correct: Float32[np.ndarray, "N"] | None = None
+    """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
     step_rewards: Float32[np.ndarray, "N T"] | None = None
     """Reward of the reasoning step that ends at a token; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None
@@ -80,7 +82,8 @@ class Judge(NamedTuple):
         options = {"max_failure_share": self.max_failure_share, "progress": self.progress}
         chats = [problem.messages for problem in problems] if self.messages else None
         scores = protocol.judge(self.reward, prompts, completions, columns, chats=chats, **options)
-        verdicts = Verdicts(scores.total, scores.valid, scores.failed, scores.parts if len(scores.parts) > 1 else None)
+        parts = scores.parts if len(scores.parts) > 1 else None
+        verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)
         if self.step_reward is None:
             return verdicts
         steps = score_steps(self.step_reward, prompts, completions, columns)

@@ -14,7 +14,7 @@ from rljax.records import required
 from rljax.rewards.calling import Progress
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.environment import Environment, play
-from rljax.rollout.groups import Groups, grouped, padded_responses
+from rljax.rollout.groups import Groups, grouped, padded_responses, right_and_known
 from rljax.rollout.judging import Judge, Verdicts
 from rljax.rollout.request import Engine, Request, Response, Sampling, check_responses
 
@@ -139,6 +139,7 @@ class RolloutWorker:
     def shown(self, groups: Groups, count: int) -> list[dict]:
         """Turn the first response of the first groups into rows for a person to read."""
         rows = []
+        right, known = right_and_known(groups.rollout)
         for index in range(min(count, groups.count)):
             problem = self.prompts.problems[groups.prompt_ids[index]]
             rows.append(
@@ -147,6 +148,7 @@ class RolloutWorker:
                     "completion": self.text(groups.tokens[index, 0], groups.attention[index, 0]),
                     "answer": problem.answer,
                     "reward": float(groups.rollout.rewards[index, 0]),
+                    "correct": bool(right[index, 0]) if known[index, 0] and groups.rollout.correct is not None else None,
                 }
             )
         return rows
@@ -175,6 +177,7 @@ def _stacked(
             valid=grouped(verdicts.valid, member),
             step_rewards=None if verdicts.step_rewards is None else grouped(verdicts.step_rewards, member),
             step_end=None if verdicts.step_end is None else grouped(verdicts.step_end, member),
+            correct=None if verdicts.correct is None else grouped(verdicts.correct, member, np.nan),
         ),
         prompt_ids=prompt_ids,
         prompt_tokens=prompts[0],

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TextIO, runtime_checkable
 
 from rich.console import Console
 
-from rljax.tracking.display_text import POSITIVE
 from rljax.tracking.plain_display import PlainDisplay
 from rljax.tracking.rich_display import RichDisplay
 
@@ -26,6 +25,9 @@ class Display(Protocol):
 
     def __exit__(self, *exception: object) -> None:
         """Restore the terminal, also after an exception."""
+
+    def measuring(self, accuracy: str) -> None:
+        """Name the number `accuracy` from now on, once it is known what it measures."""
 
     def header(self, lines: Sequence[str]) -> None:
         """Show a description of the run, once."""
@@ -64,7 +66,7 @@ class Display(Protocol):
         """
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show decoded responses: mappings with `prompt`, `completion`, `answer` and `reward`."""
+        """Show decoded responses: mappings with `prompt`, `completion`, `answer`, `reward` and `correct`."""
 
     def message(self, text: str) -> None:
         """Print a line."""
@@ -76,7 +78,7 @@ class Display(Protocol):
         """Show answers to the same problems before and after.
 
         Args:
-            rows: mappings with `prompt`, `answer`, `before`, `after`, `reward_before` and `reward_after`.
+            rows: mappings with `prompt` and `answer`; with `before`, `reward_before`, `correct_before`, and the same of `after`.
         """
 
     def commands(self, title: str, commands: Sequence[str]) -> None:
@@ -86,13 +88,12 @@ class Display(Protocol):
         """End the last phase and show the outcome of the run."""
 
 
-def make_display(quiet: bool, stream: TextIO, *, accuracy: str = POSITIVE) -> Display:
+def make_display(quiet: bool, stream: TextIO) -> Display:
     """Make the display that suits the stream.
 
     Args:
         quiet: show only phases, warnings, a line every tenth of a phase and the last lines.
         stream: where to write.
-        accuracy: name of the number `accuracy`.
 
     Returns:
         A `RichDisplay` when `stream` is a terminal that can move its cursor and write the bars, and `quiet` is off; a
@@ -102,5 +103,5 @@ def make_display(quiet: bool, stream: TextIO, *, accuracy: str = POSITIVE) -> Di
     # isatty is checked too: FORCE_COLOR makes rich take a pipe for a terminal.
     is_capable = stream.isatty() and console.is_interactive and console.encoding.startswith("utf")
     if is_capable and not quiet:
-        return RichDisplay(console, accuracy=accuracy)
-    return PlainDisplay(stream, quiet=quiet, accuracy=accuracy)
+        return RichDisplay(console)
+    return PlainDisplay(stream, quiet=quiet)

@@ -69,7 +69,7 @@ METRICS = (
     Metric("loss", "loss", "", ".4f", is_brief=True),
 )
 CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
-"""Names of the number `accuracy`: where a reward above 0 means a right answer, where it may mean anything, and for pairs."""
+"""Names of the number `accuracy`: where a verifier decides what is right, where it is a share of rewards, and for pairs."""
 PHASE_NAMES = {
     "warm_start": "warm start",
     "value": "value pretraining",
@@ -86,18 +86,18 @@ def label_of(metric: Metric, accuracy: str) -> str:
     return accuracy if metric.key == "accuracy" else metric.label
 
 
-def verdict(reward: float, accuracy: str) -> str:
-    """A reward in words: right or wrong where it means that, else the number.
+def verdict(reward: float, correct: bool | None) -> str:
+    """The judgement of an answer in words: right or wrong where a verifier decided, else the reward.
 
     Example:
-        >>> verdict(1.0, CORRECT), verdict(0.0, CORRECT), verdict(0.25, POSITIVE), verdict(float("nan"), CORRECT)
+        >>> verdict(1.0, True), verdict(0.2, False), verdict(0.25, None), verdict(float("nan"), None)
         ('right', 'wrong', 'reward 0.25', 'not judged')
     """
     if math.isnan(reward):
         return "not judged"
-    if accuracy != CORRECT:
+    if correct is None:
         return f"reward {reward:g}"
-    return "right" if reward > 0 else "wrong"
+    return "right" if correct else "wrong"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ OUTCOMES = (
     ),
     Entry(
         "accuracy", f"{RL} {HELD} {PAIRS}", "share, 0 to 1",
-        "Share of responses with a reward above 0. With a reward that checks answers, the share of right answers. For pairs, "
+        "Share of responses that a verifier finds correct; without a verifier, of those with a reward above 0. For pairs, "
         "the share whose preferred response has the higher score or implicit reward.",
         "mean of [r > 0]; for pairs mean of [chosen > rejected], a tie counts as wrong",
         "rljax.training.metrics.rollout_metrics",
@@ -92,7 +92,8 @@ SAMPLING = (
     ),
     Entry(
         "groups_all_right", RL, "share, 0 to 1",
-        "Share of the sampled groups whose responses all have the same reward, above 0. Groups of one response are left out.",
+        "Share of the sampled groups whose responses are all right; without a verifier, of those with one reward, above 0. "
+        "Groups of one response are left out.",
         "mean of [all r equal, and > 0] over groups", "rljax.training.response_statistics.share_of_groups",
         "Below 0.8; it rises as the problems are learned.",
         "Near 1: too easy; harder problems, or --difficulty-window 0.1 0.9.",

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rljax.records import documented
+from rljax.rewards.verifier import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.alarms import BY_NAME, Event, advice
 from rljax.tracking.summary import Evaluated, Summary
@@ -154,17 +155,17 @@ def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         return
     yield "<h2>Held-out answers before and after RL</h2>"
     rows = (
-        f"<tr>{_cell(row['prompt'])}{_cell(row['before'])}{_reward(row['reward_before'])}{_cell(row['after'])}"
-        f"{_reward(row['reward_after'])}{_cell(row['answer'])}</tr>"
+        f"<tr>{_cell(row['prompt'])}{_cell(row['before'])}{_reward(row['reward_before'], row['correct_before'])}"
+        f"{_cell(row['after'])}{_reward(row['reward_after'], row['correct_after'])}{_cell(row['answer'])}</tr>"
         for row in answers
     )
     yield _table(("prompt", "before", "reward", "after", "reward", "answer"), rows)
 
 
-def _reward(value: float | None) -> str:
+def _reward(value: float | None, correct: bool | None) -> str:
     if value is None:
         return '<td class="number muted">not judged</td>'
-    return f'<td class="number {"good" if value > 0 else "bad"}">{value:g}</td>'
+    return f'<td class="number {"good" if is_right(value, correct) else "bad"}">{value:g}</td>'
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -173,7 +174,8 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         return
     yield f"<h2>Samples of training at step {samples[0]['step']}</h2>"
     rows = (
-        f"<tr>{_cell(row['prompt'])}{_cell(row['completion'])}{_reward(row['reward'])}{_cell(row['answer'])}</tr>"
+        f"<tr>{_cell(row['prompt'])}{_cell(row['completion'])}{_reward(row['reward'], row.get('correct'))}"
+        f"{_cell(row['answer'])}</tr>"
         for row in samples
     )
     yield _table(("prompt", "completion", "reward", "answer"), rows)

@@ -9,7 +9,6 @@ from typing import Any, TextIO, cast
 
 from rljax.files import AppendFile, no_room
 from rljax.tracking.display import Display
-from rljax.tracking.display_text import POSITIVE
 from rljax.tracking.plain_display import PlainDisplay
 
 
@@ -49,8 +48,8 @@ class _LogFile(io.TextIOBase):
 class _StampedDisplay(PlainDisplay):
     """Lines with the time before each."""
 
-    def __init__(self, stream: TextIO, accuracy: str, clock: Callable[[], datetime]):
-        super().__init__(stream, is_log=True, accuracy=accuracy)
+    def __init__(self, stream: TextIO, clock: Callable[[], datetime]):
+        super().__init__(stream, is_log=True)
         self._now = clock
 
     def _write(self, lines: Iterable[str]) -> None:
@@ -63,16 +62,13 @@ class LoggedDisplay:
     Args:
         shown: the display of the screen.
         path: the file; lines are appended.
-        accuracy: name of the number `accuracy`.
         clock: returns the time.
     """
 
-    def __init__(
-        self, shown: Display, path: Path, *, accuracy: str = POSITIVE, clock: Callable[[], datetime] = datetime.now
-    ):
+    def __init__(self, shown: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
         self._shown = shown
         self._file = _LogFile(path)
-        self._log = _StampedDisplay(cast(TextIO, self._file), accuracy, clock)
+        self._log = _StampedDisplay(cast(TextIO, self._file), clock)
 
     def __enter__(self) -> "LoggedDisplay":
         """Return the display."""
@@ -83,6 +79,11 @@ class LoggedDisplay:
         if exception and exception[0] is not None:
             self._log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
         self._file.close()
+
+    def measuring(self, accuracy: str) -> None:
+        """Name the number `accuracy` on both."""
+        self._log.measuring(accuracy)
+        self._shown.measuring(accuracy)
 
     def header(self, lines: Sequence[str]) -> None:
         """Show and write the description of the run."""

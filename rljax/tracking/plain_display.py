@@ -29,7 +29,6 @@ class PlainDisplay:
         stream: where to write.
         quiet: write only phases, warnings, a line every tenth of a phase, and the last lines.
         is_log: write every step but those of the warm start, every number, and samples.
-        accuracy: name of the number `accuracy`.
         clock: returns the time in seconds.
     """
 
@@ -39,13 +38,12 @@ class PlainDisplay:
         *,
         quiet: bool = False,
         is_log: bool = False,
-        accuracy: str = POSITIVE,
         clock: Callable[[], float] = monotonic,
     ):
         self._stream = stream
         self._quiet = quiet
         self._is_log = is_log
-        self._accuracy = accuracy
+        self._accuracy = POSITIVE
         self._clock = clock
         self._progress: Progress | None = None
         self._compiling_since: float | None = None
@@ -57,6 +55,10 @@ class PlainDisplay:
 
     def __exit__(self, *exception: object) -> None:
         """Do nothing."""
+
+    def measuring(self, accuracy: str) -> None:
+        """Name the number `accuracy`."""
+        self._accuracy = accuracy
 
     def header(self, lines: Sequence[str]) -> None:
         """Write the lines, unless quiet."""
@@ -129,8 +131,9 @@ class PlainDisplay:
         for row in () if self._quiet else rows:
             prompt, answer = (shortened(row[name], SAMPLE_CHARACTERS) for name in ("prompt", "answer"))
             sides = (
-                f"  {side}, {verdict(row[reward], self._accuracy)}: {shortened(row[side], SAMPLE_CHARACTERS)!r}"
-                for side, reward in (("before", "reward_before"), ("after", "reward_after"))
+                f"  {side}, {verdict(row[f'reward_{side}'], row[f'correct_{side}'])}: "
+                f"{shortened(row[side], SAMPLE_CHARACTERS)!r}"
+                for side in ("before", "after")
             )
             self._write([f"held-out prompt {prompt!r}, answer {answer!r}", *sides])
 

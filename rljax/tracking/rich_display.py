@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljax.records import documented
+from rljax.rewards.verifier import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.display_text import (
     METRICS,
@@ -40,13 +41,12 @@ class RichDisplay:
 
     Args:
         console: the terminal.
-        accuracy: name of the number `accuracy`.
         clock: returns the time in seconds.
     """
 
-    def __init__(self, console: Console, *, accuracy: str = POSITIVE, clock: Callable[[], float] = monotonic):
+    def __init__(self, console: Console, *, clock: Callable[[], float] = monotonic):
         self._console = console
-        self._accuracy = accuracy
+        self._accuracy = POSITIVE
         self._clock = clock
         self._progress: Progress | None = None
         # Every key has a list from the start, and lists only grow: the display thread may read them while a step is added.
@@ -69,6 +69,10 @@ class RichDisplay:
     def __exit__(self, *exception: object) -> None:
         """Close the live region; the last table stays and the cursor is restored."""
         self._close()
+
+    def measuring(self, accuracy: str) -> None:
+        """Name the number `accuracy`."""
+        self._accuracy = accuracy
 
     def header(self, lines: Sequence[str]) -> None:
         """Print the lines in a box."""
@@ -168,11 +172,11 @@ class RichDisplay:
             prompt, answer = (Text(printable(shortened(row[name], SAMPLE_CHARACTERS))) for name in ("prompt", "answer"))
             sides = (
                 Text.assemble(
-                    (verdict(row[reward], self._accuracy), "green" if row[reward] > 0 else "red"),
+                    _coloured_verdict(row[f"reward_{side}"], row[f"correct_{side}"]),
                     "\n",
                     printable(shortened(row[side], SAMPLE_CHARACTERS)),
                 )
-                for side, reward in (("before", "reward_before"), ("after", "reward_after"))
+                for side in ("before", "after")
             )
             table.add_row(prompt, *sides, answer)
         self._console.print(Text(), table, Text(), sep="\n")
@@ -285,6 +289,11 @@ class RichDisplay:
             latest = Text(metric.written(values[-1]), style=style)
             table.add_row(label_of(metric, self._accuracy), latest, metric.unit, recent, _History(values))
         return table
+
+
+def _coloured_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
+    """The judgement of an answer in words, and its colour."""
+    return verdict(reward, correct), "green" if is_right(reward, correct) else "red"
 
 
 def _row_of(columns: int) -> Table:

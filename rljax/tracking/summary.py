@@ -20,7 +20,7 @@ class Evaluated(NamedTuple):
     step: int
     """RL steps done."""
     accuracy: float | None
-    """Share of answers with a reward above 0; None if none could be judged."""
+    """Share of right answers, or of rewards above 0 without a verifier; None if it is known of no answer."""
     reward: float | None
     """Mean reward; None as above."""
 

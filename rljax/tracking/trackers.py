@@ -17,7 +17,7 @@ from rljax.tracking.rows import PHASES
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.tensorboard import EventFile
 
-SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward")
+SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward", "correct")
 
 
 @runtime_checkable

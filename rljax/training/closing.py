@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison, compare
 from rljax.parallel import on_first
 from rljax.records import required
-from rljax.rewards import VERIFIERS
 from rljax.rewards.failure import Failures
+from rljax.rewards.protocol import has_verifier
+from rljax.rollout import Environment
 from rljax.tracking.alarms import watched
 from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.plots import plot_curves
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import BEST, Checkpoint, Quality
-from rljax.training.config import TrainConfig
 from rljax.training.resuming import schedules
 from rljax.training.run import Run, resume_command
 
@@ -27,19 +27,15 @@ LONGEST_PROMPT = 40
 """Characters of a prompt that is shown in a command."""
 
 
-def accuracy_name(config: TrainConfig, own_parts: Sequence[str]) -> str:
-    """Name of the number `accuracy`: "accuracy" if the reward is known to check answers, else "rewards above 0".
-
-    Args:
-        config: the settings.
-        own_parts: names of the arguments that were passed to `train` besides the settings.
+def accuracy_name(reward: Callable, environment: Environment | None) -> str:
+    """Name of the number `accuracy`: "accuracy" if a verifier decides what is right, else "rewards above 0".
 
     Example:
-        >>> accuracy_name(TrainConfig(), ()), accuracy_name(TrainConfig(), ("reward",))
+        >>> from rljax.rewards import BY_NAME
+        >>> accuracy_name(BY_NAME["math"], None), accuracy_name(BY_NAME["format"], None)
         ('accuracy', 'rewards above 0')
     """
-    is_own = {"reward", "environment"} & set(own_parts)
-    return CORRECT if config.reward.name in VERIFIERS and not is_own else POSITIVE
+    return CORRECT if environment is None and has_verifier(reward) else POSITIVE
 
 
 def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> None:
@@ -63,11 +59,11 @@ def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> Non
 def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     """Show what `finish` shows, on this process alone."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
-    own_parts = folder.config.get("seams", ())
-    accuracy = accuracy_name(config, own_parts)
+    own_parts, heldout = folder.config.get("seams", ()), run.setup.heldout
+    accuracy = accuracy_name(heldout.judge.reward, heldout.environment)
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
     comparison = compare(folder.read_heldout())
-    problems = run.setup.heldout.prompts.problems
+    problems = heldout.prompts.problems
     rows = [row for row in read_metrics(folder.metrics) if row["phase"] == "rl"]
     run.display.finish(
         [

@@ -39,7 +39,7 @@ def evaluate(
     dataset: str | None = None,
     problems: Sequence[Problem] | None = None,
     reward: str | Callable | Sequence[Callable | str] | None = None,
-    right_above: float = 0.0,
+    right_above: float | None = None,
     tokenizer: str | None = None,
     checkpoint: Literal["best", "last"] = "best",
     limit: int | None = None,
@@ -66,7 +66,8 @@ def evaluate(
         dataset: problems to answer (file or hub id); by default the run's held-out ones.
         problems: problems to answer, in place of `dataset`.
         reward: judges the answers, in place of the run's reward.
-        right_above: an answer is right when its reward is above this.
+        right_above: an answer is right when its reward is above this; by default the verifier decides, if one of the rewards is
+            one, else a reward above 0.
         tokenizer: tokenizer for a model folder without one.
         checkpoint: which checkpoint of the run.
         limit: maximum number of problems; the first ones are answered.
@@ -202,7 +203,7 @@ def chosen_temperature(
     return chosen
 
 
-def save_summary(out: Path, report: Report, *, right_above: float) -> None:
+def save_summary(out: Path, report: Report, *, right_above: float | None) -> None:
     """Write the report and the settings of the evaluation beside the answers."""
     files = sample_files(out)
     settings = json.loads(files.settings.read_text(encoding="utf-8"))

@@ -115,9 +115,8 @@ def train(
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     config, existing, changes = settings_of(config, resume, seams)
     agree("settings", repr((config, seams.names())))
-    accuracy = accuracy_name(config, seams.names())
     with ExitStack() as stack:
-        screen = stack.enter_context(make_screen(config, accuracy, stack))
+        screen = stack.enter_context(make_screen(config, stack))
         screen.activity("loading the model and the problems")
         setup = together(lambda: make_setup(config, seams))
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
@@ -132,7 +131,8 @@ def train(
             check_base(folder, base)
         killed = hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
-        display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
+        display = together(lambda: stack.enter_context(logged(screen, folder)))
+        display.measuring(accuracy_name(setup.heldout.judge.reward, setup.heldout.environment))
         stop = stack.enter_context(StopRequest(display.stopping))
         room = Room(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))
         run_trackers = together(lambda: make_trackers(config, folder, trackers, room))
@@ -178,9 +178,9 @@ def hold(folder: RunFolder, stack: ExitStack) -> bool:
     return any(found)
 
 
-def logged(screen: Display, folder: RunFolder, accuracy: str) -> AbstractContextManager[Display]:
+def logged(screen: Display, folder: RunFolder) -> AbstractContextManager[Display]:
     """The display of the first host, which also writes the log file; that of the other hosts as it is."""
-    return LoggedDisplay(screen, folder.log, accuracy=accuracy) if is_first() else nullcontext(screen)
+    return LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)
 
 
 def opened(
@@ -234,10 +234,10 @@ def with_dataset(
     return config.replace(dataset=str(dataset) if is_name else ROWS, task=None), None if is_name else dataset
 
 
-def make_screen(config: TrainConfig, accuracy: str, stack: ExitStack) -> Display:
-    """Make the display of the first host; other hosts show nothing. `accuracy` is the name of that number."""
+def make_screen(config: TrainConfig, stack: ExitStack) -> Display:
+    """Make the display of the first host; other hosts show nothing."""
     if is_first():
-        return make_display(config.run.quiet, sys.stdout, accuracy=accuracy)
+        return make_display(config.run.quiet, sys.stdout)
     return make_display(config.run.quiet, stack.enter_context(Path(os.devnull).open("w")))
 
 

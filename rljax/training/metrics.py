@@ -11,6 +11,7 @@ from rljax.algorithms import LossMetrics
 from rljax.records import documented, required
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
+from rljax.rollout.groups import right_and_known
 from rljax.training.response_statistics import commonest_share, correlation, repetition, share_of_groups
 
 Numbers = dict[str, float]
@@ -142,7 +143,8 @@ class RolloutMetrics(NamedTuple):
     reward: float | None
     """Mean reward; None if no response has a reward."""
     accuracy: float | None
-    """Share of positive rewards; None if no response has a reward."""
+    """Share of the responses that a verifier finds correct, or, without one, whose reward is above 0; None if it is known of no
+    response."""
     response_length: float
     """Mean number of tokens per response."""
     truncated_share: float
@@ -168,9 +170,9 @@ class RolloutMetrics(NamedTuple):
     reward_variance: float | None
     """Variance of the reward over the responses; None if no response has a reward."""
     groups_all_right: float | None
-    """Share of the groups with a reward above 0 throughout; None as above."""
+    """Share of the groups whose responses are all right, with equal outcomes; None as above."""
     groups_all_wrong: float | None
-    """Share of the groups with no reward above 0; None as above."""
+    """Share of the groups whose responses are all wrong, with equal outcomes; None as above."""
     reward_length_correlation: float | None
     """Correlation of reward and length; None as above, or where one of them is the same for all."""
     repetition: float
@@ -195,10 +197,11 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups
     lengths = sampled.attention.sum(-1)[sampled.present]
     rewards = rollout.rewards[required(rollout.valid, "rollout.valid")]
+    right, known = right_and_known(rollout)
     age = version - trained.version[trained.present]
     return RolloutMetrics(
         reward=float(rewards.mean()) if rewards.size else None,
-        accuracy=float((rewards > 0).mean()) if rewards.size else None,
+        accuracy=float(right[known].mean()) if known.any() else None,
         response_length=float(lengths.mean()),
         truncated_share=float(required(rollout.truncated, "rollout.truncated")[sampled.present].mean()),
         group_size=float(sampled.present.sum(-1).mean()),

@@ -245,7 +245,8 @@ def guarded(
 @contextmanager
 def open_display(config: PairConfig) -> Generator[Display]:
     """Make the display of a training, which first shows that the model and the pairs are loaded."""
-    with make_display(config.quiet, sys.stdout, accuracy=IN_ORDER) as display, watch_compilation(display.compiling):
+    with make_display(config.quiet, sys.stdout) as display, watch_compilation(display.compiling):
+        display.measuring(IN_ORDER)
         display.activity("loading the model and the pairs")
         yield display
 

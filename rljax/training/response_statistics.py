@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Float32, Int, Int32, UInt64
 
+from rljax.algorithms.algorithm import outcomes
 from rljax.records import required
 from rljax.rollout import Groups
 
@@ -11,18 +12,18 @@ RUN = 8
 
 
 def share_of_groups(groups: Groups, *, right: bool) -> float | None:
-    """Share of the groups whose responses all have the same reward, above 0 (`right`) or not; None if there is no group.
+    """Share of the groups whose responses all have the same outcome, above 0 (`right`) or not; None if there is no group.
 
-    Only rewards that are equal say that a group teaches nothing: a reward that is never above 0, or always, may still tell the
+    Only outcomes that are equal say that a group teaches nothing: a reward that is never above 0, or always, may still tell the
     responses apart. A group with fewer than two rewards is left out.
     """
     valid = required(groups.rollout.valid, "rollout.valid")
     compared = valid.sum(-1) > 1
     if not compared.any():
         return None
-    rewards = groups.rollout.rewards[compared].astype(np.float64)
-    high = np.where(valid[compared], rewards, -np.inf).max(-1)
-    low = np.where(valid[compared], rewards, np.inf).min(-1)
+    values = np.asarray(outcomes(groups.rollout))[compared].astype(np.float64)
+    high = np.where(valid[compared], values, -np.inf).max(-1)
+    low = np.where(valid[compared], values, np.inf).min(-1)
     return float(((high == low) & ((high > 0) == right)).mean())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare, response_rewards
+from rljax.algorithms.algorithm import outcomes
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
@@ -101,7 +102,7 @@ def next_rollout(
         state = state._replace(draws=state.draws + 1, position=position)
         rollout, lengths = groups.rollout, groups.attention.sum(-1)
         history = record(
-            history, groups.prompt_ids, rollout.rewards, lengths, valid=rollout.valid, decay=config.data.history_decay
+            history, groups.prompt_ids, outcomes(rollout), lengths, valid=rollout.valid, decay=config.data.history_decay
         )
         return groups
 
@@ -119,7 +120,7 @@ def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np
     """Which groups an algorithm's `keep_group` keeps."""
     rollout = for_algorithm(groups)
     validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
-    return np.asarray(keep_group(jnp.asarray(rollout.rewards), **validity))
+    return np.asarray(keep_group(jnp.asarray(outcomes(rollout)), **validity))
 
 
 def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:

@@ -10,6 +10,7 @@ import pytest
 from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, response_rewards
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.algorithms.corrections import capped
+from rljax.algorithms.terms import positive_examples
 from rljax.ops.gae import gae, lambda_returns
 from rljax.ops.group import group_centered
 from rljax.ops.ratio import token_log_ratio
@@ -49,6 +50,7 @@ EVERYTHING = ROLLOUT._replace(
     square_sum=jnp.abs(draw()),
     greedy_rewards=jnp.array([1.0, 0.0]),
     reward_parts={"answer": jnp.asarray(REWARDS), "form": draw()[..., 0]},
+    correct=(jnp.asarray(REWARDS) > 0).astype(jnp.float32),
 )
 PLAIN = Algorithm(advantage=group_centered, log_ratio=token_log_ratio, surrogate=reinforce, weights=token_mean)
 
@@ -257,6 +259,31 @@ def test_groups_are_kept_by_the_reward_before_shaping():
     np.testing.assert_array_equal(grouped(batch.mask)[1], MASK[1])
     np.testing.assert_allclose(grouped(batch.weights)[1], MASK[1] / MASK[1].sum())
     assert (grouped(batch.advantage)[1, 1] < 1.5).any(), "the overlong punishment is in the advantage"
+
+
+def test_groups_are_kept_by_what_a_verifier_finds():
+    """The rewards of both groups differ; the responses of the first are all wrong, and of the second one is right."""
+    rewards = jnp.asarray([[0.1, 0.2, 0.0, 0.0], [0.1, 1.1, 0.1, 0.1]])
+    correct = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    algorithm = BY_NAME["dapo"](max_length=3, cache=2)
+    batch = prepare(algorithm, ROLLOUT._replace(rewards=rewards, correct=correct))
+    assert not grouped(batch.mask)[0].any()
+    assert grouped(batch.mask)[1].any()
+    everything = prepare(algorithm, ROLLOUT._replace(rewards=rewards))
+    assert grouped(everything.mask)[0].any()
+    np.testing.assert_array_equal(grouped(everything.advantage)[1], grouped(batch.advantage)[1])
+    undecided = prepare(algorithm, ROLLOUT._replace(rewards=rewards, correct=jnp.full((P, G), jnp.nan)))
+    np.testing.assert_array_equal(undecided.mask, everything.mask)
+
+
+def test_responses_that_a_verifier_rejects_are_no_positive_examples():
+    correct = jnp.zeros((P, G)).at[1, 2].set(1.0)
+    algorithm = BY_NAME["dapo"](max_length=3, cache=2)._replace(keep_group=None, terms=positive_examples(0.1))
+    batch = prepare(algorithm, ROLLOUT._replace(rewards=jnp.full((P, G), 0.5), correct=correct))
+    (weights,) = batch.term_weights
+    expected = np.zeros(MASK.shape)
+    expected[1, 2] = MASK[1, 2] / MASK[1, 2].sum()
+    np.testing.assert_allclose(grouped(weights), expected, rtol=1e-6)
 
 
 def test_truncated_responses_are_compared_with_and_not_trained_on():

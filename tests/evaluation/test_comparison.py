@@ -46,6 +46,26 @@ def test_those_that_are_shown_have_changed(before, after, shown):
     assert [row["prompt"] for row in found.shown] == shown
 
 
+def test_a_verifier_decides_where_it_has_an_opinion():
+    before = [
+        {**row, "correct": correct} for row, correct in zip(rows(0, [0.2, 0.2, 0.2]), (False, None, True), strict=True)
+    ]
+    after = [
+        {**row, "correct": correct} for row, correct in zip(rows(2, [1.2, 0.0, 0.2]), (True, None, False), strict=True)
+    ]
+    found = compare([*before, *after])
+    assert found is not None
+    assert found[:4] == (1, 2, 0, 0)
+    assert [(row["correct_before"], row["correct_after"]) for row in found.shown] == [
+        (False, True),
+        (None, None),
+        (True, False),
+    ]
+    difference = paired_difference(before + after, [{**row, "step": 2} for row in before])
+    assert difference is not None
+    assert difference.value == pytest.approx(1 / 3)
+
+
 def test_the_last_step_counts_and_a_repeated_row_replaces_the_first():
     found = compare(rows(0, [1, 1]) + rows(0, [0, 0]) + rows(2, [0, 0]) + rows(4, [1, 0]))
     assert found is not None

@@ -55,6 +55,19 @@ def test_rows_are_laid_out_wherever_they_stand():
     np.testing.assert_array_equal(found.lengths, [[3, 7], [3, 3]])
     np.testing.assert_array_equal(found.truncated, [[False, True], [False, False]])
     assert found.answers == [[None, "2"], ["2", "2"]]
+    assert found.correct is None
+
+
+def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():
+    decided = [{**row(0, 0, reward=0.5), "correct": False}, {**row(0, 1, reward=0.2), "correct": True}]
+    found = gathered([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2)
+    right, known = found.right_and_known(None)
+    np.testing.assert_array_equal(right, [[False, True], [False, False]])
+    np.testing.assert_array_equal(known, [[True, True], [False, False]])
+    right, known = found.right_and_known(0.3)
+    np.testing.assert_array_equal(right, [[True, False], [True, False]])
+    np.testing.assert_array_equal(known, [[True, True], [True, False]])
+    np.testing.assert_array_equal(gathered([row(0, 0, reward=0.2)], 1, 1).right_and_known(None)[0], [[True]])
 
 
 CALLS = plan(3, 2, batch=4)

@@ -136,6 +136,7 @@ def make_data() -> Data:
         teacher_logp=policy_logp + 0.3 * np.random.default_rng(8).normal(size=(P, G, T)).astype(np.float32),
         square_sum=np.random.default_rng(9).uniform(0.1, 1, (P, G, T)).astype(np.float32),
         greedy_rewards=np.array([1, 0, 1, 0.5], np.float32),
+        correct=np.array([[1, 0, 0, 1], [1, 0, 1, 0], [0, 0, np.nan, 0], [1, 0, 1, 1]], np.float32),
         reward_parts={"answer": rewards, "form": np.random.default_rng(10).random((P, G)).astype(np.float32)},
     )
     outputs = Outputs(policy_logp + 0.3 * draw(), np.abs(draw()), rollout.values + 0.3 * draw(), np.abs(draw()))

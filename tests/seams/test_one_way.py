@@ -16,6 +16,7 @@ from rljax.algorithms import BY_NAME, Batch, Rollout, loss, prepare
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Packed
+from rljax.rewards import verifier
 from rljax.rollout import Collected, Groups, Response, Sequences, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import learner, update
@@ -102,6 +103,32 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
     assert groups.attention.sum(-1).reshape(-1).tolist() == [4, 5, 6, 7, 8, 9]
     texts = [TOKENIZER.decode(each.tokens[each.mask].tolist()) for each in responses]
     assert groups.rollout.rewards.reshape(-1).tolist() == even_length(texts), "observations are not judged"
+
+
+@verifier
+def is_even(completions):
+    return [float(reward > 0) for reward in even_length(completions)]
+
+
+def one_point_five(completions):
+    return [1.5] * len(completions)
+
+
+def test_what_a_verifier_finds_reaches_the_rollout_the_accuracy_and_the_samples(answered):
+    plain, *_ = answered
+    assert plain.rollout.correct is None
+    engine = HandMade()
+    setup, state = first_state(OWN, engine=engine, **{**PARTS, "reward": [is_even, one_point_five]})
+    groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0), version=99)
+    texts = [TOKENIZER.decode(each.tokens[each.mask].tolist()) for each in engine.responses]
+    right = np.array(is_even(texts))
+    np.testing.assert_array_equal(groups.rollout.correct.reshape(-1), right)
+    np.testing.assert_array_equal(groups.rollout.rewards.reshape(-1), right + 1.5)
+    collected = Collected(groups, None, groups, 1, 0.0, complete=True)
+    assert 0 < right.mean() < 1
+    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).accuracy == pytest.approx(right.mean())
+    assert [row["correct"] for row in setup.train.shown(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
+    jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
 
 
 def test_the_version_becomes_the_staleness(answered):

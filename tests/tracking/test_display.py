@@ -265,7 +265,8 @@ def test_events_are_counted_and_hidden_while_there_are_none(terminal, clock):
 
 
 def test_the_heldout_accuracy_is_in_the_table_of_every_later_phase(terminal, clock):
-    with rich_display(terminal, clock, width=80, accuracy=CORRECT) as display:
+    with rich_display(terminal, clock, width=80) as display:
+        display.measuring(CORRECT)
         display.phase("warm_start", 2)
         display.evaluated(0, {"accuracy": 0.355})
         display.phase("rl", 100)
@@ -283,7 +284,9 @@ def test_a_line_has_the_heldout_accuracy_under_its_own_name():
         (CORRECT, True, ""),
     ):
         stream = io.StringIO()
-        PlainDisplay(stream, quiet=quiet, accuracy=accuracy).evaluated(20, {"accuracy": 0.988}, detail=" of 64")
+        display = PlainDisplay(stream, quiet=quiet)
+        display.measuring(accuracy)
+        display.evaluated(20, {"accuracy": 0.988}, detail=" of 64")
         assert stream.getvalue() == line
 
 
@@ -370,22 +373,24 @@ COMPARED = [
         "answer": "7",
         "before": "[red]6",
         "after": "7",
-        "reward_before": 0.0,
+        "reward_before": 0.1,
         "reward_after": 1.0,
+        "correct_before": False,
+        "correct_after": True,
     }
 ]
 
 
 def test_answers_before_and_after_are_shown_side_by_side(terminal, clock):
-    rich_display(terminal, clock, accuracy=CORRECT).comparison(COMPARED)
+    rich_display(terminal, clock).comparison(COMPARED)
     text = seen(terminal)
     assert re.search(r"3\+4= +wrong +right +7", text)
     assert re.search(r"\[red\]6 +7", text)
     stream = io.StringIO()
-    PlainDisplay(stream).comparison(COMPARED)
+    PlainDisplay(stream).comparison([{**COMPARED[0], "correct_before": False, "correct_after": None}])
     assert stream.getvalue().splitlines() == [
         "held-out prompt '3+4=', answer '7'",
-        "  before, reward 0: '[red]6'",
+        "  before, wrong: '[red]6'",
         "  after, reward 1: '7'",
     ]
     PlainDisplay(stream := io.StringIO(), quiet=True).comparison(COMPARED)
@@ -440,8 +445,9 @@ def test_a_line_that_another_thread_writes_is_not_lost(terminal, clock, tmp_path
 
 
 def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
-    shown = rich_display(terminal, clock, accuracy=CORRECT)
-    with shown, LoggedDisplay(shown, tmp_path / "log.txt", accuracy=CORRECT) as display:
+    shown = rich_display(terminal, clock)
+    with shown, LoggedDisplay(shown, tmp_path / "log.txt") as display:
+        display.measuring(CORRECT)
         display.activity("sampling", compiles=True)
         display.phase("rl", 3)
         display.compiling("jit(step)")

@@ -16,8 +16,8 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 
 SAMPLES = [
-    {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0)},
-    {"prompt": "1+2=", "completion": "``` x", "answer": None, "reward": float("nan")},
+    {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0), "correct": True},
+    {"prompt": "1+2=", "completion": "``` x", "answer": None, "reward": float("nan"), "correct": None},
 ]
 
 
@@ -48,8 +48,8 @@ def test_jsonl_rows_are_on_disk_at_once(run):
     assert read_metrics(run.metrics)[1] == {"phase": "eval", "step": 0, "accuracy": 1.0}
     tracker.samples(7, SAMPLES)
     assert [json.loads(line) for line in run.samples.read_text().split("\n")[:-1]] == [
-        {"step": 7, "prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": 1.0},
-        {"step": 7, "prompt": "1+2=", "completion": "``` x", "answer": None, "reward": None},
+        {"step": 7, "prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": 1.0, "correct": True},
+        {"step": 7, "prompt": "1+2=", "completion": "``` x", "answer": None, "reward": None, "correct": None},
     ]
     assert "é\\ud800" in run.samples.read_text()
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -118,9 +118,9 @@ def test_wandb_is_told_everything_and_resumed(run, monkeypatch):
     assert ("rl/*", "rl/step") in wandb.metrics
     assert wandb.logged[0] == {"rl/step": 2, "rl/reward": 0.5}
     assert isinstance(wandb.logged[0]["rl/reward"], float)
-    columns, ((step, *shown, reward),) = wandb.logged[1]["samples"]
-    assert columns == ["step", "prompt", "completion", "answer", "reward"]
-    assert (step, shown, np.isnan(reward)) == (2, ["1+2=", "``` x", None], True)
+    columns, ((step, *shown, reward, correct),) = wandb.logged[1]["samples"]
+    assert columns == ["step", "prompt", "completion", "answer", "reward", "correct"]
+    assert (step, shown, np.isnan(reward), correct) == (2, ["1+2=", "``` x", None], True, None)
     assert wandb.finished == 1
     WandbTracker(run, project="sums")
     assert wandb.started[1] == {**start, "id": "abc123", "resume": "must"}

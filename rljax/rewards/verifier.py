@@ -1,0 +1,52 @@
+"""Verifiers: rewards that decide whether an answer is correct, and not only how much it is worth."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+Reward = TypeVar("Reward", bound=Callable)
+
+
+def verifier(reward: Reward) -> Reward:
+    """Mark a reward whose value is above 0 exactly when the answer is correct.
+
+    Where one of several rewards is a verifier, it alone decides what counts as correct: in the accuracy, in dynamic sampling, in
+    the loss on correct responses, in pass@k. Without a verifier, a response counts as correct when its whole reward is above 0.
+
+    Args:
+        reward: a reward function. It gets the attribute `is_verifier`.
+
+    Returns:
+        The same function.
+
+    Example:
+        >>> @verifier
+        ... def solved(completions, answer):
+        ...     return [float(a in c) for c, a in zip(completions, answer)]
+        >>> is_verifier(solved)
+        True
+    """
+    reward.is_verifier = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+    return reward
+
+
+def is_verifier(reward: Callable) -> bool:
+    """Whether a reward decides what is correct.
+
+    Example:
+        >>> from rljax.rewards import BY_NAME
+        >>> is_verifier(BY_NAME["math"]), is_verifier(BY_NAME["format"])
+        (True, False)
+    """
+    inner = reward.func if isinstance(reward, partial) else reward
+    return bool(getattr(inner, "is_verifier", False))
+
+
+def is_right(reward: float, correct: bool | None) -> bool:
+    """Whether an answer is right: by the verifier where one decided, else by a reward above 0.
+
+    Example:
+        >>> is_right(0.2, False), is_right(0.2, None)
+        (False, True)
+    """
+    return reward > 0 if correct is None else correct

@@ -1,0 +1,78 @@
+"""Verifiers: which rewards decide what is correct, and how several of them do."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from rljax.rewards import BY_NAME, verifier
+from rljax.rewards.each import each
+from rljax.rewards.math import math_reward
+from rljax.rewards.protocol import Weighted, has_verifier, judge
+from rljax.rewards.verifier import is_verifier
+
+
+@verifier
+def is_even(completions):
+    return [None if c == "?" else float(int(c) % 2 == 0) for c in completions]
+
+
+@verifier
+def is_small(completions):
+    return [None if c == "?" else 1.0 if int(c) < 10 else -1.0 for c in completions]
+
+
+def length(completions):
+    return [0.5 for _ in completions]
+
+
+def test_the_rewards_that_check_an_answer_are_verifiers():
+    found = {name for name, reward in BY_NAME.items() if is_verifier(reward)}
+    assert found == {"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code"}
+    assert is_verifier(math_reward())
+    assert is_verifier(partial(is_even, completions=[]))
+
+
+@verifier
+def one(completion):
+    return float(completion == "7")
+
+
+def test_a_verifier_of_one_completion_stays_one():
+    assert is_verifier(each(one))
+    assert not is_verifier(each(len))
+
+
+def test_a_verifier_among_several_rewards_decides_alone():
+    scores = judge(
+        Weighted({"even": is_even, "length": length}, {"even": 1.0, "length": 1.0}), ["p"] * 3, ["2", "3", "?"], {}
+    )
+    np.testing.assert_array_equal(scores.total, np.float32([1.5, 0.5, 0.5]))
+    np.testing.assert_array_equal(scores.correct, np.float32([1, 0, np.nan]))
+
+
+def test_every_verifier_with_an_opinion_must_agree():
+    both = Weighted({"even": is_even, "small": is_small}, {"even": 1.0, "small": 0.0})
+    assert has_verifier(Weighted({"outer": both, "length": length}, {"outer": 1, "length": 1}))
+    scores = judge(both, ["p"] * 4, ["2", "12", "3", "?"], {})
+    np.testing.assert_array_equal(scores.correct, np.float32([1, 0, 0, np.nan]))
+
+
+def test_nothing_is_known_without_a_verifier():
+    assert judge(length, ["p"], ["2"], {}).correct is None
+
+
+def test_a_failure_is_neither_right_nor_wrong():
+    def broken(completions):
+        raise ValueError("no")
+
+    both = Weighted({"even": is_even, "broken": broken}, {"even": 1.0, "broken": 1.0})
+    scores = judge(both, ["p"], ["2"], {}, max_failure_share=1.0)
+    assert scores.correct is not None
+    assert np.isnan(scores.correct).all()
+
+
+@pytest.mark.parametrize("name", ["exact", "yes_no"])
+def test_correct_is_a_positive_reward_of_a_single_verifier(name):
+    scores = judge(BY_NAME[name], ["p"] * 2, ["#yes", "#no"], {"answer": ["yes", "yes"]})
+    np.testing.assert_array_equal(scores.correct, (scores.total > 0).astype(np.float32))
