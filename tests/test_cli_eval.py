@@ -99,6 +99,7 @@ def test_samples_are_saved_with_what_is_known_of_them(whole):
             "answer",
             "given",
             "reward",
+            "correct",
             "tokens",
             "truncated",
         ]

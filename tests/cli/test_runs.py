@@ -90,10 +90,7 @@ def test_accuracies_are_shown_where_the_answers_are_gone(tmp_path, capsys):
     folder = recorded(tmp_path / "a")
     folder.heldout.unlink()
     words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
-    assert (
-        "Held-out share of rewards above 0: before RL 25.0%; last (step 30) 75.0%; best of all evaluations (step 30) 75.0%."
-        in words
-    )
+    assert "Held-out accuracy: before RL 25.0%; last (step 30) 75.0%; best of all evaluations (step 30) 75.0%." in words
 
 
 def test_a_run_between_its_first_evaluation_and_its_first_step_shows_it(tmp_path, capsys):

@@ -49,8 +49,9 @@ def test_correlation_is_numpys():
     assert correlation(np.zeros(0, np.float32), np.zeros(0, int)) is None
 
 
-def groups_of(rewards, valid):
-    return SimpleNamespace(rollout=SimpleNamespace(rewards=np.array(rewards, np.float32), valid=np.array(valid, bool)))
+def groups_of(rewards, valid, correct=None):
+    rollout = SimpleNamespace(rewards=np.array(rewards, np.float32), valid=np.array(valid, bool), correct=correct)
+    return SimpleNamespace(rollout=rollout)
 
 
 @pytest.mark.usefixtures("untyped")
@@ -67,6 +68,13 @@ def test_groups_all_right_and_all_wrong_leave_out_what_has_no_reward():
 def test_a_reward_of_one_sign_that_tells_responses_apart_is_neither_right_nor_wrong_throughout(sign):
     groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_verifier_decides_what_is_right_throughout():
+    correct = np.array([[0, 0], [1, 1], [1, 0]], np.float32)
+    groups = groups_of([[0.1, 0.2], [1.1, 1.2], [1.1, 0.1]], np.ones((3, 2)), correct)
+    assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == pytest.approx(1 / 3)
 
 
 @pytest.mark.usefixtures("untyped")
