@@ -13,6 +13,7 @@ FLOORS = {
         "files": 0,
         "importing": 1,
         "records": 0,
+        "sharing": 0,
         "text": 0,
         "ops": 1,
         "algorithms": 2,

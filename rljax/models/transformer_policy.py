@@ -27,8 +27,10 @@ from rljax.models.language_model import (
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
+from rljax.sharing import shared
 
 
+@shared
 def transformer_policy(
     config: TransformerConfig,
     *,
@@ -116,6 +118,7 @@ def drawn_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Pa
     return _compiled_draw(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
 
 
+@shared
 def value_function(
     model: ValueModel,
     *,

@@ -10,6 +10,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.packed import Features
 from rljax.models.patterns import matches, selected
 from rljax.models.policy import path_names
+from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 
 
@@ -45,6 +46,7 @@ def check_freeze(config: TrainConfig, policy: Policy) -> None:
         )
 
 
+@shared
 def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     """The policy without a gradient of the parameters that the patterns match.
 
@@ -73,6 +75,7 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     return policy._replace(score=score, features=features)
 
 
+@shared
 def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
     """An optimiser that neither changes the parameters that the patterns match nor holds a state for them.
 
