@@ -11,7 +11,7 @@ checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 def check(signed: Callable) -> Callable:
-    """Check the calls of a function. Its checker is written at the first call: a worker of the suite calls few of rljax's functions."""
+    """Check the calls of a function; its checker is written at the first one, because a worker of the suite calls few functions."""
     checker = cache(lambda: checked(signed))
 
     def call(*arguments: Any, **keywords: Any) -> Any:

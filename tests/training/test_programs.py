@@ -68,7 +68,7 @@ def test_few_results_are_kept():
 
 
 def test_arguments_without_a_hash_are_not_remembered():
-    made = shared(lambda optimizer, *, weights: optax.chain(optimizer))
+    made = shared(lambda optimizer, *, others: optax.chain(optimizer, *others))
     optimizer = optax.sgd(0.1)
-    assert made(optimizer, weights=(1,)) is made(optimizer, weights=(1,))
-    assert made(optimizer, weights=[1]) is not made(optimizer, weights=[1])
+    assert made(optimizer, others=()) is made(optimizer, others=())
+    assert made(optimizer, others=[]) is not made(optimizer, others=[])
