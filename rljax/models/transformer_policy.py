@@ -78,8 +78,10 @@ def transformer_policy(
             Bound(insert_prompts, model),
             Bound(decode_weights, model),
         ),
-        value_function=lambda size, surprisal: value_function(
-            value_model(model, size, surprisal=surprisal), bos=bos, eos=eos, source=folder
+        value_function=shared(
+            lambda size, surprisal: value_function(
+                value_model(model, size, surprisal=surprisal), bos=bos, eos=eos, source=folder
+            )
         ),
         contents=contents,
         shapes=partial(abstract_params, config),
@@ -118,7 +120,6 @@ def drawn_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Pa
     return _compiled_draw(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
 
 
-@shared
 def value_function(
     model: ValueModel,
     *,

@@ -46,7 +46,6 @@ def check_freeze(config: TrainConfig, policy: Policy) -> None:
         )
 
 
-@shared
 def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     """The policy without a gradient of the parameters that the patterns match.
 
@@ -54,9 +53,11 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
         policy: the model.
         patterns: of the frozen parameters; without one, the policy is returned as it is.
     """
-    if not patterns:
-        return policy
+    return _held(policy, patterns) if patterns else policy
 
+
+@shared
+def _held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     def stopped(params: Params) -> Params:
         return tree_map_with_path(
             lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path, patterns) else leaf, params

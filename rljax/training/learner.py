@@ -262,13 +262,13 @@ def make_improve(
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
         if algorithm.reference_rate > 0:
-            state = state._replace(reference=followed(state.reference, state.params, rate=algorithm.reference_rate))
+            state = state._replace(reference=_follow(state.reference, state.params, rate=algorithm.reference_rate))
         return state._replace(step=state.step + 1), mean_update(history), sampler_gap(history)
 
     return improve
 
 
-followed = jax.jit(ema_update, donate_argnums=0, static_argnames="rate")
+_follow = jax.jit(ema_update, donate_argnums=0, static_argnames="rate")
 
 
 def comparison_of(setup: Setup) -> dict[str, Any]:

@@ -33,7 +33,6 @@ Score = Callable[[Params, Packed], Scores]
 Output = TypeVar("Output")
 
 
-@shared
 def make_score(policy: Policy, temperature: float) -> Score:
     """Build the function that scores the response tokens of a batch at the sampling temperature.
 
@@ -43,9 +42,13 @@ def make_score(policy: Policy, temperature: float) -> Score:
     Raises:
         InputError: when called, if the policy's scores are not of the batch's shape.
     """
+    return _score(policy.score, temperature)
 
+
+@shared
+def _score(score_at: Callable[[Params, Packed, float], Scores], temperature: float) -> Score:
     def score(params: Params, packed: Packed) -> Scores:
-        scores = policy.score(params, packed, temperature)
+        scores = score_at(params, packed, temperature)
         expected = packed.place.shape
         found = [getattr(part, "shape", type(part).__name__) for part in scores]
         if not isinstance(scores, Scores) or found != [expected, expected]:

@@ -53,7 +53,7 @@ def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
-    compiled = on_sequences(_values(critic), mesh, rows)
+    compiled = on_sequences(_values(critic.stripped()), mesh, rows)
 
     def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
         return np.asarray(compiled(params, sequences))
@@ -77,7 +77,7 @@ def make_value_step(
         `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
         state is the old one.
     """
-    return _value_program(algorithm, critic, optimizer, places(state), mesh)
+    return _value_program(algorithm, critic.stripped(), optimizer, places(state), mesh)
 
 
 @shared
