@@ -1,7 +1,4 @@
-"""Equal runs of one process share their programs: the second one traces and compiles nothing."""
-
-from collections import Counter
-from contextlib import contextmanager
+"""Equal runs of one process share their programs: the second one compiles nothing, and traces no model."""
 
 import jax
 import optax
@@ -10,27 +7,14 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.policy import policy_of_logits
 from rljax.sharing import KEPT, shared
+from rljax.tracking.compiling import watch_compilation
+from rljax.training.update import check_policy
 
 CONFIG = SMALL.replace(
     train_problems=12, heldout_problems=4, steps=1, prompts=4, group_size=4, max_tries=1, warm_start_batch=4, sample_every=0
 )
-
-
-@contextmanager
-def traced():
-    """Names of the functions that JAX traces in the meantime."""
-    names = Counter()
-
-    def listener(event, seconds, fun_name="", **details):
-        if event == "/jax/core/compile/jaxpr_trace_duration":
-            names[fun_name] += 1
-
-    jax.monitoring.register_event_duration_secs_listener(listener)
-    try:
-        yield names
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listener)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +25,33 @@ def traced():
     ],
     ids=lambda settings: settings["algorithm"],
 )
-def test_an_equal_run_traces_nothing(tmp_path, settings):
+def test_an_equal_run_compiles_nothing(tmp_path, settings):
     config = CONFIG.replace(**settings)
-    with traced() as first:
-        rljax.train(config.replace(run=str(tmp_path / "first")), even_length)
-    assert first, "the listener hears what is traced"
-    with traced() as second:
+    rljax.train(config.replace(run=str(tmp_path / "first")), even_length)
+    compiled = []
+    with watch_compilation(compiled.append):
         rljax.train(config.replace(run=str(tmp_path / "second")), even_length)
-    assert not second
+    assert compiled == []
+
+
+def test_an_equal_policy_is_not_traced_again():
+    traces = []
+
+    def init(key):
+        return {"table": jax.random.normal(key, (5, 5))}
+
+    def logits(params, packed):
+        traces.append(packed.tokens.shape)
+        return params["table"][packed.tokens]
+
+    policy, params = policy_of_logits(5, init, logits), init(jax.random.key(0))
+    sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
+    check_policy(policy, params, **sizes)
+    once = len(traces)
+    check_policy(policy, params, **sizes)
+    assert len(traces) == once > 0
+    check_policy(policy, params, **sizes | {"rows": 3})
+    assert len(traces) > once
 
 
 def test_what_differs_is_not_shared():
