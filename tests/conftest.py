@@ -20,7 +20,7 @@ import pytest
 
 gc.set_threshold(
     50_000
-)  # tracing makes many objects and little garbage: a tenth of the suite's time went into looking for it
+)  # tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
