@@ -1,5 +1,6 @@
 """Strict JAX for every test: signatures checked, promotion of types or ranks refused, warnings are errors, eight fake devices."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,9 @@ import jax
 import jaxtyping
 import pytest
 
+gc.set_threshold(
+    50_000
+)  # tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -38,7 +42,7 @@ CHECKED = (
         "rollout",
         "training",
     ),
-    *("files", "records", "text"),
+    *("files", "records", "sharing", "text"),
 )  # all that handles arrays; the tracking and the commands handle text streams, which beartype cannot tell apart
 jaxtyping.install_import_hook([f"rljax.{name}" for name in CHECKED], "type_checker.check")
 
@@ -48,6 +52,12 @@ os.environ.setdefault(SHORTEST, "0.01")
 keep_compiled_programs(os.environ)  # in the user's cache folder, so that the next run of the suite compiles little
 jax.config.update("jax_compilation_cache_dir", os.environ.get(DIRECTORY))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ[SHORTEST]))
+
+
+def pytest_collection_finish():
+    """Leave all that was imported and collected out of the search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HOSTS = 2
-CACHE = Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"
 
 
 def free_address() -> str:
@@ -25,7 +24,7 @@ def on_two_hosts(
     """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended, and all that they said."""
     count = f"--xla_force_host_platform_device_count={devices}"  # the last one holds
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}", "JAX_PLATFORMS": "cpu"}
-    given = os.environ | flags | {"JAX_COMPILATION_CACHE_DIR": str(CACHE)} | environment
+    given = os.environ | flags | environment
     joined = [sys.executable, *command, "--coordinator", free_address(), "--hosts", str(HOSTS), "--host"]
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, str(host)) for host in range(HOSTS)]

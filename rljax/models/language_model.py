@@ -3,6 +3,7 @@
 `Model` is static (hashable: it may be closed over or passed as a static argument); parameters are a nested dict of arrays.
 """
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from rljax.models.policy import Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.models.transformer import Cache, Transformer
 from rljax.records import documented
+from rljax.sharing import shared
 
 
 @documented
@@ -47,9 +49,14 @@ def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
     return nnx.to_pure_dict(nnx.split(Transformer(config, rngs=nnx.Rngs(key)))[1])
 
 
+@shared
+def _initial(config: TransformerConfig) -> Callable[[PRNGKeyArray], Params]:
+    return partial(init_params, config)
+
+
 def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
     """Shapes and dtypes of the parameters, without memory."""
-    return jax.eval_shape(partial(init_params, config), jax.random.key(0))
+    return jax.eval_shape(_initial(config), jax.random.key(0))
 
 
 def count_parameters(params: PyTree[Array | np.ndarray | jax.ShapeDtypeStruct]) -> int:

@@ -27,8 +27,10 @@ from rljax.models.language_model import (
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
+from rljax.sharing import shared
 
 
+@shared
 def transformer_policy(
     config: TransformerConfig,
     *,
@@ -76,8 +78,10 @@ def transformer_policy(
             Bound(insert_prompts, model),
             Bound(decode_weights, model),
         ),
-        value_function=lambda size, surprisal: value_function(
-            value_model(model, size, surprisal=surprisal), bos=bos, eos=eos, source=folder
+        value_function=shared(
+            lambda size, surprisal: value_function(
+                value_model(model, size, surprisal=surprisal), bos=bos, eos=eos, source=folder
+            )
         ),
         contents=contents,
         shapes=partial(abstract_params, config),

@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
+from rljax.sharing import shared
 from rljax.text import one_line
 
 _RETURNS = MappingProxyType(
@@ -23,20 +24,12 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
         InputError: a function of it cannot be traced, returns logits of another shape, or a state whose shapes change.
     """
 
-    def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
-        return decoder.begin(params, tokens, attention, budget)
-
-    def advance(params: Params, token: jax.Array, state: PyTree) -> tuple:
-        return decoder.advance(params, token, state)
-
-    def insert(state: PyTree, fresh: PyTree, source: jax.Array) -> tuple:
-        return None, decoder.insert(state, fresh, source)
-
     def prompts(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         shape = (rows, prompt_length)
         return jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape, np.bool_)
 
-    _, params = _traced("weights", lambda params: (None, decoder.weights(params)), params)
+    weights, begin, advance, insert = _trials(decoder, budget)
+    _, params = _traced("weights", weights, params)
     token = jax.ShapeDtypeStruct((rows,), np.int32)
     logits, state = _traced("begin", begin, params, *prompts(rows))
     _check_logits("begin", logits, (rows, vocab_size))
@@ -46,6 +39,25 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
     _, fresh = _traced("begin", begin, params, *prompts(rows + 1))
     _, inserted = _traced("insert", insert, state, fresh, token)
     _check_state("insert", state, inserted)
+
+
+@shared
+def _trials(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
+    """The decoder's four functions, each of arrays alone and with a pair as its result."""
+
+    def weights(params: Params) -> tuple:
+        return None, decoder.weights(params)
+
+    def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
+        return decoder.begin(params, tokens, attention, budget)
+
+    def advance(params: Params, token: jax.Array, state: PyTree) -> tuple:
+        return decoder.advance(params, token, state)
+
+    def insert(state: PyTree, fresh: PyTree, source: jax.Array) -> tuple:
+        return None, decoder.insert(state, fresh, source)
+
+    return weights, begin, advance, insert
 
 
 def _check_state(name: str, before: PyTree, after: PyTree) -> None:

@@ -21,7 +21,8 @@ from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
-from rljax.training.config import AlgorithmConfig, TrainConfig
+from rljax.sharing import shared
+from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.critic import check_critic, make_head
 
 
@@ -70,7 +71,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if unknown:
         raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(known) or 'none'}.")
     try:
-        algorithm = factory_of(name)(**options)
+        algorithm = factory_of(name)(**options) if is_own(name) else _built_in(name, **options)
     except ValueError as error:
         raise InputError(f"The options {options} do not fit {name}: {error}.") from error
     if not isinstance(algorithm, Algorithm):
@@ -85,6 +86,11 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
         head = make_head(config.critic.head, config.critic.head_options)
         algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
     return with_pretrained_value(algorithm) if config.critic.mix_pretrained_value else algorithm
+
+
+@shared
+def _built_in(name: str, /, **options: int | float) -> Algorithm:
+    return factory_of(name)(**options)
 
 
 def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
@@ -185,7 +191,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
             "cannot apply to it; leave it out."
         )
     try:
-        jax.eval_shape(lambda: _one_loss(algorithm, config, _blank_rollout(config)))
+        jax.eval_shape(_one_loss(algorithm, sampling, config.optimization.minibatches))
     except ValueError as error:
         raise InputError(
             f"{name} with the options {config.algorithm.options} cannot train on {sampling.prompts} prompts x "
@@ -206,9 +212,8 @@ def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) ->
         )
 
 
-def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
+def _blank_rollout(sampling: SamplingConfig) -> Rollout[Array]:
     """A rollout of zeros with the run's sizes."""
-    sampling = config.sampling
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
     number, flag = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
     return Rollout(
@@ -229,10 +234,15 @@ def _blank_rollout(config: TrainConfig) -> Rollout[Array]:
     )
 
 
-def _one_loss(algorithm: Algorithm, config: TrainConfig, rollout: Rollout[Array]) -> tuple[Array, LossMetrics]:
-    """Prepare a rollout and compute its loss."""
-    prompts, remembered = config.sampling.prompts, config.sampling.remembered_rewards
-    past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
-    batch = prepare(algorithm, rollout, minibatches=config.optimization.minibatches, progress=0.0, past=past)
-    blank = batch.policy_logp
-    return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)
+@shared
+def _one_loss(algorithm: Algorithm, sampling: SamplingConfig, minibatches: int) -> Callable[[], tuple[Array, LossMetrics]]:
+    """Build the function that prepares a rollout of zeros and computes its loss."""
+
+    def one_loss() -> tuple[Array, LossMetrics]:
+        prompts, remembered = sampling.prompts, sampling.remembered_rewards
+        past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
+        batch = prepare(algorithm, _blank_rollout(sampling), minibatches=minibatches, progress=0.0, past=past)
+        blank = batch.policy_logp
+        return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)
+
+    return one_loss

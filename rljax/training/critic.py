@@ -8,13 +8,14 @@ from typing import NamedTuple
 import jax
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from rljax.algorithms import Algorithm
 from rljax.algorithms.value_head import HEADS, ValueHead
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, ValueFunction
 from rljax.models.huggingface import locate
+from rljax.models.policy import not_saved
 from rljax.models.transformer_policy import value_function
 from rljax.models.value_model import load_value_model
 from rljax.records import documented
@@ -45,6 +46,14 @@ class Critic(NamedTuple):
     def values(self, params: Params, packed: Packed) -> Float[Array, "B T"]:
         """Value before each response token, in units of the reward."""
         return self.head.value(self.function.outputs(params, packed))
+
+    def stripped(self) -> "Critic":
+        """The critic without what makes or saves parameters, so that a program made from it holds none."""
+        return self._replace(function=self.function._replace(init=_no_init, save=not_saved, contents=None))
+
+
+def _no_init(key: PRNGKeyArray, policy: Params | None) -> Params:
+    raise AssertionError("a stripped critic makes no parameters")
 
 
 def make_head(name: str, options: dict[str, int | float]) -> ValueHead:

@@ -10,6 +10,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.packed import Features
 from rljax.models.patterns import matches, selected
 from rljax.models.policy import path_names
+from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 
 
@@ -52,9 +53,11 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
         policy: the model.
         patterns: of the frozen parameters; without one, the policy is returned as it is.
     """
-    if not patterns:
-        return policy
+    return _held(policy, patterns) if patterns else policy
 
+
+@shared
+def _held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     def stopped(params: Params) -> Params:
         return tree_map_with_path(
             lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path, patterns) else leaf, params
@@ -73,6 +76,7 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     return policy._replace(score=score, features=features)
 
 
+@shared
 def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
     """An optimiser that neither changes the parameters that the patterns match nor holds a state for them.
 

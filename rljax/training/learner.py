@@ -250,7 +250,6 @@ def make_improve(
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, base=setup.base, **comparison_of(setup))
-    follow = jax.jit(partial(ema_update, rate=algorithm.reference_rate), donate_argnums=0)
     minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
 
     def improve(
@@ -263,10 +262,13 @@ def make_improve(
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
         if algorithm.reference_rate > 0:
-            state = state._replace(reference=follow(state.reference, state.params))
+            state = state._replace(reference=_follow(state.reference, state.params, rate=algorithm.reference_rate))
         return state._replace(step=state.step + 1), mean_update(history), sampler_gap(history)
 
     return improve
+
+
+_follow = jax.jit(ema_update, donate_argnums=0, static_argnames="rate")
 
 
 def comparison_of(setup: Setup) -> dict[str, Any]:
@@ -330,17 +332,18 @@ def make_rollout_values(
     if blend is None:
         return values
 
-    @jax.jit
-    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
-        return blend(before, now, done, outcome_explained(now, rewards, mask))
-
     def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
         now = values(state, rollout, sequences)
         before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
         done = np.float32(progress(setup, state))
-        return np.asarray(blended(before, now, rollout.rewards, rollout.mask, done))
+        return np.asarray(_blended(before, now, rollout.rewards, rollout.mask, done, blend=blend))
 
     return blended_values
+
+
+@partial(jax.jit, static_argnames="blend")
+def _blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array, *, blend: Callable) -> Array:
+    return blend(before, now, done, outcome_explained(now, rewards, mask))
 
 
 def outcome_explained(

@@ -1,5 +1,7 @@
 """Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, or a factored second moment; others can be passed."""
 
+from collections.abc import Callable
+
 import chex
 import jax
 import numpy as np
@@ -10,16 +12,19 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.records import required
+from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
 from rljax.training.freezing import without_frozen
 
 
+@shared
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay."""
     return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
 
 
+@shared
 def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total` on a cosine."""
     fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
@@ -45,6 +50,7 @@ def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.Grad
     return optax.GradientTransformation(init, update)
 
 
+@shared
 def adamw(
     schedule: optax.Schedule,
     *,
@@ -83,6 +89,7 @@ def _factored(
     )
 
 
+@shared
 def factored(
     schedule: optax.Schedule, *, b1: float, weight_decay: float, max_grad_norm: float, moments_dtype: str = "float32"
 ) -> optax.GradientTransformation:
@@ -132,18 +139,23 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> 
             f"restored; got {one_line(error):.200}"
         ) from error
 
-    def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
-        updates, state = optimizer.update(params, state, params)
-        chex.assert_trees_all_equal_shapes(updates, params)  # apply_updates would broadcast
-        return optax.apply_updates(params, updates), state
-
     try:
-        jax.eval_shape(step, params, state)
+        jax.eval_shape(_trial(optimizer), params, state)
     except Exception as error:  # as above
         raise InputError(
             "optimizer.update: a function of gradient, state and parameters is needed, which returns updates of the parameters and "
             f"the new state; got {one_line(error):.200}"
         ) from error
+
+
+@shared
+def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.OptState], tuple[Params, optax.OptState]]:
+    def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
+        updates, state = optimizer.update(params, state, params)
+        chex.assert_trees_all_equal_shapes(updates, params)  # apply_updates would broadcast
+        return optax.apply_updates(params, updates), state
+
+    return step
 
 
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:

@@ -31,7 +31,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.freezing import held
 from rljax.training.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.setup import make_shape, make_tokenizer, rows_at_once
-from rljax.training.state import CriticState, TrainState, create
+from rljax.training.state import CriticState, TrainState, create, places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
 
 Shapes = PyTree[jax.ShapeDtypeStruct]
@@ -177,7 +177,7 @@ def temporaries(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     state, base = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length)
     score = make_score(policy, config.sampling.temperature)
-    step = compile_policy_step(algorithm, without_teacher(score), policy_optimizer(config), state, mesh)
+    step = compile_policy_step(algorithm, without_teacher(score), policy_optimizer(config), places(state), mesh)
     analysis = step.lower(state, layout, batch, None, base).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,9 @@ from rljax.ops.unpublished.reward_history import RewardHistory, push_history
 from rljax.parallel import put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, RolloutWorker, collect
+from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.state import TrainState, draw_key
+from rljax.training.state import Places, TrainState, draw_key, places
 
 ChoosePrompts = Callable[[History, int, int, int], Choice]
 """(history, RL steps done, position among the prompts, count) -> the prompts to sample next."""
@@ -130,26 +132,34 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
     return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
 
+@shared
+def _prepare_program(algorithm: Algorithm, **minibatches: int) -> Any:
+    def prepared(rollout: Rollout[Array], progress: Array | None, past: Past | None) -> Batch[Array]:
+        return prepare(algorithm, rollout, progress=progress, past=past, **minibatches)
+
+    return jax.jit(prepared)
+
+
 def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batch[np.ndarray]]:
     """Compile `(rollout, progress=None, past=None) -> Batch` of host arrays."""
-
-    @jax.jit
-    def compiled(rollout: Rollout[Array], progress: Array | None, past: Past | None) -> Batch[Array]:
-        return prepare(algorithm, rollout, progress=progress, past=past, **minibatches)
+    program = _prepare_program(algorithm, **minibatches)
 
     def prepare_batch(
         rollout: Rollout[np.ndarray], *, progress: float | None = None, past: Past | None = None
     ) -> Batch[np.ndarray]:
-        return jax.device_get(compiled(rollout, None if progress is None else np.float32(progress), past))
+        return jax.device_get(program(rollout, None if progress is None else np.float32(progress), past))
 
     return prepare_batch
 
 
 def make_remember(algorithm: Algorithm, state: TrainState) -> Callable[..., RewardHistory]:
     """Compile `(memory, prompt ids, rollout) -> memory`, which adds the rollout's rewards and donates the old memory."""
-    out_shardings = jax.tree.map(lambda array: array.sharding, state.remembered)
+    return _remember_program(algorithm, places(state.remembered))
 
-    @partial(jax.jit, donate_argnums=0, out_shardings=out_shardings)
+
+@shared
+def _remember_program(algorithm: Algorithm, where: Places) -> Any:
+    @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
     def remember(memory: RewardHistory, prompt_ids: Array, rollout: Rollout[Array]) -> RewardHistory:
         return push_history(memory, prompt_ids, response_rewards(algorithm, rollout), valid=rollout.valid)
 

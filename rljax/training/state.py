@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
+from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models import Params
@@ -121,6 +122,21 @@ def _unshared(state: TrainState) -> TrainState:
     return jax.tree.map(own, state)
 
 
-def places(state: TrainState) -> PyTree:
+@documented
+class Places(NamedTuple):
+    """Where the arrays of a pytree lie; hashable, so that the programs for equal places can be shared."""
+
+    shardings: tuple[Sharding, ...]
+    """Sharding of each array."""
+    structure: PyTreeDef
+    """Structure of the pytree."""
+
+    def tree(self) -> PyTree[Sharding]:
+        """The shardings as a pytree."""
+        return jax.tree.unflatten(self.structure, self.shardings)
+
+
+def places(state: PyTree) -> Places:
     """Sharding of every array of a placed state."""
-    return jax.tree.map(lambda array: array.sharding, state)
+    arrays, structure = jax.tree.flatten(state)
+    return Places(tuple(array.sharding for array in arrays), structure)

@@ -20,10 +20,11 @@ from rljax.models.adapters import Base, whole
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, put, put_rows, replicated
 from rljax.rollout import Layout, Sequences, lay_out, pack
+from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.guard import is_sound, skipped, where_sound
 from rljax.training.metrics import UpdateMetrics
-from rljax.training.state import TrainState, places
+from rljax.training.state import Places, TrainState, places
 from rljax.training.teacher import Comparison
 
 Score = Callable[[Params, Packed], Scores]
@@ -41,9 +42,13 @@ def make_score(policy: Policy, temperature: float) -> Score:
     Raises:
         InputError: when called, if the policy's scores are not of the batch's shape.
     """
+    return _score(policy.score, temperature)
 
+
+@shared
+def _score(score_at: Callable[[Params, Packed, float], Scores], temperature: float) -> Score:
     def score(params: Params, packed: Packed) -> Scores:
-        scores = policy.score(params, packed, temperature)
+        scores = score_at(params, packed, temperature)
         expected = packed.place.shape
         found = [getattr(part, "shape", type(part).__name__) for part in scores]
         if not isinstance(scores, Scores) or found != [expected, expected]:
@@ -65,9 +70,8 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
     prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
     logp = np.zeros(responses.shape, np.float32)
     packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
-    score = make_score(policy, 1.0)
     try:
-        jax.eval_shape(jax.grad(lambda params: score(params, packed).logp.sum()), params)
+        jax.eval_shape(_logp_gradient(make_score(policy, 1.0)), params, packed)
     except InputError:
         raise
     except Exception as error:  # a policy is user code, and may raise anything
@@ -75,6 +79,17 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
             "policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
             f"got {one_line(error):.200}"
         ) from error
+
+
+@shared
+def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
+    return jax.grad(lambda params, packed: score(params, packed).logp.sum())
+
+
+@shared
+def compiled(function: Callable) -> Any:
+    """Compile a function, once for all that call it."""
+    return jax.jit(function)
 
 
 def on_sequences(
@@ -85,13 +100,13 @@ def on_sequences(
     Returns:
         `(params, sequences) -> output`: host arrays `[B, T, ...]`, 0 for sequences without a response token.
     """
-    compiled = jax.jit(function)
+    program = compiled(function)
 
     def call(params: Params, sequences: Sequences) -> Output:
         layout = lay_out(sequences, sequences.attention, rows=rows)
         used = [i for i, part in enumerate(layout.responses) if i == 0 or (part >= 0).any()]
         parts = [jax.tree.map(lambda array, i=i: array[i], layout.packed) for i in used]
-        outputs = fetch([compiled(params, put_rows(mesh, part)) for part in parts])
+        outputs = fetch([program(params, put_rows(mesh, part)) for part in parts])
         responses = np.concatenate([layout.responses[i] for i in used])
 
         def in_order(*arrays: np.ndarray) -> np.ndarray:
@@ -145,11 +160,12 @@ def _updated(
     return where_sound(sound, after, state), norm, sound
 
 
-def _jitted(step: Callable, state: TrainState, mesh: Mesh) -> Any:
-    """Compile a step that donates the buffers of the old state."""
-    return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
+def jitted(step: Callable, where: Places, mesh: Mesh) -> Any:
+    """Compile a step whose state lies in these places; it donates the buffers of the old one."""
+    return jax.jit(step, donate_argnums=0, out_shardings=(where.tree(), replicated(mesh)))
 
 
+@shared
 def without_teacher(score: Score) -> Comparison:
     """Scores of a policy that has no teacher, in the form of a comparison with one."""
 
@@ -206,14 +222,15 @@ def make_policy_step(
         state is the old one.
     """
     compare = without_teacher(score) if comparison is None else comparison
-    compiled = compile_policy_step(algorithm, compare, optimizer, state, mesh)
-    return lambda state, layout, batch: compiled(state, layout, batch, teacher, base)
+    program = compile_policy_step(algorithm, compare, optimizer, places(state), mesh)
+    return lambda state, layout, batch: program(state, layout, batch, teacher, base)
 
 
+@shared
 def compile_policy_step(
-    algorithm: Algorithm, compare: Comparison, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+    algorithm: Algorithm, compare: Comparison, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh
 ) -> Any:
-    """Compile `(state, layout, batch, teacher, base) -> (state, metrics)`; see `make_policy_step`. Shapes may stand for arrays."""
+    """Compile `(state, layout, batch, teacher, base) -> (state, metrics)` for a state in these places; see `make_policy_step`."""
     differentiated = make_gradient(algorithm, compare)
 
     def step(
@@ -223,7 +240,7 @@ def compile_policy_step(
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 
-    return _jitted(step, state, mesh)
+    return jitted(step, where, mesh)
 
 
 def make_supervised_step(
@@ -247,6 +264,13 @@ def make_supervised_step(
         `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the update is not
         sound, only the counter changes.
     """
+    program = _supervised_program(score, optimizer, places(state), mesh)
+    return lambda state, packed, mask: program(state, packed, mask, base)
+
+
+@shared
+def _supervised_program(score: Score, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh) -> Any:
+    """Compile `(state, packed, mask, base) -> (state, metrics)`; see `make_supervised_step`."""
 
     def step(state: TrainState, packed: Packed, mask: Array, base: Base | None) -> tuple[TrainState, dict[str, Array]]:
         def objective(params: Params) -> tuple[Array, dict[str, Array]]:
@@ -260,5 +284,4 @@ def make_supervised_step(
         metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    compiled = _jitted(step, state, mesh)
-    return lambda state, packed, mask: compiled(state, packed, mask, base)
+    return jitted(step, where, mesh)

@@ -14,6 +14,7 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import any_host
 from rljax.records import required
 from rljax.rollout import Groups, pad, sequences_of
+from rljax.sharing import shared
 from rljax.training.algorithm import one_response_a_prompt
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
@@ -38,6 +39,7 @@ def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
     return algorithm.critic.pretraining_steps if steps is None else steps
 
 
+@shared
 def monte_carlo(algorithm: Algorithm) -> Algorithm:
     """Reduce an algorithm to its critic, with the Monte-Carlo returns of every response as targets."""
     critic = required(algorithm.critic, "algorithm.critic")

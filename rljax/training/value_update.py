@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -13,16 +12,17 @@ from jaxtyping import Array, Float
 from rljax.algorithms import Algorithm, Batch, ValueMetrics, explained_variance_of, value_loss
 from rljax.algorithms.value_head import ValueHead
 from rljax.errors import InputError
-from rljax.models import Params
-from rljax.parallel import accumulate, replicated
+from rljax.models import Packed, Params
+from rljax.parallel import accumulate
 from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences
+from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic
 from rljax.training.guard import is_sound, skipped, where_sound
 from rljax.training.metrics import CriticMetrics
-from rljax.training.state import TrainState, places
-from rljax.training.update import has_responses, on_sequences, rows_of
+from rljax.training.state import Places, TrainState, places
+from rljax.training.update import has_responses, jitted, on_sequences, rows_of
 
 
 @documented
@@ -46,9 +46,14 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
     return ValueSchedule(minibatches, updates // minibatches)
 
 
+@shared
+def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
+    return critic.values
+
+
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradient, `rows` at a time; a host array."""
-    compiled = on_sequences(critic.values, mesh, rows)
+    compiled = on_sequences(_values(critic.stripped()), mesh, rows)
 
     def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
         return np.asarray(compiled(params, sequences))
@@ -72,6 +77,14 @@ def make_value_step(
         `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
         state is the old one.
     """
+    return _value_program(algorithm, critic.stripped(), optimizer, places(state), mesh)
+
+
+@shared
+def _value_program(
+    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh
+) -> Any:
+    """Compile `(state, layout, batch) -> (state, metrics)`; see `make_value_step`."""
 
     def step(state: TrainState, layout: Layout, batch: Batch[Array]) -> tuple[TrainState, CriticMetrics]:
         before = required(state.critic, "state.critic")
@@ -90,7 +103,7 @@ def make_value_step(
         after = where_sound(sound, before._replace(params=params, opt_state=opt_state), before)
         return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skipped(sound))
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(places(state), replicated(mesh)))
+    return jitted(step, where, mesh)
 
 
 def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:

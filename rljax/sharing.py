@@ -1,0 +1,42 @@
+"""What equal runs of one process share: functions made from equal settings are one function, which JAX traces and compiles once."""
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
+
+KEPT = 8
+"""Results that are kept of each maker, the last ones used: those of two or three runs at a time."""
+
+
+def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+    """Make a thing once for equal arguments: a run that is resumed or repeated in a process compiles nothing again.
+
+    JAX knows a function by its identity, so a closure that is made again is traced and compiled again.
+
+    Args:
+        make: returns a function, or a record of functions, that depends on the arguments alone and keeps no large arrays.
+
+    Returns:
+        `make`, which remembers its last results. Arguments that have no hash, as a user's own parts may, are not remembered.
+
+    Example:
+        >>> @shared
+        ... def adder(number):
+        ...     return lambda x: x + number
+        >>> adder(2) is adder(2), adder(2) is adder(2.0)
+        (True, False)
+    """
+    remembered = lru_cache(maxsize=KEPT, typed=True)(make)
+
+    @wraps(make)
+    def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        try:
+            hash((args, *kwargs.values()))
+        except TypeError:
+            return make(*args, **kwargs)
+        return remembered(*args, **kwargs)
+
+    return made

@@ -1,0 +1,127 @@
+"""Every algorithm learns from what the trainer prepares for it."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from reopened import checkpoint_of, first_state
+from small_runs import even_length
+from whole_runs import TINY, distances, rows
+
+import rljax
+from rljax.algorithms import BY_NAME
+from rljax.training.beginning import rl_state
+from rljax.training.learner import make_learner
+from rljax.training.metrics import present
+from rljax.training.rollouts import for_algorithm
+
+CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
+
+
+JUDGE = """
+def parity(prompts, completions, **columns):
+    return [[(len(text), float(len(text) % 2))] if text else [] for text in completions]
+"""
+
+
+ONE_STEP = TINY.replace(
+    algorithm_options={}, warm_start_steps=0, steps=1, minibatches=1, microbatch_rows=None, eval_every=0, max_tries=1
+)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """A file with a function that judges steps."""
+    file = tmp_path_factory.mktemp("judge") / "judge.py"
+    file.write_text(JUDGE)
+    return f"{file}:parity"
+
+
+@pytest.mark.parametrize("name", ["grpo_process", "vapo_grpo"])
+def test_a_run_with_credit_of_another_kind(tmp_path, judge, name):
+    """Steps that are judged, and a critic beside a group; the runs of the other tests have groups or a critic alone."""
+    config = ONE_STEP.replace(
+        run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
+    )
+    result = rljax.train(config.replace(value_pretraining_steps=1 if name in CRITICS else None), even_length)
+    (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
+    assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
+    assert max(distances(result.params, first_state(TINY)[1].params)) > 0
+
+
+@pytest.fixture(scope="module")
+def sampled(judge):
+    """A rollout with judged steps, whose groups have responses of both rewards."""
+    setup, state = first_state(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge), reward=even_length)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "on_policy_distillation", "remax"}))
+def test_every_algorithm_learns(judge, sampled, name):
+    """The updates of a step, with all that the trainer prepares for them."""
+    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name == "grpo_process" else None)
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    before = jax.device_get(state.params)
+    state, metrics = make_learner(setup, state)(state, sampled)
+    numbers = present(metrics)
+    assert all(np.isfinite(value) for value in numbers.values())
+    assert ("explained_variance" in numbers) == (name in CRITICS)
+    assert max(distances(state.params, before)) > 0
+
+
+def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():
+    def length(completions):
+        return [float(len(completion)) for completion in completions]
+
+    learned = []
+    for weights in (None, (1.0, -2.0)):
+        config = ONE_STEP.replace(algorithm="gdpo", reward_weights=weights)
+        setup, state = first_state(config, reward=[even_length, length])
+        state = rl_state(setup, state)
+        groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+        parts = for_algorithm(groups).reward_parts
+        factors = dict(zip(parts, weights or (1.0, 1.0), strict=True))
+        total = sum(factors[name] * part for name, part in parts.items())
+        np.testing.assert_allclose(total, groups.rollout.rewards, rtol=1e-6)
+        before = jax.device_get(state.params)
+        state, _ = make_learner(setup, state)(state, groups)
+        assert max(distances(state.params, before)) > 0
+        learned.append(jax.device_get(state.params))
+    assert max(distances(*learned)) > 0, "the weights decide"
+
+
+def test_one_reward_is_its_only_part(sampled):
+    parts = for_algorithm(sampled).reward_parts
+    assert list(parts) == ["reward"]
+    np.testing.assert_array_equal(parts["reward"], sampled.rollout.rewards)
+
+
+def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
+    config = ONE_STEP.replace(algorithm="remax", prompts=4, group_size=1)
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    groups = setup.train.generate(state.params, range(4), 1, jax.random.key(0))
+    greedy = setup.train.drawn_with(temperature=0.0).answer(state.params, range(4), jax.random.key(1))
+    texts = [setup.train.judge.completion(response) for response in greedy]
+    assert groups.rollout.greedy_rewards.tolist() == even_length(texts)
+    assert groups.rollout.mask.shape[:2] == (4, 1)
+    silent = replace(setup.train, judge=setup.train.judge._replace(reward=lambda completions: [None] * len(completions)))
+    assert not silent.generate(state.params, range(4), 1, jax.random.key(0)).rollout.valid.any()
+    rewards = 1 - groups.rollout.greedy_rewards[:, None]
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+    before = jax.device_get(state.params)
+    state, _ = make_learner(setup, state)(state, groups)
+    assert max(distances(state.params, before)) > 0
+    assert not setup.heldout.compares_with_greedy
+
+
+def test_a_moving_reference_follows_the_policy(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "moving"), algorithm="t1", algorithm_options={}, warm_start_steps=0, steps=2)
+    rljax.train(config, even_length)
+    state, start = checkpoint_of(config, tmp_path / "moving", reward=even_length).state, first_state(config)[1].params
+    first, reference, now = (np.asarray(tree["embedding"]) for tree in (start, state.reference, state.params))
+    assert 0 < np.abs(reference - first).max() < np.abs(now - first).max()

@@ -1,0 +1,77 @@
+"""Equal runs of one process share their programs: the second one compiles nothing, and traces no model."""
+
+import jax
+import optax
+import pytest
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.policy import policy_of_logits
+from rljax.sharing import KEPT, shared
+from rljax.tracking.compiling import watch_compilation
+from rljax.training.update import check_policy
+
+CONFIG = SMALL.replace(
+    train_problems=12, heldout_problems=4, steps=1, prompts=4, group_size=4, max_tries=1, warm_start_batch=4, sample_every=0
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "grpo", "warm_start_steps": 1, "algorithm_options": {"beta": 0.1}},
+        {"algorithm": "vapo", "warm_start_steps": 0, "value_pretraining_steps": 1},
+    ],
+    ids=lambda settings: settings["algorithm"],
+)
+def test_an_equal_run_compiles_nothing(tmp_path, settings):
+    config = CONFIG.replace(**settings)
+    rljax.train(config.replace(run=str(tmp_path / "first")), even_length)
+    compiled = []
+    with watch_compilation(compiled.append):
+        rljax.train(config.replace(run=str(tmp_path / "second")), even_length)
+    assert compiled == []
+
+
+def test_an_equal_policy_is_not_traced_again():
+    traces = []
+
+    def init(key):
+        return {"table": jax.random.normal(key, (5, 5))}
+
+    def logits(params, packed):
+        traces.append(packed.tokens.shape)
+        return params["table"][packed.tokens]
+
+    policy, params = policy_of_logits(5, init, logits), init(jax.random.key(0))
+    sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
+    check_policy(policy, params, **sizes)
+    once = len(traces)
+    check_policy(policy, params, **sizes)
+    assert len(traces) == once > 0
+    check_policy(policy, params, **sizes | {"rows": 3})
+    assert len(traces) > once
+
+
+def test_what_differs_is_not_shared():
+    shape = TransformerConfig(vocab_size=11, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, hidden=8)
+    assert transformer_policy(shape, eos=1) is transformer_policy(shape, eos=1)
+    assert transformer_policy(shape, eos=1) is not transformer_policy(shape, eos=2)
+    assert transformer_policy(shape, eos=1, chunk=4).score is not transformer_policy(shape, eos=1, chunk=8).score
+
+
+def test_few_results_are_kept():
+    made = shared(lambda number: [number])
+    first = made(0)
+    assert made(0) is first
+    for number in range(1, KEPT + 1):
+        made(number)
+    assert made(0) is not first
+
+
+def test_arguments_without_a_hash_are_not_remembered():
+    made = shared(lambda optimizer, *, others: optax.chain(optimizer, *others))
+    optimizer = optax.sgd(0.1)
+    assert made(optimizer, others=()) is made(optimizer, others=())
+    assert made(optimizer, others=[]) is not made(optimizer, others=[])

@@ -1,0 +1,77 @@
+"""What cannot work is refused before a run folder is written."""
+
+import json
+
+import pytest
+from whole_runs import TINY
+
+import rljax
+from rljax.errors import InputError
+from rljax.training.config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"algorithm": "dado"}, "algorithm 'dado' is unknown; choose one of .*dapo"),
+        ({"algorithm_options": {"clip": 1}}, "dapo has no option 'clip'; it has cache, clip_high"),
+        ({"algorithm_options": {"clip_low": -1.0}}, "options .*-1.* cannot train .* low must"),
+        ({"group_size": 1, "microbatch_rows": None}, "group_size=1 responses: rewards must hold groups of at least 2"),
+        ({"replicas": 3, "fsdp": 3}, "needs 9 devices, but there are 8"),
+        (
+            {"replicas": 8, "microbatch_rows": 4, "minibatches": 4},
+            "microbatch_rows is 4 rows, which 8 devices cannot share",
+        ),
+        ({"dataset": "nothing.jsonl"}, "nothing.jsonl"),
+        ({"reward": "excat"}, "excat"),
+        ({"max_response_tokens": 8}, "every demonstration is longer than the limit of 8 tokens, the shortest has 9"),
+        ({"max_prompt_tokens": 2}, "every prompt is longer than the limit of 2 tokens"),
+        ({"model": "./nowhere"}, "model folder './nowhere' does not exist"),
+        ({"tokenizer": "./nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change, message):
+    path = tmp_path / "refused"
+    with pytest.raises(InputError, match=message):
+        rljax.train(TINY.replace(run=str(path), **change))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"minibatches": 3}, "minibatches=3 does not divide prompts=4"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must be positive"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"prompts": 0}, "prompts is 0; it must be at least 1"),
+        ({"steps": -1}, "steps is -1; it must not be negative"),
+        ({"operands": (4, 3)}, r"operands is \(4, 3\)"),
+        ({"dtype": "float16"}, "dtype is 'float16'"),
+        ({"oversample": 0.5}, "oversample is 0.5"),
+        ({"heads": 3}, "width=16 over heads=3"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(untyped, change, message):
+    with pytest.raises(InputError, match=message):
+        TINY.replace(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"difficulty_window": (0.9, 0.1)}, "difficulty_window is .*; give two pass rates in order"),
+        ({"difficulty_window_end": (0.1, 0.9)}, "difficulty_window_end is set and difficulty_window is not"),
+        ({"history_decay": 0.0}, "history_decay is 0.0; it must be above 0"),
+    ],
+)
+def test_a_window_that_is_none_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        TINY.replace(**change)
+
+
+def test_configuration_survives_json():
+    assert TrainConfig.from_json(json.loads(json.dumps(TINY.to_json()))) == TINY
+    with pytest.raises(InputError, match="unknown to this version of rljax: colour"):
+        TrainConfig.from_json({**TINY.to_json(), "colour": 1})
+    with pytest.raises(InputError, match="unknown to this version of rljax: learning_rte"):
+        TrainConfig.from_json({**TINY.to_json(), "optimization": {"learning_rte": 1.0}})

@@ -1,0 +1,116 @@
+"""Runs that are stopped, extended or damaged end bit for bit as if they had never been."""
+
+import json
+import re
+import shutil
+
+import chex
+import pytest
+from small_runs import even_length, stopping_after
+from whole_runs import TINY, last_checkpoint, rows
+
+import rljax
+from rljax.errors import InputError
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.interrupt import Interrupted
+from rljax.training.loop import ABANDONED
+
+
+@pytest.mark.parametrize("calls", [1, 5], ids=["in the warm start", "in reinforcement learning"])
+def test_resuming_gives_the_run_that_was_never_stopped(finished, tmp_path, calls, capsys):
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
+    hint = f"\nTo go on:\n  rljax.train(resume={str(path)!r}, reward=reward)\n"
+    assert capsys.readouterr().out.endswith(hint), "a command cannot pass the reward"
+    stopped = last_checkpoint(path)
+    assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start.steps + TINY.optimization.steps
+    rljax.train(None, even_length, resume=path)
+    ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
+    chex.assert_trees_all_equal(ours.state, theirs.state)
+    assert ours.carried is not None, "the case must carry groups over"
+    chex.assert_trees_all_equal(ours.carried, theirs.carried)
+    assert ours.notes == theirs.notes
+    assert rows(path) == rows(finished.run)
+
+
+def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"))
+    RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
+    (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
+    (tmp_path / "run" / ".lock").touch()
+    with pytest.raises(Interrupted):
+        rljax.train(config, stopping_after(5), resume="auto")
+    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "it begins anew"
+    (tmp_path / "run").rename(tmp_path / "moved")
+    (tmp_path / "moved" / ".lock").touch()
+    (tmp_path / "moved" / ".unfinished-last-1").mkdir()
+    moved = config.replace(run=str(tmp_path / "moved"))
+    rljax.train(moved, even_length, resume="auto")
+    (tmp_path / "moved").rename(tmp_path / "run")
+    assert "Resumed at RL step" in (tmp_path / "run" / "log.txt").read_text()
+    assert ABANDONED in (tmp_path / "run" / "log.txt").read_text()
+    assert not list((tmp_path / "run").glob(".*"))
+    chex.assert_trees_all_equal(last_checkpoint(tmp_path / "run").state, last_checkpoint(finished.run).state)
+    assert rows(tmp_path / "run") == rows(finished.run)
+    with pytest.raises(InputError, match="cannot change learning_rate"):
+        rljax.train(config.replace(learning_rate=1e-7), even_length, resume="auto")
+    with pytest.raises(InputError, match=r"resume='auto' continues the run in a folder that you name; pass run=FOLDER"):
+        rljax.train(TINY, even_length, resume="auto")
+
+
+def test_damaged_saves_are_passed_over(finished, tmp_path):
+    """The newest checkpoint is shortened: the run goes on from the one before it, says so, and ends as it would have."""
+    path = tmp_path / "run"
+    shutil.copytree(finished.run, path)
+    newest, older = sorted((int(save.name) for save in (path / "checkpoints" / "last").iterdir()), reverse=True)
+    weights = max((path / "checkpoints" / "last" / str(newest)).rglob("*"), key=lambda file: file.stat().st_size)
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (path / "samples.jsonl").unlink()
+    rljax.train(None, even_length, resume=path)
+    shown = (path / "log.txt").read_text()
+    assert re.search(rf"last/{newest} is damaged: \S+ has \d+ bytes instead of \d+\.", shown), shown
+    assert "samples.jsonl is gone: its rows up to the checkpoint are lost." in shown
+    assert [save.name.rpartition("-")[0] for save in (path / "checkpoints" / "damaged").iterdir()] == [f"last-{newest}"]
+    chex.assert_trees_all_equal(last_checkpoint(path).state, last_checkpoint(finished.run).state)
+    assert rows(path) == rows(finished.run)
+    assert older < newest
+
+
+def test_resume_without_the_reward_that_was_passed_is_refused(finished):
+    with pytest.raises(InputError, match="reward passed to train"):
+        rljax.train(resume=finished.run)
+
+
+def test_a_configuration_or_a_run_to_resume_is_needed():
+    with pytest.raises(InputError, match="needs a configuration, or resume=FOLDER"):
+        rljax.train()
+
+
+def test_a_finished_run_is_extended_as_if_it_had_been_longer_from_the_start(finished, tmp_path, capsys):
+    path = tmp_path / "short"
+    rljax.train(TINY.replace(run=str(path), steps=2), even_length)
+    rljax.train(TINY.replace(eval_every=2, microbatch_rows=4, shown_samples=1), even_length, resume=path)
+    ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
+    chex.assert_trees_all_equal(ours.state, theirs.state)
+    chex.assert_trees_all_equal(ours.carried, theirs.carried)
+    assert rows(path) == rows(finished.run)
+    text = (path / "log.txt").read_text()
+    assert "Resumed at RL step 2 of 4." in text
+    assert "Changed: steps: 2 -> 4, shown_samples: 3 -> 1." in text
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d held-out accuracy so far: .{2,} -> ", text, re.MULTILINE)
+    assert json.loads((path / "config.json").read_text())["optimization"]["steps"] == 4
+    first, second = (json.loads(line) for line in (path / "starts.jsonl").read_text().splitlines())
+    assert [row["step"] for row in (first, second)] == [0, 2]
+    assert second["changes"][0] == {"name": "steps", "before": 2, "after": 4}
+    assert {"jax", "jaxlib", "python", "rljax"} <= set(first["versions"])
+    unchanged = (path / "config.json").read_bytes()
+    for changes, message in (
+        ({"learning_rate": 1.0, "quiet": False}, "cannot change learning_rate: 0.01 -> 1.0: what"),
+        ({"steps": 3}, "steps is 3, but the run has made 4 RL steps"),
+        ({"run": "elsewhere"}, "cannot change run: .*short -> elsewhere"),
+        ({"task": "iteration", "iterations": (2, 3)}, "cannot change task: sums -> iteration"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rljax.train(TINY.replace(**changes), even_length, resume=path)
+    assert (path / "config.json").read_bytes() == unchanged

@@ -1,0 +1,45 @@
+"""The run of the tests of the loop: every phase, evaluations, checkpoints and carried groups, in eight small steps."""
+
+import json
+
+import jax
+import numpy as np
+from reopened import checkpoint_of
+from small_runs import SMALL, even_length
+
+TINY = SMALL.replace(
+    name="tiny",
+    train_problems=40,
+    heldout_problems=6,
+    algorithm_options={"max_length": 12, "cache": 2},
+    warm_start_steps=4,
+    warm_start_batch=8,
+    warm_start_accuracy=1.0,
+    warm_start_eval_every=2,
+    steps=4,
+    prompts=4,
+    group_size=4,
+    oversample=2.0,
+    minibatches=2,
+    microbatch_rows=4,
+    learning_rate=1e-2,
+    eval_every=2,
+    checkpoint_every=2,
+    sample_every=2,
+)
+
+
+def last_checkpoint(path):
+    """The last checkpoint of such a run."""
+    return checkpoint_of(TINY, path, reward=even_length)
+
+
+def distances(ours, theirs):
+    """Largest difference of each array of two pytrees."""
+    return jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), ours, theirs))
+
+
+def rows(path, *, without=("seconds", "tokens_per_second")):
+    """What a run has measured, without its times."""
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in without} for line in lines]
