@@ -169,6 +169,7 @@ def execute(database, config, *, survivors: bool) -> None:
 
     again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
     items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
+    random.Random(0).shuffle(items)  # so that what an interrupted session has done is a random sample too
     for module in sorted({item.mutations[0].module_path for item in items}):
         outcome, output = run_forked(command(module), config.timeout)
         if outcome != TestOutcome.SURVIVED:
@@ -229,8 +230,10 @@ def main() -> None:
         if not note.exists():
             draw(database, config, options.sample, options.seed)
             note.write_text(drawn, encoding="utf-8")
-        execute(database, config, survivors=options.survivors)
-        (work / "report.md").write_text(report(database), encoding="utf-8")
+        try:
+            execute(database, config, survivors=options.survivors)
+        finally:  # an interrupt too leaves a report of what is done
+            (work / "report.md").write_text(report(database), encoding="utf-8")
     print(work / "report.md")
 
 
