@@ -99,7 +99,8 @@ def kl_coefficient(algorithm: Algorithm) -> Number:
         found["reward_kl"] = keywords["beta"]
     if len(found) != 1:
         raise ValueError(f"algorithm must have one KL penalty to the reference, got {' and '.join(found) or 'none'}")
-    check_positive(**{"coefficient of the KL penalty": (beta := found.popitem()[1])})
+    (beta,) = found.values()
+    check_positive(**{"coefficient of the KL penalty": beta})
     return beta
 
 

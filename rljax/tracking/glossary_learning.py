@@ -80,7 +80,7 @@ POLICY = (
         "for an algorithm that needs no reference.",
         "mean of k3 = exp(d) - d - 1, d = log π_ref - log π", "rljax.training.batch_statistics.kl_to_reference",
         "Starts at 0 and grows. At most 0.1 is a cautious target.",
-        "Above it: raise beta (--algorithm-options beta=...) or lower --learning-rate.",
+        "Above it: raise beta (--algorithm-options beta=...), name the distance (--kl-target), or lower --learning-rate.",
     ),
     Entry(
         "kl_coefficient", RL, "reward or loss per nat",

@@ -170,16 +170,19 @@ def execute(database, config, *, survivors: bool) -> None:
     again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
     items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
     random.Random(0).shuffle(items)  # so that what an interrupted session has done is a random sample too
-    for module in sorted({item.mutations[0].module_path for item in items}):
-        outcome, output = run_forked(command(module), config.timeout)
-        if outcome != TestOutcome.SURVIVED:
-            raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
+    sound: set[Path] = set()
     for number, item in enumerate(items, 1):
         (mutation,) = item.mutations
+        module = mutation.module_path
+        if module not in sound:
+            outcome, output = run_forked(command(module), config.timeout)
+            if outcome != TestOutcome.SURVIVED:
+                raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
+            sound.add(module)
         os.environ["FAULTY"] = f".{mutation.definition_name}"
-        result = mutating.mutate_and_test(item.mutations, command(mutation.module_path), config.timeout)
+        result = mutating.mutate_and_test(item.mutations, command(module), config.timeout)
         database.set_result(item.job_id, result)
-        place = f"{mutation.module_path.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
+        place = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
         print(f"{number}/{len(items)} {place} {result.test_outcome.value}", flush=True)
 
 

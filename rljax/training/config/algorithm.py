@@ -45,8 +45,8 @@ class AlgorithmConfig:
     """With --kl-target: share by which the coefficient changes for a relative error of 1; errors beyond 0.2 count as 0.2. By
     default 0.1."""
     reference_period: int | None = None
-    """RL steps after which, again and again, the policy becomes the reference and its optimiser starts anew, learning-rate
-    warm-up included (ProRL). By default the reference stays."""
+    """RL steps after which, again and again, the policy (or the base with the adapter as it is) becomes the reference, and its
+    optimiser starts anew, learning-rate warm-up included (ProRL). By default the reference stays."""
 
     def __post_init__(self):
         """Refuse bounds that cannot work."""
