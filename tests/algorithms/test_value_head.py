@@ -40,6 +40,8 @@ def test_a_mixture_lies_between_its_heads():
     values = mixture(heads=3).value(outputs)
     weights = np.exp(outputs[:, 3:]) / np.exp(outputs[:, 3:]).sum(-1, keepdims=True)
     np.testing.assert_allclose(values, (weights * outputs[:, :3]).sum(-1), rtol=1e-5)
+    with pytest.raises(ValueError, match="heads must be at least 2, got 1"):
+        mixture(heads=1)
 
 
 @pytest.mark.parametrize("name", ["two_hot", "hl_gauss"])
