@@ -74,6 +74,9 @@ def test_a_categorical_head_needs_its_outputs():
     batch = prepare(algorithm, ROLLOUT)
     with pytest.raises(ValueError, match=r"outputs must be given for a categorical head, of shape \[4, 3, 21\], got None"):
         value_loss(algorithm, jnp.zeros((4, 3)), batch)
+    for bins in (20, 22):
+        with pytest.raises(ValueError, match=rf"of shape \[4, 3, 21\], got \[4, 3, {bins}\]"):
+            value_loss(algorithm, jnp.zeros((4, 3)), batch, outputs=jnp.zeros((4, 3, bins)))
 
 
 def test_the_pretrained_value_fades():

@@ -43,7 +43,10 @@ SHARED = {
     "algorithm": ("test_prepare.py",),
     "corrections": ("test_corrections.py",),
     "critic": ("test_against_loops.py", "test_reductions.py", "-k", "vapo or vc_ppo or pretrained"),
-    "losses": ("test_losses.py", "test_against_loops.py", "-k", "test_losses or dapo or t1 or vapo or dppo"),
+    "losses": (
+        *("test_losses.py", "test_value_head.py", "test_against_loops.py"),
+        *("-k", "test_losses or test_value_head or dapo or t1 or vapo or dppo"),
+    ),
     "metrics": ("test_losses.py",),
     "preparation": (
         "test_prepare.py",
