@@ -39,7 +39,7 @@ def test_a_mixture_lies_between_its_heads():
     outputs = jnp.asarray(RNG.normal(size=(50, 6)), jnp.float32)
     values = mixture(heads=3).value(outputs)
     weights = np.exp(outputs[:, 3:]) / np.exp(outputs[:, 3:]).sum(-1, keepdims=True)
-    np.testing.assert_allclose(values, (weights * outputs[:, :3]).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(values, (weights * outputs[:, :3]).sum(-1), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="heads must be at least 2, got 1"):
         mixture(heads=1)
 
