@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.value_head import ValueHead, scalar
+from rljax.ops.arrays import Number
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.ops.weights import token_mean
 from rljax.records import documented, generic
@@ -119,7 +120,7 @@ class Term(NamedTuple):
 
     name: str
     """Name of its metric."""
-    coefficient: float
+    coefficient: Number
     """Its factor in the loss, of either sign."""
     per_token: Callable[[TermInputs], Float[Array, "B T"]]
     """Inputs -> the term at each token."""

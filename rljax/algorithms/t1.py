@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.terms import entropy_bonus
+from rljax.ops.arrays import Number
 from rljax.ops.checks import check_between, check_nonnegative
 from rljax.ops.divergence import batch_normalized_kl
 from rljax.ops.group import leave_one_out
@@ -14,7 +15,9 @@ from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import sequence_sum
 
 
-def _less_normalized_kl(rewards: Array, logp: Array, ref_logp: Array, mask: Array, *, beta: float) -> Float[Array, "P G T"]:
+def _less_normalized_kl(
+    rewards: Array, logp: Array, ref_logp: Array, mask: Array, *, beta: Number
+) -> Float[Array, "P G T"]:
     return rewards - beta * batch_normalized_kl(logp, ref_logp, mask)
 
 

@@ -5,8 +5,9 @@ from functools import partial
 
 from jaxtyping import Array
 
-from rljax.algorithms.algorithm import Rollout, Term, TermInputs, outcomes
-from rljax.ops.checks import check_nonnegative
+from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs, outcomes
+from rljax.ops.arrays import Number
+from rljax.ops.checks import check_nonnegative, check_positive
 from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
 from rljax.ops.regularise import positive_example_weights
 
@@ -74,6 +75,52 @@ def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | N
     """KL penalty in the reward, `r_t - β (log π - log π_ref)`; no slot, and no reference model, when beta is 0."""
     check_nonnegative(beta=beta)
     return None if beta == 0 else partial(kl_in_reward, beta=beta)
+
+
+def kl_coefficient(algorithm: Algorithm) -> Number:
+    """β of the KL penalty to the reference: of the term that reads `ref_logp`, or of `reward_kl`, which has it as a keyword.
+
+    Raises:
+        ValueError: the algorithm has no such penalty, or two; `reward_kl` has no keyword `beta`; or β is not positive.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> kl_coefficient(BY_NAME["grpo"](beta=0.04)), kl_coefficient(BY_NAME["ppo"](beta=0.1))
+        (0.04, 0.1)
+    """
+    found = {f"the term {term.name!r}": term.coefficient for term in algorithm.terms if _reads_reference(term)}
+    if algorithm.reward_kl is not None:
+        keywords = algorithm.reward_kl.keywords if isinstance(algorithm.reward_kl, partial) else {}
+        if "beta" not in keywords:
+            raise ValueError(
+                "algorithm.reward_kl must be a partial function with the keyword beta to have a coefficient that can change, "
+                f"got {algorithm.reward_kl!r:.80}"
+            )
+        found["reward_kl"] = keywords["beta"]
+    if len(found) != 1:
+        raise ValueError(f"algorithm must have one KL penalty to the reference, got {' and '.join(found) or 'none'}")
+    (beta,) = found.values()
+    check_positive(**{"coefficient of the KL penalty": beta})
+    return beta
+
+
+def with_kl_coefficient(algorithm: Algorithm, coefficient: Number) -> Algorithm:
+    """The algorithm with another β of its KL penalty to the reference, which may be traced; see `kl_coefficient`.
+
+    Example:
+        >>> from rljax.algorithms import BY_NAME
+        >>> with_kl_coefficient(BY_NAME["grpo"](beta=0.04), 0.5).terms[0].coefficient
+        0.5
+    """
+    terms = tuple(term._replace(coefficient=coefficient) if _reads_reference(term) else term for term in algorithm.terms)
+    if algorithm.reward_kl is None:
+        return algorithm._replace(terms=terms)
+    less_kl: Callable[..., Array] = algorithm.reward_kl
+    return algorithm._replace(terms=terms, reward_kl=partial(less_kl, beta=coefficient))
+
+
+def _reads_reference(term: Term) -> bool:
+    return term.needs == "ref_logp"
 
 
 def entropy_bonus(coefficient: float) -> tuple[Term, ...]:

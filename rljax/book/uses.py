@@ -5,17 +5,25 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 from rljax.algorithms import BY_NAME, Algorithm, Correction, Critic, Term
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask
 from rljax.book.equations import equation_name, public_ops
+from rljax.ops.divergence import ema_update
+from rljax.ops.reference import adaptive_kl_coefficient, reset_reference
 from rljax.records import documented
 
 SWITCHED_OFF = (0.0, math.inf)
 """Defaults that leave a part of an algorithm out: a coefficient of 0, an infinite bound."""
+BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
+"""Slots that hold a number, and the op that the trainer calls with it unless it is 0."""
+BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"--kl-target": adaptive_kl_coefficient, "--reference-period": reset_reference}
+)
+"""Flags of the trainer that add an op to any algorithm with a penalty towards a reference."""
 OWN_PACKAGE = "rljax."
 
 
@@ -142,18 +150,19 @@ def uses(name: str) -> tuple[Use, ...]:
 
 
 def _calling(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    return {slot: ops for slot, value in record.items() if (ops := ops_in(value))}
+    found = {slot: BY_NUMBER[slot] if slot in BY_NUMBER and value else value for slot, value in record.items()}
+    return {slot: ops for slot, value in found.items() if (ops := ops_in(value))}
 
 
 def calls_of_records() -> dict[str, tuple[str, ...]]:
-    """Map every algorithm, then every correction as `--correction NAME`, to the ops that it calls, options included."""
+    """Map every algorithm, options included, every correction as `--correction NAME`, and other flags to the ops that they call."""
     found = {name: tuple(dict.fromkeys(op for use in uses(name) for op in use.ops)) for name in sorted(BY_NAME)}
     for name, factory in CORRECTIONS.items():
         parameters = inspect.signature(factory).parameters.items()
         bounds = {bound: 0.5 for bound, parameter in parameters if parameter.default is parameter.empty}
         found[f"--correction {name}"] = ops_in(factory(**bounds))
     found["--off-policy-delta"] = ops_in(off_policy_mask(0.5))
-    return found
+    return found | {flag: ops_in(op) for flag, op in BY_FLAG.items()}
 
 
 def calls_of_ops() -> dict[str, tuple[str, ...]]:

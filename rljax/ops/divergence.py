@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from rljax.ops.arrays import Mask, at_least_float32, common_dtype, in_float32
+from rljax.ops.arrays import Mask, Number, at_least_float32, common_dtype, in_float32
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
 from rljax.ops.masked import zero_outside
 
@@ -239,7 +239,7 @@ def kl_in_reward(
     ref_logp: Float[Array, "*rows T"],
     mask: Mask,
     *,
-    beta: float,
+    beta: Number,
 ) -> Float[Array, "*rows T"]:
     """Per-token reward less a KL penalty to the reference.
 

@@ -78,9 +78,17 @@ POLICY = (
         "kl_to_reference", RL, "nats per token",
         "KL divergence of the policy from the reference, measured before the updates, whether or not the loss has it. Absent "
         "for an algorithm that needs no reference.",
-        "mean of k3 = exp(d) - d - 1, d = log π_ref - log π", "rljax.training.learner.kl_to_reference",
+        "mean of k3 = exp(d) - d - 1, d = log π_ref - log π", "rljax.training.batch_statistics.kl_to_reference",
         "Starts at 0 and grows. At most 0.1 is a cautious target.",
-        "Above it: raise beta (--algorithm-options beta=...) or lower --learning-rate.",
+        "Above it: raise beta (--algorithm-options beta=...), name the distance (--kl-target), or lower --learning-rate.",
+    ),
+    Entry(
+        "kl_coefficient", RL, "reward or loss per nat",
+        "Coefficient β of the penalty towards the reference in the updates of this step; only with --kl-target, which moves it.",
+        "β' = β (1 + K_β clip(KL / target - 1, -0.2, 0.2))", "rljax.ops.reference.adaptive_kl_coefficient",
+        "Settles where kl_to_reference is near the target.",
+        "Grows without end: the reward pulls harder than this can hold; a lower --learning-rate. Falls towards 0: the policy stays "
+        "within the target anyway, and no penalty is needed.",
     ),
     Entry(
         "sampler_gap", RL, "nats per token",
@@ -92,7 +100,7 @@ POLICY = (
     ),
     Entry(
         "advantage_variance", RL, "advantage squared", "Variance of the advantage over the trained tokens, before the updates.",
-        "mean of (A - mean)²", "rljax.training.learner.measured_batch",
+        "mean of (A - mean)²", "rljax.training.batch_statistics.measured_batch",
         "Near 1 for normalised advantages. For others it falls as the policy becomes sure of its answers.",
         "At 0 there is nothing to learn. Tenfold within a few steps: the reward or the critic has changed its scale.",
     ),
@@ -144,12 +152,12 @@ POLICY = (
     Entry(
         "correction_cut", RL, "share of tokens, 0 to 1",
         "Share of trained tokens whose weight the off-policy correction capped or set to 0.",
-        "share of tokens", "rljax.training.learner.cut_share",
+        "share of tokens", "rljax.training.batch_statistics.cut_share",
         "Below 0.05 where sampler and trainer agree.", "Large: sampler and trainer differ (dtype, truncation, staleness).",
     ),
     Entry(
         "teacher_kl", RL, "nats per token", "Estimate of the KL divergence of the policy from the teacher, before the updates.",
-        "mean of log π - log π_teacher", "rljax.training.learner.teacher_kl",
+        "mean of log π - log π_teacher", "rljax.training.batch_statistics.teacher_kl",
         "Falls towards 0.", "Stays: raise --learning-rate, or the teacher is too far away for this model.",
     ),
 )  # fmt: skip

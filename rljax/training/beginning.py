@@ -2,7 +2,6 @@
 
 import jax
 
-from rljax.algorithms import Algorithm
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import row_shards, together
@@ -10,9 +9,9 @@ from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
 from rljax.training.adapter import first_adapter
-from rljax.training.config import TrainConfig
 from rljax.training.critic import first_critic
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
+from rljax.training.reference import first_coefficient, keeps_reference
 from rljax.training.setup import Setup
 from rljax.training.state import WARM_START, CriticState, TrainState, create, end_warm_start, place
 from rljax.training.update import check_policy
@@ -52,13 +51,6 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
     return first_critic(setup.critic, optimizer, setup.whole(params), setup.config.run.seed, blended=blended)
 
 
-def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
-    """Whether the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
-    if not algorithm.needs("ref_logp"):
-        return False
-    return config.adapter.rank is None or config.warm_start.steps > 0 or algorithm.reference_rate > 0
-
-
 def initial_state(setup: Setup, params: Params) -> TrainState:
     """State at the beginning of the warm start, with these parameters of the policy."""
     config = setup.config
@@ -72,6 +64,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
         with_reference=keeps_reference(config, setup.algorithm),
         critic=initial_critic(setup, params),
         remembered=remembered,
+        kl_coefficient=first_coefficient(config, setup.algorithm),
     )
     return placed(setup, state)
 

@@ -31,7 +31,7 @@ from rljax.training.opening import fitted
 from rljax.training.rollouts import make_prepare
 from rljax.training.seams import BUILT_IN, Seams, refuse_missing, saved_settings
 from rljax.training.setup import Setup, make_setup
-from rljax.training.state import TrainState
+from rljax.training.state import TrainState, kl_coefficient_of
 from rljax.training.update import make_gradient, make_score, on_sequences, put_layout, without_teacher
 from rljax.training.value_update import make_values, value_schedule
 
@@ -159,7 +159,8 @@ def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
     minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
     if setup.critic is not None:
         minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
-    batch = make_prepare(setup.algorithm, **minibatches)(rollout, progress=progress, past=past)
+    prepare_batch = make_prepare(setup.algorithm, **minibatches)
+    batch = prepare_batch(rollout, progress=progress, past=past, kl_coefficient=kl_coefficient_of(state))
     terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)
@@ -259,7 +260,7 @@ def update_terms(
         if not part.weights.any():
             continue
         layout = lay_out(responses, part.mask, rows=rows)
-        gradient, metrics = differentiated(state.params, setup.base, teacher, *put_layout(setup.mesh, layout, part))
+        gradient, metrics = differentiated(state, setup.base, teacher, *put_layout(setup.mesh, layout, part))
         updates, _ = setup.optimizer.update(gradient, state.opt_state, state.params)
         norm = float(optax.tree.norm(updates))
         terms = [measured("loss", LEAVES, np.asarray(metrics.loss)), *_leaves("gradient", gradient)]

@@ -15,13 +15,13 @@ from rljax.models import Packed, Params
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import batched
 from rljax.models.token_scores import default_chunk
-from rljax.ops.divergence import ema_update, k3
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, mini_batches
 from rljax.records import documented, required
 from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
 from rljax.training.algorithm import reward_weights, with_reward_weights
+from rljax.training.batch_statistics import measured_batch
 from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
@@ -31,9 +31,10 @@ from rljax.training.metrics import (
     mean_update,
 )
 from rljax.training.optimizer import critic_optimizer, learning_rate_of
+from rljax.training.reference import make_adapt, make_move
 from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
 from rljax.training.setup import Setup
-from rljax.training.state import TrainState
+from rljax.training.state import TrainState, kl_coefficient_of
 from rljax.training.teacher import make_comparison
 from rljax.training.update import make_policy_step, make_score, make_scores, on_sequences, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
@@ -93,14 +94,17 @@ def critic_free_learner(setup: Setup, state: TrainState) -> LearnLesson:
     """Build `learn` for algorithms without a critic: prepare the batch, update the policy."""
     remember = make_recorder(setup, state)
     prepare_batch = make_prepare(setup.algorithm, minibatches=setup.config.optimization.minibatches)
-    improve = make_improve(setup, state)
+    improve, adapt = make_improve(setup, state), make_adapt(setup.config)
 
     def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
         rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
         state = remember(state, lesson.groups.prompt_ids, rollout)
-        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past)
+        strength = kl_coefficient_of(state)
+        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
+        measured = measured_batch(rollout, batch, strength)
         state, policy, gap = improve(state, sequences, batch)
-        return state, LearnMetrics(policy=policy, sampler_gap=gap)._replace(**measured_batch(rollout, batch))
+        metrics = LearnMetrics(policy=policy, sampler_gap=gap)._replace(**measured)
+        return adapt(state, metrics), metrics
 
     return learn
 
@@ -114,53 +118,20 @@ def critic_learner(setup: Setup, state: TrainState) -> LearnLesson:
         algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches
     )
     teach = make_teach(setup, algorithm, critic_optimizer(config, algorithm), schedule, state)
-    improve = make_improve(setup, state)
+    improve, adapt = make_improve(setup, state), make_adapt(setup.config)
 
     def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
         rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
         state = remember(state, lesson.groups.prompt_ids, rollout)
-        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past)
-        credit = measured_credit(algorithm, rollout, batch)
+        strength = kl_coefficient_of(state)
+        batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
+        credit, measured = measured_credit(algorithm, rollout, batch), measured_batch(rollout, batch, strength)
         state, critic = teach(state, sequences, batch)
         state, policy, gap = improve(state, sequences, batch)
-        return state, LearnMetrics(credit, critic, policy, sampler_gap=gap)._replace(**measured_batch(rollout, batch))
+        metrics = LearnMetrics(credit, critic, policy, sampler_gap=gap)._replace(**measured)
+        return adapt(state, metrics), metrics
 
     return learn
-
-
-def cut_share(batch: Batch[np.ndarray]) -> float | None:
-    """Share of the trained tokens that the correction capped or left out; None without a correction, or without such a token."""
-    if batch.correction_cut is None or not batch.mask.any():
-        return None
-    return float(batch.correction_cut[batch.mask].mean())
-
-
-def teacher_kl(rollout: Rollout[np.ndarray]) -> float | None:
-    """Estimate of the divergence from the teacher: mean of log π - log π_T over the response tokens, nats; None without one."""
-    if rollout.teacher_logp is None or rollout.policy_logp is None or not rollout.mask.any():
-        return None
-    return float((rollout.policy_logp - rollout.teacher_logp)[rollout.mask].mean())
-
-
-def measured_batch(rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> dict[str, float | None]:
-    """Numbers of a prepared rollout before its updates, by their names in `LearnMetrics`."""
-    advantage = batch.advantage[batch.mask]
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is the guard's to answer
-        variance = float(advantage.var(dtype=np.float64)) if advantage.size else None
-    return {
-        "correction_cut": cut_share(batch),
-        "teacher_kl": teacher_kl(rollout),
-        "kl_to_reference": kl_to_reference(rollout),
-        "advantage_variance": variance,
-    }
-
-
-def kl_to_reference(rollout: Rollout[np.ndarray]) -> float | None:
-    """Estimate of the divergence from the reference: mean of k3 over the response tokens, nats; None without its scores."""
-    if rollout.ref_logp is None or not rollout.mask.any():
-        return None
-    logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
-    return float(np.asarray(k3(jnp.asarray(logp), jnp.asarray(rollout.ref_logp)))[rollout.mask].mean())
 
 
 def sampler_gap(history: Sequence[UpdateMetrics]) -> float | None:
@@ -234,7 +205,8 @@ def make_recorder(
     def recorded(state: TrainState, prompt_ids: Int[np.ndarray, "P"], rollout: Rollout[np.ndarray]) -> TrainState:
         if state.remembered is None:
             return state
-        return state._replace(remembered=remember(state.remembered, prompt_ids, rollout))
+        remembered = remember(state.remembered, prompt_ids, rollout, state.kl_coefficient)
+        return state._replace(remembered=remembered)
 
     return recorded
 
@@ -242,7 +214,7 @@ def make_recorder(
 def make_improve(
     setup: Setup, state: TrainState
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, UpdateMetrics | None, float | None]]:
-    """Build the function that makes the policy updates of a rollout, then updates the reference and the step counter.
+    """Build the function that makes the policy updates of a rollout, then counts the step and moves the reference.
 
     Returns:
         `(state, sequences, batch) -> (state, averages over the updates, gap between sampler and learner)`.
@@ -250,6 +222,7 @@ def make_improve(
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, base=setup.base, **comparison_of(setup))
+    move = make_move(algorithm, config, setup.optimizer, state)
     minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
 
     def improve(
@@ -261,14 +234,9 @@ def make_improve(
                 layout = lay_out(responses, part.mask, rows=rows)
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
-        if algorithm.reference_rate > 0:
-            state = state._replace(reference=_follow(state.reference, state.params, rate=algorithm.reference_rate))
-        return state._replace(step=state.step + 1), mean_update(history), sampler_gap(history)
+        return move(state._replace(step=state.step + 1)), mean_update(history), sampler_gap(history)
 
     return improve
-
-
-_follow = jax.jit(ema_update, donate_argnums=0, static_argnames="rate")
 
 
 def comparison_of(setup: Setup) -> dict[str, Any]:

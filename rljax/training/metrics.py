@@ -130,6 +130,8 @@ class LearnMetrics(NamedTuple):
     """Estimate of the divergence from the teacher before the updates, nats a token; None without a teacher."""
     kl_to_reference: float | None = None
     """Estimate of the divergence from the reference before the updates, nats a token; None without its log-probabilities."""
+    kl_coefficient: float | None = None
+    """Coefficient of the KL penalty in these updates; None unless it follows the divergence."""
     advantage_variance: float | None = None
     """Variance of the advantage over the trained tokens; None without such a token."""
     sampler_gap: float | None = None

@@ -26,10 +26,10 @@ from rljax.parallel import make_mesh, policy_shardings, replicated, row_sharding
 from rljax.records import documented, required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.algorithm import corrected, laid_out, make_algorithm
-from rljax.training.beginning import keeps_reference
 from rljax.training.config import TrainConfig
 from rljax.training.freezing import held
 from rljax.training.optimizer import critic_optimizer, policy_optimizer
+from rljax.training.reference import check_reference, first_coefficient, keeps_reference
 from rljax.training.setup import make_shape, make_tokenizer, rows_at_once
 from rljax.training.state import CriticState, TrainState, create, places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
@@ -99,6 +99,7 @@ def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
         InputError: it learns from whole distributions of a teacher, which are not planned.
     """
     algorithm = corrected(make_algorithm(config), config)
+    check_reference(algorithm, config)
     if algorithm.teacher_divergence is not None:
         raise InputError(
             f"rljax plan cannot measure {config.algorithm.name}, whose update also reads a teacher; plan "
@@ -130,8 +131,8 @@ def state_shapes(config: TrainConfig, algorithm: Algorithm, policy: Policy, mesh
         return CriticState(own, critic_optimizer(config, algorithm).init(learned), pretrained)
 
     def first(trained: Params, params: Params) -> TrainState:
-        with_reference = keeps_reference(config, algorithm)
-        return create(trained, policy_optimizer(config), 0, with_reference=with_reference, critic=critic(params))
+        parts = {"with_reference": keeps_reference(config, algorithm), "critic": critic(params)}
+        return create(trained, policy_optimizer(config), 0, kl_coefficient=first_coefficient(config, algorithm), **parts)
 
     state = jax.eval_shape(first, trained, params)
     return _with_places(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base

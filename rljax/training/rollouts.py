@@ -21,6 +21,7 @@ from rljax.records import required
 from rljax.rollout import Collected, Groups, RolloutWorker, collect
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
+from rljax.training.reference import at_strength
 from rljax.training.state import Places, TrainState, draw_key, places
 
 ChoosePrompts = Callable[[History, int, int, int], Choice]
@@ -134,33 +135,43 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
 
 @shared
 def _prepare_program(algorithm: Algorithm, **minibatches: int) -> Any:
-    def prepared(rollout: Rollout[Array], progress: Array | None, past: Past | None) -> Batch[Array]:
-        return prepare(algorithm, rollout, progress=progress, past=past, **minibatches)
+    def prepared(
+        rollout: Rollout[Array], progress: Array | None, past: Past | None, kl_coefficient: Array | None
+    ) -> Batch[Array]:
+        return prepare(at_strength(algorithm, kl_coefficient), rollout, progress=progress, past=past, **minibatches)
 
     return jax.jit(prepared)
 
 
 def make_prepare(algorithm: Algorithm, **minibatches: int) -> Callable[..., Batch[np.ndarray]]:
-    """Compile `(rollout, progress=None, past=None) -> Batch` of host arrays."""
+    """Compile `(rollout, progress=None, past=None, kl_coefficient=None) -> Batch` of host arrays."""
     program = _prepare_program(algorithm, **minibatches)
 
     def prepare_batch(
-        rollout: Rollout[np.ndarray], *, progress: float | None = None, past: Past | None = None
+        rollout: Rollout[np.ndarray],
+        *,
+        progress: float | None = None,
+        past: Past | None = None,
+        kl_coefficient: float | None = None,
     ) -> Batch[np.ndarray]:
-        return jax.device_get(program(rollout, None if progress is None else np.float32(progress), past))
+        numbers = [None if number is None else np.float32(number) for number in (progress, kl_coefficient)]
+        return jax.device_get(program(rollout, numbers[0], past, numbers[1]))
 
     return prepare_batch
 
 
 def make_remember(algorithm: Algorithm, state: TrainState) -> Callable[..., RewardHistory]:
-    """Compile `(memory, prompt ids, rollout) -> memory`, which adds the rollout's rewards and donates the old memory."""
+    """Compile `(memory, prompt ids, rollout, KL coefficient) -> memory`: it adds the rewards, and donates the old memory."""
     return _remember_program(algorithm, places(state.remembered))
 
 
 @shared
 def _remember_program(algorithm: Algorithm, where: Places) -> Any:
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
-    def remember(memory: RewardHistory, prompt_ids: Array, rollout: Rollout[Array]) -> RewardHistory:
-        return push_history(memory, prompt_ids, response_rewards(algorithm, rollout), valid=rollout.valid)
+    def remember(
+        memory: RewardHistory, prompt_ids: Array, rollout: Rollout[Array], kl_coefficient: Array | None
+    ) -> RewardHistory:
+        rewards = response_rewards(at_strength(algorithm, kl_coefficient), rollout)
+        return push_history(memory, prompt_ids, rewards, valid=rollout.valid)
 
     return remember

@@ -41,6 +41,7 @@ from rljax.training.critic import Critic, make_critic
 from rljax.training.freezing import check_freeze, held, without_frozen
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_stream, problems_of_run
+from rljax.training.reference import check_reference
 from rljax.training.seams import BUILT_IN, Seams, check_parts
 from rljax.training.teacher import Teacher, make_teacher
 
@@ -287,6 +288,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     algorithm = corrected(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
+    check_reference(algorithm, config)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
     policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, Sharding
 from jax.tree_util import PyTreeDef
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models import Params
+from rljax.ops.arrays import Number
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.parallel import Partition, policy_shardings, put
 from rljax.records import documented
@@ -43,6 +44,8 @@ class TrainState(NamedTuple):
     """State of the critic, if the algorithm has one."""
     remembered: RewardHistory | None
     """The last rewards of each training prompt, if new responses are compared with them."""
+    kl_coefficient: Float[Array, ""] | None
+    """Coefficient of the KL penalty in the next step, if it follows the divergence."""
     key: UInt32[Array, "2"]
     """Root key of all sampling. It never changes; `draws` is folded into it."""
     phase: Int[Array, ""]
@@ -67,12 +70,14 @@ def create(
     with_reference: bool,
     critic: CriticState | None = None,
     remembered: RewardHistory | None = None,
+    kl_coefficient: Number | None = None,
 ) -> TrainState:
     """State at the beginning of the warm start, with all counters at 0."""
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
     counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers, because a donated one may not be shared
-    return TrainState(params, optimizer.init(params), reference, critic, remembered, key, *counters)
+    strength = None if kl_coefficient is None else jnp.float32(kl_coefficient)
+    return TrainState(params, optimizer.init(params), reference, critic, remembered, strength, key, *counters)
 
 
 def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, critic: CriticState | None) -> TrainState:
@@ -91,6 +96,11 @@ def begin_rl(state: TrainState) -> TrainState:
     if critic is not None and critic.pretrained is not None:
         critic = critic._replace(pretrained=jax.tree.map(jnp.copy, critic.params))
     return state._replace(critic=critic, phase=jnp.int32(RL))
+
+
+def kl_coefficient_of(state: TrainState) -> float | None:
+    """Coefficient of the KL penalty in the next step; None if it is the algorithm's own."""
+    return None if state.kl_coefficient is None else float(state.kl_coefficient)
 
 
 def draw_key(state: TrainState) -> PRNGKeyArray:

@@ -24,6 +24,7 @@ from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.guard import is_sound, skipped, where_sound
 from rljax.training.metrics import UpdateMetrics
+from rljax.training.reference import at_strength
 from rljax.training.state import Places, TrainState, places
 from rljax.training.teacher import Comparison
 
@@ -178,18 +179,20 @@ def without_teacher(score: Score) -> Comparison:
 
 def make_gradient(
     algorithm: Algorithm, compare: Comparison
-) -> Callable[[Params, Base | None, Params | None, Layout, Batch[Array]], tuple[Params, LossMetrics]]:
-    """Build `(params, base, teacher's params, layout, batch) -> (gradient of the loss in params, metrics)`."""
+) -> Callable[[TrainState, Base | None, Params | None, Layout, Batch[Array]], tuple[Params, LossMetrics]]:
+    """Build `(state, base, teacher's params, layout, batch) -> (gradient of the loss in the state's params, metrics)`."""
 
     def differentiated(
-        params: Params, base: Base | None, teacher: Params | None, layout: Layout, batch: Batch[Array]
+        state: TrainState, base: Base | None, teacher: Params | None, layout: Layout, batch: Batch[Array]
     ) -> tuple[Params, LossMetrics]:
+        penalized = at_strength(algorithm, state.kl_coefficient)
+
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
             scores, apart = compare(whole(base, params), teacher, part.packed)
             rows = rows_of(batch, part.responses)
-            return loss(algorithm, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
+            return loss(penalized, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
 
-        return accumulate(objective, params, layout, counts=has_responses)
+        return accumulate(objective, state.params, layout, counts=has_responses)
 
     return differentiated
 
@@ -236,7 +239,7 @@ def compile_policy_step(
     def step(
         state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None, base: Base | None
     ) -> tuple[TrainState, UpdateMetrics]:
-        gradient, metrics = differentiated(state.params, base, teacher, layout, batch)
+        gradient, metrics = differentiated(state, base, teacher, layout, batch)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skipped(sound))
 

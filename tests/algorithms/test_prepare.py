@@ -420,3 +420,16 @@ def test_responses_are_compared_by_their_shaped_rewards():
     np.testing.assert_allclose(response_rewards(shaped, ROLLOUT), REWARDS - 0.1 * lengths, atol=1e-6)
     with pytest.raises(ValueError, match=r"rollout\.ref_logp must be given"):
         response_rewards(BY_NAME["grpo"](), ROLLOUT)
+
+
+def test_rewards_of_half_precision_are_compared_in_single():
+    """The sum of 300 penalties in bfloat16 would be a different number."""
+    found = []
+    for dtype in (jnp.bfloat16, jnp.float32):
+        rng = np.random.default_rng(0)
+        logp, ref = (jnp.array(-rng.uniform(0.1, 2.0, (1, 2, 300)), jnp.bfloat16).astype(dtype) for _ in range(2))
+        rewards = jnp.array([[0.7, 0.1]], jnp.bfloat16).astype(dtype)
+        rollout = Rollout(jnp.ones((1, 2, 300), bool), logp, rewards, ref_logp=ref)
+        found.append(response_rewards(BY_NAME["rloo"](beta=0.1), rollout))
+    assert found[0].dtype == jnp.float32
+    np.testing.assert_allclose(*found, rtol=1e-6)

@@ -283,6 +283,7 @@ def test_an_ablation_differs_in_one_slot(name, part):
 def test_contents_of_the_ablated_slots():
     vapo = BY_NAME["vapo"]()
     assert without("vapo", vapo, "value_pretraining").critic.pretraining_steps == 0
+    assert without("vc_ppo", BY_NAME["vc_ppo"](), "value_pretraining").critic.pretraining_steps == 0
     assert without("vapo", vapo, "length_adaptive").critic.policy_lambda is None
     assert without("vapo", vapo, "clip_higher").surrogate.keywords == {"low": 0.2, "high": 0.2}
     assert without("vapo", vapo, "token_level").weights is sequence_mean

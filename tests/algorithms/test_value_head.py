@@ -39,7 +39,9 @@ def test_a_mixture_lies_between_its_heads():
     outputs = jnp.asarray(RNG.normal(size=(50, 6)), jnp.float32)
     values = mixture(heads=3).value(outputs)
     weights = np.exp(outputs[:, 3:]) / np.exp(outputs[:, 3:]).sum(-1, keepdims=True)
-    np.testing.assert_allclose(values, (weights * outputs[:, :3]).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(values, (weights * outputs[:, :3]).sum(-1), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="heads must be at least 2, got 1"):
+        mixture(heads=1)
 
 
 @pytest.mark.parametrize("name", ["two_hot", "hl_gauss"])
@@ -72,6 +74,9 @@ def test_a_categorical_head_needs_its_outputs():
     batch = prepare(algorithm, ROLLOUT)
     with pytest.raises(ValueError, match=r"outputs must be given for a categorical head, of shape \[4, 3, 21\], got None"):
         value_loss(algorithm, jnp.zeros((4, 3)), batch)
+    for bins in (20, 22):
+        with pytest.raises(ValueError, match=rf"of shape \[4, 3, 21\], got \[4, 3, {bins}\]"):
+            value_loss(algorithm, jnp.zeros((4, 3)), batch, outputs=jnp.zeros((4, 3, bins)))
 
 
 def test_the_pretrained_value_fades():

@@ -8,9 +8,10 @@ from rljax.algorithms import BY_NAME, Algorithm
 from rljax.algorithms.algorithm import CREDIT
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.slots import SIZES, Filling, filling, fillings, table
-from rljax.book.uses import calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
+from rljax.book.uses import BY_FLAG, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
 from rljax.ops import group, ratio, surrogate, weights
 from rljax.ops.divergence import k2, k3
+from rljax.training import reference
 
 
 def closed_over(function):
@@ -116,6 +117,12 @@ def test_users_are_the_map_turned_round():
     assert used["correction.masked_importance_weight"] == ("--correction masked",)
     assert used["correction.off_policy_sequence_mask"] == ("--off-policy-delta",)
     assert "ppo" in used["divergence.kl_in_reward"]
+    assert used["divergence.ema_update"] == ("t1",)
+
+
+def test_the_flags_call_what_the_trainer_calls():
+    called = {*ops_in(reference.make_adapt), *ops_in(reference.make_move)}
+    assert called == {op for flag in BY_FLAG for op in calls_of_records()[flag]} | {"divergence.ema_update"}
 
 
 def test_ops_that_ops_call():

@@ -43,7 +43,10 @@ SHARED = {
     "algorithm": ("test_prepare.py",),
     "corrections": ("test_corrections.py",),
     "critic": ("test_against_loops.py", "test_reductions.py", "-k", "vapo or vc_ppo or pretrained"),
-    "losses": ("test_losses.py", "test_against_loops.py", "-k", "test_losses or dapo or t1 or vapo or dppo"),
+    "losses": (
+        *("test_losses.py", "test_value_head.py", "test_against_loops.py"),
+        *("-k", "test_losses or test_value_head or dapo or t1 or vapo or dppo"),
+    ),
     "metrics": ("test_losses.py",),
     "preparation": (
         "test_prepare.py",
@@ -169,16 +172,20 @@ def execute(database, config, *, survivors: bool) -> None:
 
     again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
     items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
-    for module in sorted({item.mutations[0].module_path for item in items}):
-        outcome, output = run_forked(command(module), config.timeout)
-        if outcome != TestOutcome.SURVIVED:
-            raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
+    random.Random(0).shuffle(items)  # so that what an interrupted session has done is a random sample too
+    sound: set[Path] = set()
     for number, item in enumerate(items, 1):
         (mutation,) = item.mutations
+        module = mutation.module_path
+        if module not in sound:
+            outcome, output = run_forked(command(module), config.timeout)
+            if outcome != TestOutcome.SURVIVED:
+                raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
+            sound.add(module)
         os.environ["FAULTY"] = f".{mutation.definition_name}"
-        result = mutating.mutate_and_test(item.mutations, command(mutation.module_path), config.timeout)
+        result = mutating.mutate_and_test(item.mutations, command(module), config.timeout)
         database.set_result(item.job_id, result)
-        place = f"{mutation.module_path.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
+        place = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
         print(f"{number}/{len(items)} {place} {result.test_outcome.value}", flush=True)
 
 
@@ -229,8 +236,10 @@ def main() -> None:
         if not note.exists():
             draw(database, config, options.sample, options.seed)
             note.write_text(drawn, encoding="utf-8")
-        execute(database, config, survivors=options.survivors)
-        (work / "report.md").write_text(report(database), encoding="utf-8")
+        try:
+            execute(database, config, survivors=options.survivors)
+        finally:  # an interrupt too leaves a report of what is done
+            (work / "report.md").write_text(report(database), encoding="utf-8")
     print(work / "report.md")
 
 

@@ -331,3 +331,9 @@ def test_k3_of_neighbours_in_half_precision_is_not_0():
     logp, ref_logp = (jnp.array([x], jnp.bfloat16) for x in (-0.5, -0.50390625))
     d = -0.00390625
     np.testing.assert_allclose(divergence.k3(logp, ref_logp), [math.exp(d) - d - 1], rtol=1e-4)
+
+
+def test_the_batch_normalized_kl_of_no_token_divides_by_nothing():
+    with jax.debug_nans(True):
+        found = divergence.batch_normalized_kl(jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.zeros((2, 3), bool))
+    assert not found.any()

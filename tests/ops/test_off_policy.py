@@ -87,7 +87,7 @@ def test_binary_kl_where_a_token_is_certain_or_excluded():
     [
         *[(1.0, 0.5, 0.3, False), (1.0, 0.5, 0.2, True), (1.0, -0.5, 0.3, True)],
         *[(-1.0, -0.5, 0.3, False), (-1.0, -0.5, 0.1, True), (-1.0, 0.5, 0.3, True)],
-        *[(0.0, 0.5, 0.3, True), (1.0, 0.0, 0.3, True)],
+        *[(0.0, 0.5, 0.3, True), (0.0, -0.5, 0.3, True), (1.0, 0.0, 0.3, True), (-1.0, 0.0, 0.3, True)],
     ],
 )
 def test_only_what_leads_away_is_cut(advantage, log_ratio, apart, kept, x64):

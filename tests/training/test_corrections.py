@@ -15,9 +15,10 @@ from rljax.algorithms.corrections import capped, off_policy_mask
 from rljax.errors import InputError
 from rljax.tracking.plots import PANELS
 from rljax.training.algorithm import corrected, make_algorithm
+from rljax.training.batch_statistics import cut_share
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import cut_share, make_learner
+from rljax.training.learner import make_learner
 from rljax.training.metrics import present
 
 TINY = SMALL.replace(

@@ -26,8 +26,9 @@ from rljax.ops.weights import sequence_mean
 from rljax.preference.note import MODEL_NOTE, save_tokenizer
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
+from rljax.training.batch_statistics import teacher_kl
 from rljax.training.beginning import first_params, rl_state
-from rljax.training.learner import make_learner, teacher_kl
+from rljax.training.learner import make_learner
 from rljax.training.seams import Seams
 from rljax.training.setup import make_setup, make_shape
 

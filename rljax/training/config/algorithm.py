@@ -37,11 +37,23 @@ class AlgorithmConfig:
     off_policy_delta: float | None = None
     """Leave out the surrogate of responses with a negative advantage that the policy has moved away from by more than this, in
     nats a token (DeepSeek-V3.2). By default none is left out."""
+    kl_target: float | None = None
+    """Divergence from the reference, in nats a token, towards which the coefficient of the algorithm's KL penalty is moved after
+    each step (Ziegler et al. 2019). It begins at the algorithm's own, e.g. `--algorithm grpo --algorithm-options beta=0.04
+    --kl-target 0.02`, where it stays by default."""
+    kl_gain: float | None = None
+    """With --kl-target: share by which the coefficient changes for a relative error of 1; errors beyond 0.2 count as 0.2. By
+    default 0.1."""
+    reference_period: int | None = None
+    """RL steps after which, again and again, the policy (or the base with the adapter as it is) becomes the reference, and its
+    optimiser starts anew, learning-rate warm-up included (ProRL). By default the reference stays."""
 
     def __post_init__(self):
         """Refuse bounds that cannot work."""
         check_at_least(0, self, ["correction_low", "off_policy_delta"])
-        check_positive(self, ["correction_high"])
+        check_positive(self, ["correction_high", "kl_target"])
+        check_at_least(1, self, ["reference_period"])
+        self._check_gain()
         low, high = self.correction_low, self.correction_high
         if self.correction == "none" and (low, high) != (None, None):
             raise InputError(
@@ -52,6 +64,17 @@ class AlgorithmConfig:
             raise InputError(
                 f"correction_low={low} and correction_high={high} must lie on both sides of 1, the ratio where sampler and learner "
                 "agree; else every token would be cut."
+            )
+
+    def _check_gain(self) -> None:
+        gain = self.kl_gain
+        if gain is not None and self.kl_target is None:
+            raise InputError(
+                f"kl_gain={gain} is how fast kl_target is approached, and there is none; give one, or leave it out."
+            )
+        if gain is not None and not 0 <= gain < 5:
+            raise InputError(
+                f"kl_gain is {gain}; it must be at least 0 and below 5, or one step could make the coefficient negative."
             )
 
 

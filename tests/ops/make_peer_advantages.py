@@ -1,0 +1,83 @@
+"""Writes peer_advantages.json: advantages of other people's own functions, in float64. Not run by the tests.
+
+Made on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two public repositories at the commits below:
+
+    pip install torch==2.13.0 numpy
+    pip install --no-deps --target peers verl==0.9.1
+    python tests/ops/make_peer_advantages.py peers MAXRL PKPO
+
+    MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, of the paper's authors: verl/trainer/ppo/core_algos.py
+    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, of another hand, in NumPy: pkpo_core.py
+
+Each function is taken out of its file and called whole. TRL's GDPO is a part of a long method, which cannot be called alone.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import numpy as np
+from make_peer_corrections import functions
+
+GROUPS, KS, WEIGHTS = 6, (2, 3, 5), (1.0, 0.5)
+FIRST = [[1, 0, 0, 1, 0, 0], [0.5, 0, 1, 0.25, 0.125, 0.75], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 1]]
+SECOND = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5, -1, 0, -0.5, 2, 1]]
+
+
+def of_verl(folder, torch):
+    """GDPO of responses of one token, because it normalises the sum over tokens, and a response counts as often as it has any."""
+    wide = SimpleNamespace(**vars(np) | {"float32": np.float64})
+    basic = {"torch": torch, "np": wide, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
+    names = ("masked_sum", "masked_mean", "masked_var", "masked_whiten")
+    basic["verl_F"] = functions(folder / "verl/utils/torch_functional.py", names, {"torch": torch, "Any": Any})
+    names = ("compute_grpo_outcome_advantage", "compute_gdpo_outcome_advantage")
+    verl = functions(folder / "verl/trainer/ppo/core_algos.py", names, basic)
+    parts = {"first": np.ravel(FIRST), "second": np.ravel(SECOND)}
+    rows = len(parts["first"])
+    one, groups = torch.ones(rows, 1, dtype=torch.float64), np.arange(rows) // GROUPS
+    found = verl.compute_gdpo_outcome_advantage(
+        0 * one,
+        one,
+        groups,
+        config={"gdpo_reward_keys": list(parts), "gdpo_reward_weights": WEIGHTS},
+        non_tensor_batch=parts,
+        batch={"prompts": one, "attention_mask": torch.cat([one, one], 1).long()},
+    )[0]
+    return found.reshape(-1, GROUPS).tolist()
+
+
+def of_maxrl(folder, torch):
+    """MaxRL of its authors, with their 1e-6."""
+    names = ("compute_maxrl_outcome_advantage",)
+    space = {"torch": torch, "np": np, "defaultdict": defaultdict}
+    authors = functions(folder / "verl/trainer/ppo/core_algos.py", names, space)
+    rewards = torch.tensor(FIRST, dtype=torch.float64).reshape(-1, 1)
+    found = authors.compute_maxrl_outcome_advantage(rewards, torch.ones_like(rewards), np.arange(len(rewards)) // GROUPS)
+    return found[0].reshape(-1, GROUPS).tolist()
+
+
+def of_pkpo(folder):
+    """The three estimators of PKPO, which are sums over the responses."""
+    space: dict[str, Any] = {"__name__": "pkpo_core"}
+    exec((folder / "pkpo_core.py").read_text(), space)
+    peer = SimpleNamespace(**space)
+    graded = [np.array(group, float) for group in SECOND]
+    names = ("s", "sloo", "sloo_minus_one")
+    return {name: {k: [getattr(peer, name)(group, k).tolist() for group in graded] for k in KS} for name in names}
+
+
+def main(peers, maxrl, pkpo):
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float64
+    outputs = {"gdpo": of_verl(peers, torch), "max_rl": of_maxrl(maxrl, torch), "pkpo": of_pkpo(pkpo)}
+    written = {"inputs": {"first": FIRST, "second": SECOND, "weights": WEIGHTS}, "outputs": outputs}
+    Path(__file__).with_name("peer_advantages.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

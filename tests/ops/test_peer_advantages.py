@@ -1,0 +1,46 @@
+"""Advantages of GDPO, MaxRL and PKPO against numbers of other people's own functions; `make_peer_advantages.py` says how.
+
+GDPO is verl's and MaxRL its authors'. The authors of PKPO print their code in the paper, and no repository of theirs was found:
+`test_peer_literals.py` has the numbers of that print, and here are those of a public implementation by another hand.
+"""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.ops import batch, group, pass_at_k
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+PEER = json.loads(Path(__file__).with_name("peer_advantages.json").read_text())
+FIRST, SECOND, WEIGHTS = (np.array(PEER["inputs"][name], float) for name in ("first", "second", "weights"))
+THEIRS = PEER["outputs"]
+
+
+def test_gdpo_of_verl():
+    """In the end theirs divides by the root of variance + 1e-8, ours by standard deviation + 1e-6."""
+    scores = jnp.stack([jnp.array(FIRST), jnp.array(SECOND)], -1)
+    ours = batch.decoupled_normalized(scores, jnp.array(WEIGHTS), eps=1e-6)
+    np.testing.assert_allclose(ours, THEIRS["gdpo"], rtol=2e-6)
+    assert np.abs(np.array(THEIRS["gdpo"])[2]).max() > 0.1, "equal first rewards leave the second to decide"
+
+
+def test_max_rl_of_its_authors():
+    np.testing.assert_allclose(group.mean_normalized(jnp.array(FIRST), eps=1e-6), THEIRS["max_rl"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("s", pass_at_k.pass_at_k_credit),
+        ("sloo", pass_at_k.pass_at_k_leave_one_out),
+        ("sloo_minus_one", pass_at_k.pass_at_k_marginal),
+    ],
+)
+def test_pkpo(name, ours):
+    """Its estimators are sums over the responses, ours means: a factor of 6."""
+    for k, theirs in THEIRS["pkpo"][name].items():
+        np.testing.assert_allclose(ours(jnp.array(SECOND), k=int(k)) / 6, theirs, rtol=1e-11, atol=1e-14)

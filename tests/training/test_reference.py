@@ -1,0 +1,252 @@
+"""The reference in the trainer: a KL coefficient that follows the divergence, and hard resets of the reference."""
+
+import json
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reopened import checkpoint_of, first_state
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.algorithms import BY_NAME, Rollout
+from rljax.algorithms.terms import kl_penalty, kl_to_reference
+from rljax.errors import InputError
+from rljax.ops.divergence import kl_in_reward
+from rljax.ops.unpublished.reward_history import empty_history
+from rljax.training.beginning import rl_state
+from rljax.training.config import TrainConfig
+from rljax.training.debugging import replay
+from rljax.training.interrupt import Interrupted
+from rljax.training.kept_batch import KeptBatch
+from rljax.training.learner import make_learner, make_study
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.plan import planned_algorithm
+from rljax.training.reference import check_reference, make_adapt
+from rljax.training.rollouts import make_prepare, make_remember
+from rljax.training.state import create, kl_coefficient_of
+
+TARGET, GAIN, BETA = 1e-4, 0.5, 0.1
+TINY = SMALL.replace(
+    algorithm="grpo",
+    algorithm_options={"beta": BETA},
+    train_problems=16,
+    heldout_problems=2,
+    steps=4,
+    prompts=4,
+    group_size=4,
+    minibatches=2,
+    learning_rate=1e-2,
+    eval_every=0,
+    checkpoint_every=1,
+    sample_every=0,
+)
+BOTH = TINY.replace(kl_target=TARGET, kl_gain=GAIN, reference_period=2)
+
+
+def equal(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return rljax.train(BOTH.replace(run=str(tmp_path_factory.mktemp("runs") / "whole")), even_length)
+
+
+@pytest.fixture(scope="module")
+def rows(finished):
+    found = [json.loads(line) for line in (finished.run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in found if row["phase"] == "rl"]
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """(settings) -> setup, state at the beginning of RL, and a rollout whose groups have responses of both rewards."""
+
+    def begin(config):
+        setup, state = first_state(config, reward=even_length)
+        state = rl_state(setup, state)
+        groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+        rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+        return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+    return begin
+
+
+def test_the_coefficient_of_a_run_follows_the_controller(rows):
+    """By hand: 1 + K clip(KL / target - 1, -0.2, 0.2) times the coefficient before."""
+    assert [row["kl_coefficient"] for row in rows[:1]] == [pytest.approx(BETA)]
+    factors = [1 + GAIN * min(max(row["kl_to_reference"] / TARGET - 1, -0.2), 0.2) for row in rows]
+    expected = np.cumprod([BETA, *factors[:-1]])
+    np.testing.assert_allclose([row["kl_coefficient"] for row in rows], expected, rtol=1e-5)
+    print([(r["kl_to_reference"], r["kl_coefficient"]) for r in rows])
+    assert factors[0] == 0.9, "nothing has been learned, so the policy is the reference"
+    assert max(factors) == 1.1, "the divergence exceeds the target"
+
+
+def test_a_reset_makes_the_policy_the_reference(rows):
+    """Resets after steps 2 and 4: the divergence is 0 in steps 1 and 3, but for rounding."""
+    first, second, third, fourth = (row["kl_to_reference"] for row in rows)
+    assert max(first, third) < 1e-9
+    assert min(second, fourth) > 1e-5
+
+
+def test_a_run_resumed_after_a_reset_goes_on_bit_for_bit(finished, tmp_path):
+    path = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        rljax.train(BOTH.replace(run=str(path)), stopping_after(4))
+    stopped = checkpoint_of(BOTH, path, reward=even_length).state
+    assert 2 <= int(stopped.step) < 4, "after the first reset, before the end"
+    assert kl_coefficient_of(stopped) != pytest.approx(BETA)
+    resumed = rljax.train(None, even_length, resume=path)
+    equal(resumed.params, finished.params)
+    equal(*(checkpoint_of(BOTH, run, reward=even_length).state for run in (path, finished.run)))
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_reset_starts_the_optimiser_anew(learned, rank):
+    """With an adapter too: the reference is then the base with the adapter as it is."""
+    setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
+    first = jax.device_get(state.params)
+    learn = make_learner(setup, state)
+    state, _ = learn(state, sampled)
+    equal(state.reference, first)
+    assert any(leaf.any() for leaf in jax.tree.leaves(jax.device_get(state.opt_state)) if leaf.ndim), "moments"
+    state, _ = learn(state, sampled)
+    equal(state.reference, state.params)
+    equal(state.opt_state, setup.optimizer.init(state.params))
+    assert max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (state.params, first)), strict=True)) > 0
+    state, metrics = learn(state, sampled)
+    assert metrics.kl_to_reference > 0, "the samples are older than the reference"
+
+
+def test_the_loss_has_the_coefficient_of_the_state(learned):
+    """The same update as with this coefficient from the beginning."""
+    after = []
+    for beta, options in ((0.7, {}), (BETA, {"kl_target": TARGET})):
+        setup, state, sampled = learned(TINY.replace(algorithm_options={"beta": beta}, **options))
+        state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference))
+        if options:
+            state = state._replace(kl_coefficient=state.kl_coefficient * 7)
+        state, metrics = make_learner(setup, state)(state, sampled)
+        assert metrics.kl_coefficient == (pytest.approx(0.7) if options else None)
+        after.append(state.params)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *map(jax.device_get, after))
+
+
+def test_a_penalty_in_the_reward_has_the_coefficient_of_the_state():
+    rng = np.random.default_rng(0)
+    logp, ref = (-rng.uniform(0.1, 2.0, (2, 2, 3)).astype(np.float32) for _ in range(2))
+    rollout = Rollout(np.ones((2, 2, 3), bool), logp, np.array([[1, 0], [0, 0.5]], np.float32), ref_logp=ref)
+    weak, strong = (BY_NAME["rloo"](beta=beta) for beta in (0.1, 0.6))
+    found = make_prepare(weak)(rollout, kl_coefficient=0.6)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, make_prepare(strong)(rollout))
+    assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
+    # The rewards that later groups are compared with have the penalty too.
+    memories = []
+    for algorithm, coefficient in ((weak, np.float32(0.6)), (strong, None)):
+        params = {"w": jnp.ones(1)}
+        state = create(params, optax.adam(1e-3), 0, with_reference=False, remembered=empty_history(2, 2))
+        remember = make_remember(algorithm, state)
+        full = rollout._replace(valid=np.ones((2, 2), bool))
+        memories.append(jax.device_get(remember(state.remembered, np.arange(2), full, coefficient)))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), *memories)
+
+
+def test_a_replay_has_the_coefficient_of_the_checkpoint(learned):
+    config = TINY.replace(algorithm="rloo", kl_target=TARGET, warm_start_steps=0)
+    setup, state, sampled = learned(config)
+    state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
+    kept = KeptBatch(make_study(setup)(state, sampled), 1, 1, None)
+    found = replay(setup, state._replace(kl_coefficient=state.kl_coefficient * 100), kept).terms
+    expected, own = (
+        np.abs(
+            make_prepare(setup.algorithm, minibatches=2)(kept.lesson.groups.rollout, kl_coefficient=beta).advantage
+        ).max()
+        for beta in (100 * BETA, BETA)
+    )
+    assert next(term.largest for term in found if term.name == "advantage") == pytest.approx(expected)
+    assert expected > 2 * own
+
+
+def test_a_step_without_an_update_leaves_the_coefficient(learned):
+    _, state, _ = learned(TINY.replace(kl_target=TARGET))
+    adapt = make_adapt(TINY.replace(kl_target=TARGET))
+    made = UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0)
+    for metrics in (
+        LearnMetrics(policy=None, kl_to_reference=1.0),
+        LearnMetrics(policy=UpdateMetrics(None, None, 1.0), kl_to_reference=np.nan),
+        LearnMetrics(policy=made, kl_to_reference=None),
+    ):
+        assert adapt(state, metrics) is state
+    moved = adapt(state, LearnMetrics(policy=made, kl_to_reference=1.0))
+    assert float(moved.kl_coefficient) == pytest.approx(BETA * 1.02)
+    assert moved.kl_coefficient.sharding == state.kl_coefficient.sharding
+
+
+OWN = BY_NAME["rloo"]()
+NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algorithm-options beta=0.04"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        (BY_NAME["dapo"](), {"kl_target": 0.1}, f"kl_target=0.1 .* {NO_PENALTY}"),
+        (BY_NAME["grpo"](beta=0.0), {"kl_target": 0.1}, NO_PENALTY),
+        (BY_NAME["gkd"](), {"kl_target": 0.1}, NO_PENALTY),
+        (
+            OWN._replace(reward_kl=kl_penalty(0.1), terms=kl_to_reference(0.1)),
+            {"kl_target": 0.1},
+            "must have one KL penalty .* got the term 'reference_kl' and reward_kl",
+        ),
+        (
+            OWN._replace(reward_kl=lambda *arrays: kl_in_reward(*arrays, beta=0.1)),
+            {"kl_target": 0.1},
+            "reward_kl must be a partial function with the keyword beta",
+        ),
+        (
+            OWN._replace(terms=(kl_to_reference(0.1)[0]._replace(coefficient=-0.1),)),
+            {"kl_target": 0.1},
+            "coefficient of the KL penalty must be positive, got -0.1",
+        ),
+        (BY_NAME["dapo"](), {"reference_period": 5}, "reference_period=5: the algorithm has no KL penalty to a reference"),
+        (BY_NAME["t1"](), {"reference_period": 5}, "reference follows the policy already, by reference_rate=0.01"),
+    ],
+)
+def test_what_an_algorithm_has_no_use_for_is_refused(algorithm, settings, message):
+    with pytest.raises(InputError, match=message):
+        check_reference(algorithm, TINY.replace(**settings))
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce_pp", "rloo", "t1"])
+def test_every_algorithm_with_a_penalty_accepts_a_target(name):
+    check_reference(BY_NAME[name](beta=0.1), TINY.replace(kl_target=0.1))
+
+
+def test_a_run_and_a_plan_refuse_alike(tmp_path):
+    config = TINY.replace(algorithm="dapo", algorithm_options={}, kl_target=0.1, run=str(tmp_path / "run"))
+    with pytest.raises(InputError, match=NO_PENALTY):
+        rljax.train(config, even_length)
+    with pytest.raises(InputError, match=NO_PENALTY):
+        planned_algorithm(config)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kl_target": 0.0}, "kl_target is 0.0; it must be positive"),
+        ({"kl_gain": 0.1}, "kl_gain=0.1 is how fast kl_target is approached, and there is none"),
+        ({"kl_target": 0.1, "kl_gain": 5.0}, "kl_gain is 5.0; it must be at least 0 and below 5"),
+        ({"kl_target": 0.1, "kl_gain": -0.1}, "kl_gain is -0.1; it must be at least 0"),
+        ({"reference_period": 0}, "reference_period is 0; it must be at least 1"),
+        ({"kl_target": float("nan")}, "kl_target is nan; it must be (positive|a finite number)"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig.flat(**change)
