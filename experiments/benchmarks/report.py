@@ -61,7 +61,9 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             f"| {row['date']}, {row['machine']['load']:g} |"
         )
     machines = sorted({f"{row['machine']['cores']} x {row['machine']['processor']}" for row in rows.values()})
-    packages = sorted({f"{name} {version}" for row in rows.values() for v in row["versions"].values() for name, version in v.items()})
+    packages = sorted(
+        {f"{name} {version}" for row in rows.values() for v in row["versions"].values() for name, version in v.items()}
+    )
     return "\n".join(lines) + f"\n\nMachine: {'; '.join(machines)}. Versions: {', '.join(packages)}.\n"
 
 
@@ -80,7 +82,9 @@ def draw(rows: dict[str, dict[str, Any]], out: Path) -> None:
     axes.axvline(1.0, color=MUTED, linewidth=0.8)
     axes.set_yticks(range(len(rows)), [f"{row['title']}\n{NAMES[row['peer']]}" for row in rows.values()], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("times faster than the peer: median, lowest to highest; a thick mark is the target", fontsize=9, color=MUTED)
+    axes.set_xlabel(
+        "times faster than the peer: median, lowest to highest; a thick mark is the target", fontsize=9, color=MUTED
+    )
     axes.set_xlim(left=0)
     for edge in ("top", "right", "left"):
         axes.spines[edge].set_visible(False)

@@ -141,9 +141,10 @@ def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Pa
             found = {name: fresh(name, case.name, pythons[name], folder) for name in sides[:: 1 if turn % 2 else -1]}
             times.append((found["rljax"], found[case.peer]))
         return times[case.warm :]
-    with side("rljax", case.name, pythons["rljax"], folder) as ours, side(
-        case.peer, case.name, pythons[case.peer], folder
-    ) as theirs:
+    with (
+        side("rljax", case.name, pythons["rljax"], folder) as ours,
+        side(case.peer, case.name, pythons[case.peer], folder) as theirs,
+    ):
         both = {"rljax": ours, case.peer: theirs}
         for turn in range(case.warm + count):
             found = {name: both[name].round()["seconds"] for name in sides[:: 1 if turn % 2 else -1]}
@@ -195,7 +196,9 @@ def main(arguments: Arguments) -> None:
     """Measure, and write the results after each case."""
     unknown = {*arguments.peers} - {*PACKAGES} | {*arguments.cases} - {case.name for case in CASES}
     if unknown:
-        raise SystemExit(f"There is no {', '.join(sorted(unknown))}; peers: {', '.join(PACKAGES)}; see CASES for the cases.")
+        raise SystemExit(
+            f"There is no {', '.join(sorted(unknown))}; peers: {', '.join(PACKAGES)}; see CASES for the cases."
+        )
     pythons: dict[str, Path | str] = {"rljax": sys.executable}
     pythons |= {peer: python_of(peer, arguments.work) for peer in arguments.peers}
     known = {name: versions(python) for name, python in pythons.items()}

@@ -37,7 +37,9 @@ def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
             stopping_criteria=[Lengths(lengths)],
         )
         if out.shape[1] != work.PROMPT_TOKENS + max(lengths):
-            raise ValueError(f"the longest response has {out.shape[1] - work.PROMPT_TOKENS} tokens instead of {max(lengths)}")
+            raise ValueError(
+                f"the longest response has {out.shape[1] - work.PROMPT_TOKENS} tokens instead of {max(lengths)}"
+            )
 
     pace.rounds(drawn)
 

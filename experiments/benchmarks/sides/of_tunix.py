@@ -34,7 +34,7 @@ def learner(folder: Path):
         norm_eps=raw["rms_norm_eps"],
         use_tied_embedding=True,
     )
-    mesh = jax.make_mesh((1, 1), ("fsdp", "tp"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     with mesh:
         model = create_model_from_safe_tensors(str(folder), shape, mesh, dtype=jnp.float32)
     cluster = rl_cluster.RLCluster(
