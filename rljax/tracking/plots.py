@@ -179,7 +179,7 @@ def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
         Phase in words -> seconds; phases that no row has are left out.
     """
     keys = {name: f"{name}_seconds" for name in NOUNS if any(f"{name}_seconds" in row for row in rows)}
-    timed = [row | {key: row.get(key) or 0.0 for key in keys.values()} for row in rows if keys.values() & row.keys()]
+    timed = [row | {key: row.get(key) or 0.0 for key in keys.values()} for row in rows if row.keys() & keys.values()]
     return {NOUNS[name]: curve_of(timed, key) for name, key in keys.items()}
 
 
