@@ -153,9 +153,9 @@ def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Pa
 
 
 def fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
-    """Seconds of the first round of a new process: of the round itself for an import, else since the process has begun."""
+    """Seconds from the beginning of a new process to the end of its first round."""
     with side(name, case, python, folder) as opened:
-        return opened.round()["seconds" if case == "import" else "since_start"]
+        return opened.round()["since_start"]
 
 
 def compared(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:

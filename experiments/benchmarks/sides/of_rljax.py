@@ -155,7 +155,7 @@ def imported(folder: Path, pace: Pace) -> None:
     """Import what a training script imports."""
     del folder
     pace.wait()
-    import rljax  # noqa: F401, PLC0415
+    from rljax import TrainConfig, train  # noqa: F401, PLC0415
 
     pace.done()
 
