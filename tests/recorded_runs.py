@@ -25,6 +25,9 @@ def rows_of(steps, *, entropy=0.5, accuracy=(0.25, 0.75)):
             "reward_variance": share * (1 - share),
             "sampler_gap": 1e-7,
             "grad_norm": 1 + 0.1 * math.sin(step),
+            "seconds": 2.0,
+            "sample_seconds": 1.5,
+            "update_seconds": 0.5,
         }
     yield {"phase": "eval", "step": steps, "accuracy": after, "reward": after}
 

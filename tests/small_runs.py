@@ -35,3 +35,8 @@ def stopping_after(calls):
         return even_length(completions)
 
     return reward
+
+
+def is_time(name):
+    """Whether a number of a row is a time, or a speed: two equal runs differ in it."""
+    return name.endswith(("seconds", "tokens_per_second"))

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 from reopened import checkpoint_of
-from small_runs import SMALL, even_length
+from small_runs import SMALL, even_length, is_time
 
 TINY = SMALL.replace(
     name="tiny",
@@ -39,7 +39,7 @@ def distances(ours, theirs):
     return jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), ours, theirs))
 
 
-def rows(path, *, without=("seconds", "tokens_per_second")):
-    """What a run has measured, without its times."""
-    lines = (path / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name not in without} for line in lines]
+def rows(path, *, timed=False):
+    """What a run has measured, without its times unless they are wanted."""
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if timed or not is_time(name)} for line in lines]

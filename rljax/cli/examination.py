@@ -10,7 +10,9 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import compare, interval_of
 from rljax.files import atomic_write
 from rljax.records import documented
+from rljax.tracking.display_text import clock_time
 from rljax.tracking.html_report import Contents, page
+from rljax.tracking.phase_times import time_text
 from rljax.tracking.plots import plot_curves, plot_numbers
 from rljax.tracking.rows import Row, check_sample, check_start, json_safe, lines_of, parse_row
 from rljax.tracking.run_folder import RunFolder
@@ -48,7 +50,7 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
 
 
 def outcome(folder: RunFolder, summary: Summary) -> list[str]:
-    """The held-out evaluations in words, with their intervals; the share alone where `heldout.jsonl` does not give one."""
+    """The held-out evaluations in words, with their intervals (the share alone where `heldout.jsonl` has none), and the time."""
     rows = folder.read_heldout()
     parts = []
     for name, evaluation in (("before RL", summary.before), ("last", summary.after)):
@@ -68,6 +70,8 @@ def outcome(folder: RunFolder, summary: Summary) -> list[str]:
             f"{comparison.gained} problems became right, {comparison.lost} became wrong, {comparison.kept} stayed right, "
             f"{comparison.missed} stayed wrong."
         )
+    if summary.spent:
+        lines.append(f"Time of RL, {clock_time(sum(summary.spent.values()))} in all: {time_text(summary.spent)}.")
     return lines
 
 

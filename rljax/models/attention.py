@@ -9,8 +9,21 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.packed import visible_slots
 
-BLOCK = 512
-"""Queries that are held against all keys at once."""
+MOST_QUERIES, FEWEST_QUERIES = 512, 16
+"""Queries of a row that are held against all keys at once."""
+SCORES_AT_ONCE = 2**24
+"""Scores that are held at once, unless the fewest queries have more: 64 MB in each array."""
+
+
+def block_size(rows: int, heads: int, slots: int) -> int:
+    """Queries of a row that are held against all keys at once: a power of two.
+
+    Example:
+        >>> block_size(1, 16, 8_704), block_size(16, 16, 1_024), block_size(64, 4, 140)
+        (64, 64, 256)
+    """
+    fitting = max(1, SCORES_AT_ONCE // (rows * heads * slots))
+    return min(MOST_QUERIES, max(FEWEST_QUERIES, 1 << (fitting.bit_length() - 1)))
 
 
 def attend(
@@ -38,7 +51,7 @@ def attend_within(
     values: Float[Array, "B K S H"],
     segments: Int[Array, "B S"],
     *,
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Let each token see the earlier ones of its sequence, and itself.
 
@@ -49,9 +62,10 @@ def attend_within(
         keys: of every token, rotated.
         values: of every token.
         segments: sequence of each token; 0 is padding, which sees itself.
-        block: queries that are held against all keys at once.
+        block: queries that are held against all keys at once; None: as many as `block_size` says.
     """
-    slots = segments.shape[-1]
+    rows, slots, key_heads, group, _ = query.shape
+    block = block_size(rows, key_heads * group, slots) if block is None else block
     if slots <= block:
         return attend(query, keys, values, visible_slots(segments))
     blocks = -(-slots // block)

@@ -26,6 +26,9 @@ from rljax.rollout.sampling import (
     read_prompts,
 )
 
+PROMPT_TOKENS_AT_ONCE = 8_192
+"""Slots of prompts that a device reads at once, unless a single prompt has more."""
+
 
 @dataclass(frozen=True)
 class DecodingEngine:
@@ -73,7 +76,7 @@ class DecodingEngine:
             responses.update(_finished(rows, holder, requests))
             return rows
 
-        for block in blocks_of(requests, slots, row_shards(self.mesh)):
+        for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
             prompts = self._read(params, requests, block, length, budget)
             waiting = block.waiting
             while waiting:
@@ -124,14 +127,22 @@ class Block(NamedTuple):
     """(request, the prompt of the block that it has) of all requests with these prompts."""
 
 
-def blocks_of(requests: Sequence[Request], slots: int, devices: int) -> Iterator[Block]:
-    """Cut requests into blocks of prompts, each with about as many requests as there are slots."""
+def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int) -> Iterator[Block]:
+    """Cut requests into blocks of prompts, each with about as many requests as there are slots, or fewer if prompts are long.
+
+    Args:
+        requests: what is asked for.
+        slots: rows that are decoded at once.
+        length: slots of a prompt, in tokens.
+        devices: number of devices that share the rows.
+    """
     places: dict[tuple[int, ...], list[int]] = {}
     for place, request in enumerate(requests):
         places.setdefault(request.tokens, []).append(place)
     groups = list(places.values())
     count = max(1, slots * len(groups) // len(requests))
-    rows = compiled_rows(min(count, len(groups)), devices)
+    fitting = devices * max(1, PROMPT_TOKENS_AT_ONCE // length)
+    rows = compiled_rows(min(count, len(groups), fitting), devices)
     for start in range(0, len(groups), rows):
         block = groups[start : start + rows]
         waiting = [(place, prompt) for prompt, group in enumerate(block) for place in group]

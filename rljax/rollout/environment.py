@@ -5,8 +5,8 @@ trained on.
 Token ids are never decoded and encoded again, so what is scored is exactly what was drawn.
 """
 
-from collections.abc import Sequence
-from contextlib import chdir
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, chdir, nullcontext
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -141,6 +141,7 @@ def play(
     tokenizer: Tokenizer,
     *,
     max_failure_share: float,
+    judging: Callable[[], AbstractContextManager] = nullcontext,
 ) -> tuple[list[Response], Verdicts]:
     """Play an episode for each request.
 
@@ -152,6 +153,7 @@ def play(
         problems: one for each request.
         tokenizer: decodes turns and encodes observations.
         max_failure_share: largest share of the episodes in which the environment may raise.
+        judging: its context is entered while the environment is called.
 
     Returns:
         The responses, one for each episode, and their verdicts.
@@ -160,7 +162,8 @@ def play(
         InputError: the engine or the environment breaks its contract, or the environment raised too often.
     """
     check_environment(environment)
-    episodes = [_begun(environment, *pair) for pair in zip(requests, problems, strict=True)]
+    with judging():
+        episodes = [_begun(environment, *pair) for pair in zip(requests, problems, strict=True)]
     for turn in range(environment.max_turns):
         open_places = [place for place, episode in enumerate(episodes) if not episode.done]
         if not open_places:
@@ -168,9 +171,10 @@ def play(
         turns = _next_turns([episodes[place] for place in open_places], turn)
         responses = engine.generate(params, turns)
         check_responses(turns, responses)
-        for place, response in zip(open_places, responses, strict=True):
-            last = turn + 1 == environment.max_turns
-            episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
+        last = turn + 1 == environment.max_turns
+        with judging():
+            for place, response in zip(open_places, responses, strict=True):
+                episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
     agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],

@@ -1,6 +1,7 @@
 """The rollout worker: sends prompts to the engine, has the responses judged, and arranges everything in groups."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import jax
@@ -31,6 +32,7 @@ class RolloutWorker:
         judge: rewards the responses.
         environment: judges in place of the reward, for responses of several turns.
         compares_with_greedy: whether each prompt gets one more response, decoded greedily; the others are compared with its reward.
+        judging: its context is entered while responses are judged, for example to measure the time.
     """
 
     engine: Engine
@@ -40,6 +42,7 @@ class RolloutWorker:
     judge: Judge
     environment: Environment | None = None
     compares_with_greedy: bool = False
+    judging: Callable[[], AbstractContextManager] = nullcontext
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Requests for a response to each of the prompts, with seeds drawn from the key."""
@@ -109,11 +112,19 @@ class RolloutWorker:
         if self.environment is not None:
             share = self.judge.max_failure_share
             return play(
-                self.engine, self.environment, params, requests, problems, self.judge.tokenizer, max_failure_share=share
+                self.engine,
+                self.environment,
+                params,
+                requests,
+                problems,
+                self.judge.tokenizer,
+                max_failure_share=share,
+                judging=self.judging,
             )
         responses = self.engine.generate(params, requests)
         check_responses(requests, responses)
-        return responses, self.judge(problems, responses, self.sampling.max_tokens)
+        with self.judging():
+            return responses, self.judge(problems, responses, self.sampling.max_tokens)
 
     def first(self, count: int) -> "RolloutWorker":
         """Return a worker with only the first prompts."""
@@ -131,6 +142,10 @@ class RolloutWorker:
     def watched(self, progress: Progress) -> "RolloutWorker":
         """Return a worker that reports the progress of judging to `progress`."""
         return replace(self, judge=self.judge._replace(progress=progress))
+
+    def timed(self, judging: Callable[[], AbstractContextManager]) -> "RolloutWorker":
+        """Return a worker that enters a context while responses are judged."""
+        return replace(self, judging=judging)
 
     def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:
         """Decode one response."""

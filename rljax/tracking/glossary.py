@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rljax.errors import InputError
 from rljax.text import did_you_mean
 from rljax.tracking.display_text import CORRECT, IN_ORDER, METRICS, POSITIVE
-from rljax.tracking.glossary_entry import PAIRS, RL, VALUE, WARM, Entry
+from rljax.tracking.glossary_entry import HELD, PAIRS, RL, VALUE, WARM, Entry
 from rljax.tracking.glossary_learning import CRITIC, POLICY
 from rljax.tracking.glossary_rollout import OUTCOMES, SAMPLING
 
@@ -56,9 +56,48 @@ _TIME = (
         "Steady; low in steps that compile.", "Falls: look at tries, response_length and the time that the reward takes.",
     ),
     Entry(
-        "seconds", f"{WARM} {VALUE} {RL} {PAIRS}", "seconds", "Time of the whole step.",
+        "seconds", f"{WARM} {VALUE} {RL} {HELD} {PAIRS}", "seconds",
+        "Time of the whole step, or of the held-out evaluation (eval). Saving is not in it.",
         "wall time", "rljax.training.metrics.rollout_metrics", "Steady after the first step, which compiles.",
-        "See tokens_per_second.",
+        "See the times of its parts (sample_seconds and so on), and tokens_per_second.",
+    ),
+    Entry(
+        "sample_seconds", RL, "seconds", "Time in which responses were drawn and arranged in groups, judging left out.",
+        "wall time", "rljax.tracking.phase_times.Stopwatch",
+        "The largest part where responses are long. It follows the longest response and tries.",
+        "Too large: more rows at once (--decode-slots), a smaller --max-response-tokens, and see tries.",
+    ),
+    Entry(
+        "judge_seconds", RL, "seconds", "Time in which the reward or the environment judged the responses.",
+        "wall time", "rljax.tracking.phase_times.Stopwatch",
+        "Small beside sample_seconds.",
+        "Too large: the devices wait for the reward. Make it faster, or let it judge a list at once.",
+    ),
+    Entry(
+        "score_seconds", RL, "seconds",
+        "Time in which scores of the rollout were computed before its updates: those of the reference, the teacher and the critic.",
+        "wall time", "rljax.tracking.phase_times.Stopwatch",
+        "Near 0 without reference, teacher and critic; else up to half of update_seconds.",
+        "Larger than update_seconds: a smaller teacher or critic, or an algorithm without a reference.",
+    ),
+    Entry(
+        "update_seconds", RL, "seconds", "Time in which the batch was prepared, and policy and critic were updated.",
+        "wall time", "rljax.tracking.phase_times.Stopwatch",
+        "Steady after the first step, which compiles.",
+        "Too large: a larger --microbatch-rows if memory allows it, and no remat that is not needed; see `rljax plan`.",
+    ),
+    Entry(
+        "save_seconds", RL, "seconds",
+        "Time in which the state was copied for a checkpoint after the step before; the disk is written to beside the steps.",
+        "wall time", "rljax.tracking.phase_times.Stopwatch",
+        "Small, and absent where nothing was saved.",
+        "Too large: a larger --checkpoint-every.",
+    ),
+    Entry(
+        "wait_seconds", RL, "seconds", "Time in which the loop waited for the checkpoint before to be on the disk.",
+        "wall time", "rljax.tracking.phase_times.Stopwatch",
+        "Near 0, and absent where nothing was waited for.",
+        "Above save_seconds: the disk is slower than the steps; a larger --checkpoint-every, or another disk.",
     ),
 )  # fmt: skip
 GLOSSARY = (*OUTCOMES, *SAMPLING, *POLICY, *CRITIC, *_PAIRS, *_TIME)

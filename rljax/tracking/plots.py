@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.display_text import METRICS
+from rljax.tracking.phase_times import NOUNS
 from rljax.tracking.rows import Row, read_metrics
 
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
@@ -84,16 +85,22 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
     curves = {name: curve for name, curve in named.items() if curve.steps.size}
-    columns = max(1, min(COLUMNS, len(curves)))
-    lines = -(-len(curves) // columns)
+    phases = phase_curves(by_phase[last])
+    panels = len(curves) + bool(phases)
+    columns = max(1, min(COLUMNS, panels))
+    lines = -(-panels // columns)
     figure = _figure(13.0, 4.2 + 2.2 * lines, title)
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[3.6, *[2.0] * lines])
     _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
     for index, ((phase, key), curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[1 + index // columns, index % columns])
         _draw_panel(axes, key, PANELS[phase][key], curve)
-        if phase != last or index + columns >= len(curves):
+        if phase != last or index + columns >= panels:
             axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
+    if phases:
+        axes = figure.add_subplot(grid[1 + len(curves) // columns, len(curves) % columns])
+        _draw_phases(axes, phases)
+        axes.set_xlabel(STEP_LABELS[last], fontsize=9.5, color=MUTED)
     _save(figure, out_path)
 
 
@@ -160,6 +167,20 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
     by_step = {row["step"]: row[key] for row in rows if key in row}
     steps = sorted(by_step)
     return Curve(np.array(steps, float), np.array([by_step[step] for step in steps], float))
+
+
+def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
+    """Seconds of the phases of RL, in the order of a step, over all steps that have any; 0 where a phase did not occur.
+
+    Args:
+        rows: rows of RL.
+
+    Returns:
+        Phase in words -> seconds; phases that no row has are left out.
+    """
+    keys = {name: f"{name}_seconds" for name in NOUNS if any(f"{name}_seconds" in row for row in rows)}
+    timed = [row | {key: row.get(key) or 0.0 for key in keys.values()} for row in rows if row.keys() & keys.values()]
+    return {NOUNS[name]: curve_of(timed, key) for name, key in keys.items()}
 
 
 def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
@@ -318,6 +339,22 @@ def _draw_panel(axes: Axes, key: str, colour: str, curve: Curve) -> None:
     metric = LABELS[key]
     title = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
     _draw_curve(axes, Curve(curve.steps, curve.values * metric.scale), colour, title)
+
+
+def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
+    """Draw the seconds of the phases on top of each other. The axis ends where steps that compile would squeeze the others."""
+    steps = next(iter(phases.values())).steps
+    heights = np.stack([_smooth(curve) for curve in phases.values()])
+    axes.stackplot(
+        steps, heights, labels=list(phases), colors=[COLOURS[i % len(COLOURS)] for i in range(len(phases))], alpha=0.75
+    )
+    _style(axes)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_title("time of a step (s)", loc="left", fontsize=10.5, color=INK)
+    axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
+    totals = heights.sum(axis=0)
+    axes.set_ylim(0, min(totals.max(), 3 * np.median(totals)) or 1.0)
+    axes.legend(loc="upper right", frameon=True, framealpha=0.8, edgecolor="none", fontsize=7.5)
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: str, title: str) -> None:

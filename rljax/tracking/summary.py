@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.alarms import Event, Watch, not_measured, watched
+from rljax.tracking.phase_times import time_spent
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.run_folder import RunFolder
 
@@ -51,6 +52,8 @@ class Summary(NamedTuple):
     """Names of the alarms that are raised at its last step."""
     lacking: Mapping[str, tuple[str, ...]]
     """Alarms that could not be raised, and the numbers that the run does not measure."""
+    spent: Mapping[str, float]
+    """Seconds of each phase of RL; empty if the run did not measure them."""
 
     @property
     def name(self) -> str:
@@ -69,6 +72,7 @@ class Summary(NamedTuple):
             **{name: None if value is None else value._asdict() for name, value in evaluations.items()},
             "alarms": [event.to_json() for event in self.events],
             "raised": list(self.raised),
+            "seconds": dict(self.spent),
             "not_measured": {name: list(metrics) for name, metrics in self.lacking.items()},
         }
 
@@ -144,6 +148,7 @@ def summarised(folder: RunFolder) -> Summary:
         events=tuple(events),
         raised=tuple(watch.quiet),
         lacking=lacking(watch, events),
+        spent=time_spent(rows),
     )
 
 

@@ -22,6 +22,7 @@ from rljax.rollout import Engine, Environment
 from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, make_display
 from rljax.tracking.log_file import LoggedDisplay
+from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
@@ -138,8 +139,12 @@ def train(
         run_trackers = together(lambda: make_trackers(config, folder, trackers, room))
         stack.callback(run_trackers.close)
         stack.enter_context(watch_compilation(display.compiling))
-        saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), room, display.warning))
-        run = Run(setup.watched(display.judging), folder, display, run_trackers, stop, room, saver)
+        stopwatch = Stopwatch()
+        waiting = partial(stopwatch.phase, "wait")
+        saver = stack.enter_context(Saver(folder.checkpoints, retentions(config), room, display.warning, waiting))
+        setup = setup.watched(display.judging)
+        setup = setup._replace(train=setup.train.timed(partial(stopwatch.phase, "judge")))
+        run = Run(setup, folder, display, run_trackers, stop, room, saver, stopwatch)
         introduce(run, checkpoint, None if existing is None else changes)
         abandoned = [ABANDONED] if killed and existing is not None else []
         for loss in (*abandoned, *losses):

@@ -21,29 +21,33 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     study, learn = make_study(setup), make_lesson_learner(setup, checkpoint.state)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
     unsound, watch = 0, begin_watch(run)
+    run.stopwatch.lap()  # what came before is of no RL step
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
         run.display.activity("sampling", compiles=True)
-        state, history, collected = next_rollout(
-            checkpoint.state,
-            checkpoint.carried,
-            checkpoint.history,
-            config=config,
-            worker=setup.train,
-            algorithm=setup.algorithm,
-            choose_prompts=choose_prompts,
-            params=setup.whole(checkpoint.state.params),
-        )
+        with run.stopwatch.phase("sample"):
+            state, history, collected = next_rollout(
+                checkpoint.state,
+                checkpoint.carried,
+                checkpoint.history,
+                config=config,
+                worker=setup.train,
+                algorithm=setup.algorithm,
+                choose_prompts=choose_prompts,
+                params=setup.whole(checkpoint.state.params),
+            )
         check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
-        lesson = study(state, collected.groups)
-        state, learned = learn(state, lesson)
+        with run.stopwatch.phase("score"):
+            lesson = study(state, collected.groups)
+        with run.stopwatch.phase("update"):
+            state, learned = learn(state, lesson)
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
         step = int(state.step)
         sampled = rollout_metrics(
             collected, wanted=config.sampling.prompts, version=version, seconds=time.monotonic() - start
         )
-        numbers = present(learned) | present(sampled)
+        numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
         run.log("rl", step, numbers)
         watch, events = watch.followed_by({"phase": "rl", "step": step, **numbers})
         run.report(events)

@@ -1,6 +1,7 @@
 """A run in progress: its setup, folder, display and trackers. Nothing here changes while it runs."""
 
 import shlex
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
+from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import Mark, RunFolder
 from rljax.tracking.trackers import Trackers
@@ -56,6 +58,8 @@ class Run:
     """Repeats writes that meet a full disk."""
     saver: Saver
     """Writes the checkpoints beside the steps."""
+    stopwatch: Stopwatch
+    """Measures the phases of the RL steps."""
 
     @property
     def config(self) -> TrainConfig:
@@ -66,8 +70,9 @@ class Run:
         """Begin to write a checkpoint as `which`, the last or the best one; arrays of it may be donated afterwards."""
         self.display.activity("saving")
         marks: dict[str, Mark] = {}
-        self.write("the metrics", lambda: marks.update(self.folder.marks()))
-        self.saver.save(which, checkpoint, marks)
+        with self.stopwatch.phase("save"):
+            self.write("the metrics", lambda: marks.update(self.folder.marks()))
+            self.saver.save(which, checkpoint, marks)
 
     def write(self, what: str, work: Callable[[], object]) -> None:
         """Have the first process write something, once there is room for it; all processes call it.
@@ -173,9 +178,10 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
         InputError: the parameters are broken.
     """
     run.display.activity("answering held-out problems", compiles=True)
+    start = time.monotonic()
     evaluation = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params))
     check_drawn(evaluation.groups)
-    metrics = evaluation.metrics()
+    metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
     run.record("eval", step, metrics)
     run.display.evaluated(step, metrics)
     if step in (0, run.config.optimization.steps):

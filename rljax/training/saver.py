@@ -5,6 +5,7 @@ With several processes each save is collective, so the loop waits for the disk t
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,13 +41,22 @@ class Saver:
         keep: which checkpoints stay, by the name of their kind.
         room: repeats a save that meets a full disk.
         tell: shows a warning.
+        waiting: its context is entered while the loop waits for a save, for example to measure the time.
     """
 
-    def __init__(self, folder: Path, keep: Mapping[str, Retention], room: Room, tell: Callable[[str], None]):
+    def __init__(
+        self,
+        folder: Path,
+        keep: Mapping[str, Retention],
+        room: Room,
+        tell: Callable[[str], None],
+        waiting: Callable[[], AbstractContextManager] = nullcontext,
+    ):
         self._folder = folder
         self._keep = keep
         self._room = room
         self._tell = tell
+        self._waiting = waiting
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
         self._pending: tuple[Save, Future[None]] | None = None
 
@@ -107,7 +117,8 @@ class Saver:
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            pending[1].result()
+            with self._waiting():
+                pending[1].result()
 
     def _failed(self) -> Save | None:
         """Wait for the save before, and return it if it has failed, which is told."""

@@ -45,8 +45,9 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         run.check_updates(checkpoint, unsound, "--warm-start-learning-rate")
         if settings.accuracy is not None and done % settings.eval_every == 0:
             run.display.activity("answering held-out problems", compiles=True)
+            start = time.monotonic()
             accuracy = evaluate(setup.heldout, setup.whole(state.params)).metrics()["accuracy"]
-            run.record("eval", 0, {"accuracy": accuracy})
+            run.record("eval", 0, {"accuracy": accuracy, "seconds": time.monotonic() - start})
             run.display.evaluated(done, {"accuracy": accuracy})
             if accuracy >= settings.accuracy:
                 break

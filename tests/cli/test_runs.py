@@ -72,6 +72,7 @@ def test_doctor_says_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     low, high = wilson_interval(20, PROBLEMS)
     assert f"last (step 28) 50.0% ({100 * low:.0f} to {100 * high:.0f})" in words
     assert "10 problems became right, 0 became wrong, 10 stayed right, 20 stayed wrong." in words
+    assert "Time of RL, 0:00:56 in all: sampling 75 %, updates 25 %." in words
     assert "1 alarm: entropy collapse at step 1" in words
     assert "Change --learning-rate: a third of it" in words
     assert "Not measured in this run, so never raised:" in words
@@ -149,6 +150,7 @@ def test_a_row_that_no_run_writes_is_named(tmp_path, capsys, file, change, fault
 def test_doctor_as_json_writes_no_file(runs, capsys):
     found = json.loads(printed(capsys, "doctor", str(runs / "bad"), "--json"))
     (alarm,) = found["alarms"]
+    assert found["seconds"] == {"sample": 42.0, "update": 14.0}
     assert (alarm["alarm"], alarm["flag"], found["raised"]) == ("entropy_collapse", "--learning-rate", ["entropy_collapse"])
     assert not (runs / "bad" / "report.html").exists()
 

@@ -81,7 +81,10 @@ def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
 def rows(file: Path) -> list[dict[str, Any]]:
     """Rows of a file without their times."""
     parsed = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_second")} for row in parsed]
+    return [
+        {name: value for name, value in row.items() if not name.endswith(("seconds", "tokens_per_second"))}
+        for row in parsed
+    ]
 
 
 def differences(run: Path, reference: Path) -> list[str]:

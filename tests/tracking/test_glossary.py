@@ -20,6 +20,7 @@ from rljax.preference.pair_update import EncodedPairs, judge_pairs
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import METRICS
 from rljax.tracking.glossary import GLOSSARY, Entry, explained
+from rljax.tracking.phase_times import PhaseSeconds
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, RolloutMetrics, UpdateMetrics, present
 
@@ -48,7 +49,7 @@ def written_by_rl():
     update = filled(UpdateMetrics)._replace(loss=losses)
     learned = LearnMetrics(filled(CreditMetrics), filled(CriticMetrics), update, 1.0, 1.0, 1.0, 1.0, 1.0)
     failures = {f"reward_{kind}" for kind in Failures._fields}
-    return {*present(learned), *present(filled(RolloutMetrics)), *failures, *PARTS}
+    return {*present(learned), *present(filled(RolloutMetrics)), *present(filled(PhaseSeconds)), *failures, *PARTS}
 
 
 def written_by_pairs():

@@ -98,6 +98,24 @@ def test_run_without_warm_start_and_with_few_numbers(tmp_path, drawn):
     assert drawn[0].axes[0].get_legend() is None
 
 
+def test_the_times_of_a_step_are_stacked(tmp_path, drawn):
+    """A phase that a step did not have is 0 there; a step of an earlier version has no times, and no place."""
+    times = [{}, {"sample": 2.0, "update": 1.0}, {"sample": 2.0, "update": 1.0, "save": 3.0}]
+    rows = [rl(step, **{f"{name}_seconds": value for name, value in phases.items()}) for step, phases in enumerate(times)]
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
+    assert labels(drawn[0])[-1] == "time of a step (s)"
+    assert [axes.get_xlabel() for axes in drawn[0].axes[-4:]] == ["RL step"] * 4
+    panel = drawn[0].axes[-1]
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["sampling", "updates", "saving"]
+    curves = plots.phase_curves(rows)
+    assert {name: (curve.steps.tolist(), curve.values.tolist()) for name, curve in curves.items()} == {
+        "sampling": ([1.0, 2.0], [2.0, 2.0]),
+        "updates": ([1.0, 2.0], [1.0, 1.0]),
+        "saving": ([1.0, 2.0], [0.0, 3.0]),
+    }
+    assert panel.get_ylim() == (0.0, 6.0)
+
+
 def test_run_in_its_warm_start(tmp_path, drawn):
     plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN[:6]), tmp_path / "c.png", title="t")
     top = drawn[0].axes[0]

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from reopened import checkpoint_of, first_state
-from small_runs import SMALL, even_length, stopping_after
+from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
@@ -62,8 +62,7 @@ def last_state(config, path):
 
 def rows(path, phase):
     found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    unstable = ("seconds", "tokens_per_second")
-    return [{k: v for k, v in row.items() if k not in unstable} for row in found if row["phase"] == phase]
+    return [{k: v for k, v in row.items() if not is_time(k)} for row in found if row["phase"] == phase]
 
 
 def distance(ours, theirs):

@@ -38,13 +38,16 @@ def test_a_run_leaves_everything_behind(finished):
 
 
 def test_metrics_are_in_their_units(finished):
-    for row in rows(finished.run, without=()):
+    for row in rows(finished.run, timed=True):
         if row["phase"] == "rl":
             assert 0 <= row["filtered_ratio"] <= 1
             assert 0 <= row["truncated_share"] <= 1
             assert 1 <= row["response_length"] <= TINY.sampling.max_response_tokens
             np.testing.assert_allclose(row["reward"], row["accuracy"], rtol=1e-6, err_msg="this reward is 0 or 1")
             sampled = row["tries"] * TINY.sampling.sampled_prompts * TINY.sampling.group_size * row["response_length"]
+            inside = sum(row[f"{phase}_seconds"] for phase in ("sample", "judge", "score", "update"))
+            assert 0.5 * row["seconds"] < inside <= row["seconds"], "the phases are most of a step, and not more than it"
+            assert ("save_seconds" in row) == (row["step"] in (3,)), "the row after a step that saved"
             np.testing.assert_allclose(row["tokens_per_second"] * row["seconds"], sampled, rtol=1e-6)
 
 
@@ -192,6 +195,6 @@ def test_a_tracker_of_one_s_own_hears_what_the_files_hold(tmp_path):
     recorder = Recorder()
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1)
     result = rljax.train(config, even_length, trackers=[recorder])
-    assert [list(row) for row in recorder.rows] == [list(row) for row in rows(result.run, without=())]
+    assert [list(row) for row in recorder.rows] == [list(row) for row in rows(result.run, timed=True)]
     assert recorder.shown == [(1, config.run.shown_samples)]
     assert recorder.closed == 1

@@ -1,0 +1,216 @@
+"""rljax beside TRL, google-tunix, rlax and `transformers.generate`: how long the same work takes.
+
+    python experiments/benchmarks/run.py trl tunix rlax transformers        (about 15 minutes on two quiet CPU cores)
+    python experiments/benchmarks/run.py transformers --cases decode_spread --rounds 3
+
+Each peer gets an environment of its own under --work. Both sides of a case are processes that wait for their turn: a round is one
+side, then the other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case has the
+median of its rounds, the lowest and the highest. Both sides read one model with random weights; see `workloads.py`.
+
+Writes results.json, results.md and results.png beside this file; cases that are not measured stay as they are.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import tyro
+import workloads as work
+from environments import PACKAGES, environment, python_of, versions
+from report import machine, write_results
+
+from rljax.models import TransformerConfig, init_params
+from rljax.models.huggingface import save_pretrained
+
+HERE = Path(__file__).resolve().parent
+
+
+class Case(NamedTuple):
+    """Work that is measured on both sides."""
+
+    peer: str
+    """The other side."""
+    name: str
+    """Its name in `CASES` of both sides."""
+    title: str
+    """What is done, in words."""
+    target: float | None
+    """Ratio to reach; None if there is none."""
+    rounds: int
+    """Rounds that count."""
+    warm: int = 2
+    """Rounds before those, which compile."""
+    is_fresh: bool = False
+    """Whether each round is a new process."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the results."""
+        return f"{self.name}/{self.peer}"
+
+
+CASES = (
+    Case("trl", "rl_step", "RL step, spread lengths", 1.5, 9, 3),
+    Case("tunix", "rl_step", "RL step, spread lengths", 2.5, 9, 3),
+    Case("tunix", "training_step", "training step, equal lengths", 1.5, 9),
+    Case("transformers", "decode_equal", "decode, equal lengths", 1.2, 9),
+    Case("transformers", "decode_spread", "decode, lengths spread 1:10", 2.0, 9),
+    Case("trl", "log_probs", "log-prob gradient, vocabulary 151,936", None, 9),
+    Case("rlax", "gae", "GAE 64 x 16,384, ten times", 3.0, 25),
+    Case("trl", "import", "import", None, 3, 1, is_fresh=True),
+    Case("tunix", "import", "import", None, 3, 1, is_fresh=True),
+    Case("trl", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_fresh=True),
+    Case("tunix", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_fresh=True),
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Which comparisons are run."""
+
+    peers: tyro.conf.Positional[tuple[str, ...]]
+    """The other sides: trl, tunix, rlax, transformers."""
+    cases: tuple[str, ...] = ()
+    """Cases; by default all that the peers have."""
+    rounds: int | None = None
+    """Rounds of each case; by default as many as it needs."""
+    work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
+    """Folder of the environments."""
+    out: Path = HERE
+    """Folder of the results."""
+
+
+class Side:
+    """A process that does one side's rounds."""
+
+    def __init__(self, side: str, case: str, python: Path | str, folder: Path, log: Path):
+        self._log = log
+        self._name = f"{case} of {side}"
+        command = [str(python), str(HERE / "child.py"), f"of_{side}", case, str(folder)]
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(side)
+            )
+
+    def round(self) -> dict[str, float]:
+        """Seconds of one round."""
+        asked, answered = self._process.stdin, self._process.stdout
+        if asked is None or answered is None:
+            raise RuntimeError(f"{self._name} has no pipe")
+        try:
+            asked.write("go\n")
+            asked.flush()
+            answer = answered.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RuntimeError(f"{self._name} has ended; the end of its log:\n{self._log.read_text()[-3000:]}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def side(name: str, case: str, python: Path | str, folder: Path) -> Generator[Side]:
+    """A side that ends with the context."""
+    opened = Side(name, case, python, folder, folder / f"{name}.log")
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Path) -> list[tuple[float, float]]:
+    """Seconds of both sides, rljax first, in rounds that take turns; which side begins alternates."""
+    times: list[tuple[float, float]] = []
+    sides = ["rljax", case.peer]
+    if case.is_fresh:
+        for turn in range(case.warm + count):
+            found = {name: fresh(name, case.name, pythons[name], folder) for name in sides[:: 1 if turn % 2 else -1]}
+            times.append((found["rljax"], found[case.peer]))
+        return times[case.warm :]
+    with (
+        side("rljax", case.name, pythons["rljax"], folder) as ours,
+        side(case.peer, case.name, pythons[case.peer], folder) as theirs,
+    ):
+        both = {"rljax": ours, case.peer: theirs}
+        for turn in range(case.warm + count):
+            found = {name: both[name].round()["seconds"] for name in sides[:: 1 if turn % 2 else -1]}
+            times.append((found["rljax"], found[case.peer]))
+    return times[case.warm :]
+
+
+def fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
+    """Seconds from the beginning of a new process to the end of its first round."""
+    with side(name, case, python, folder) as opened:
+        return opened.round()["since_start"]
+
+
+def compared(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
+    """A case's row of the results."""
+    ratios = [theirs / ours for ours, theirs in times]
+    return {
+        "peer": case.peer,
+        "title": case.title,
+        "ratio": statistics.median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "rljax_seconds": statistics.median(ours for ours, _ in times),
+        "peer_seconds": statistics.median(theirs for _, theirs in times),
+        "rounds": len(times),
+        "target": case.target,
+        "date": f"{date.today()}",
+        "machine": machine(),
+    }
+
+
+def write_model(folder: Path) -> None:
+    """Write the model that both sides read."""
+    config = TransformerConfig(
+        vocab_size=work.TOKENS,
+        width=work.WIDTH,
+        layers=work.LAYERS,
+        heads=work.HEADS,
+        kv_heads=work.KV_HEADS,
+        head_dim=work.HEAD_DIM,
+        hidden=work.HIDDEN,
+        qk_norm=True,
+    )
+    save_pretrained(folder, config, init_params(config, jax.random.key(0)), bos=None, eos=work.EOS)
+    work.write_tokenizer(folder)
+
+
+def main(arguments: Arguments) -> None:
+    """Measure, and write the results after each case."""
+    unknown = {*arguments.peers} - {*PACKAGES} | {*arguments.cases} - {case.name for case in CASES}
+    if unknown:
+        raise SystemExit(
+            f"There is no {', '.join(sorted(unknown))}; peers: {', '.join(PACKAGES)}; see CASES for the cases."
+        )
+    pythons: dict[str, Path | str] = {"rljax": sys.executable}
+    pythons |= {peer: python_of(peer, arguments.work) for peer in arguments.peers}
+    known = {name: versions(python) for name, python in pythons.items()}
+    with tempfile.TemporaryDirectory() as scratch:
+        write_model(Path(scratch))
+        for case in CASES:
+            if case.peer in arguments.peers and (not arguments.cases or case.name in arguments.cases):
+                times = rounds_of(case, arguments.rounds or case.rounds, pythons, Path(scratch))
+                row = compared(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
+                write_results(arguments.out, case.key, row, order=[other.key for other in CASES])
+                print(f"{case.key}: {row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})", flush=True)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))

@@ -1,0 +1,172 @@
+"""rljax's side."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import workloads as work
+from child import Pace
+
+
+def configuration(folder: Path):
+    """Settings of the RL step: GRPO without a reference, one update."""
+    from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
+
+    return TrainConfig.flat(
+        model=str(folder),
+        algorithm="grpo",
+        algorithm_options={},
+        prompts=work.PROMPTS,
+        group_size=work.GROUP,
+        max_prompt_tokens=work.PROMPT_TOKENS,
+        max_response_tokens=work.LIMIT,
+        learning_rate=work.LEARNING_RATE,
+        minibatches=1,
+        microbatch_rows=work.PROMPTS * work.GROUP,
+        warm_start_steps=0,
+        steps=10**6,
+    )
+
+
+def opened(folder: Path):
+    """Setup and state of a run that has made no step."""
+    from rljax.data.problem import Problem  # noqa: PLC0415  as above
+    from rljax.training.beginning import first_state, rl_state  # noqa: PLC0415
+    from rljax.training.seams import Seams  # noqa: PLC0415
+    from rljax.training.setup import make_setup  # noqa: PLC0415
+
+    problems = [Problem(work.prompt(place), "") for place in range(work.PROMPTS)]
+    setup = make_setup(configuration(folder), Seams(reward=work.reward, problems=(problems, problems)))
+    return setup, rl_state(setup, first_state(setup))
+
+
+def rl_step(folder: Path, pace: Pace) -> None:
+    """A whole step: draw, judge, learn."""
+    from rljax.data.history import no_history  # noqa: PLC0415
+    from rljax.training.learner import make_learner  # noqa: PLC0415
+    from rljax.training.rollouts import make_choice, next_rollout  # noqa: PLC0415
+
+    setup, state = opened(folder)
+    learn, history = make_learner(setup, state), no_history(work.PROMPTS)
+    choose = make_choice(setup.config, setup.order)
+    while True:
+        pace.wait()
+        state, history, collected = next_rollout(
+            state,
+            None,
+            history,
+            config=setup.config,
+            worker=setup.train,
+            algorithm=setup.algorithm,
+            choose_prompts=choose,
+            params=state.params,
+        )
+        state, _ = learn(state, collected.groups)
+        jax.block_until_ready(state)
+        pace.done()
+
+
+def training_step(folder: Path, pace: Pace) -> None:
+    """An update on responses of one length."""
+    from rljax.rollout import Groups  # noqa: PLC0415
+    from rljax.training.learner import make_learner  # noqa: PLC0415
+
+    setup, state = opened(folder)
+    learn = make_learner(setup, state)
+    groups: Groups = setup.train.generate(state.params, list(range(work.PROMPTS)), work.GROUP, jax.random.key(0))
+    shape, random = groups.tokens.shape, np.random.default_rng(0)
+    whole = np.broadcast_to(np.arange(work.LIMIT) < work.TRAINED, shape)
+    logp = np.full(shape, -np.log(work.TOKENS), np.float32)
+    rollout = groups.rollout._replace(
+        mask=whole,
+        behaviour_logp=logp,
+        policy_logp=logp,
+        rewards=random.integers(0, 2, shape[:2]).astype(np.float32),
+        truncated=np.ones(shape[:2], bool),
+        valid=np.ones(shape[:2], bool),
+    )
+    tokens = random.integers(2, work.TOKENS, shape).astype(np.int32)
+    groups = groups._replace(rollout=rollout, attention=whole, tokens=tokens)
+    while True:
+        pace.wait()
+        state, _ = learn(state, groups)
+        jax.block_until_ready(state)
+        pace.done()
+
+
+def decode(lengths: list[int], slots: int, folder: Path, pace: Pace) -> None:
+    """Responses of these lengths, whatever is drawn."""
+    from rljax.models.huggingface import load_params, read_config  # noqa: PLC0415
+    from rljax.models.transformer_policy import transformer_policy  # noqa: PLC0415
+    from rljax.parallel import make_mesh  # noqa: PLC0415
+    from rljax.rollout import DecodingEngine, Request, Sampling  # noqa: PLC0415
+
+    config, mesh = read_config(folder), make_mesh(1, 1)
+    policy, params = transformer_policy(config, eos=work.EOS), load_params(folder, config)
+    engine = DecodingEngine(policy.decoder, mesh, work.PROMPT_TOKENS, slots)
+    requests = [
+        Request(tuple(work.prompt_ids(place // work.GROUP)), 0, place // work.GROUP, Sampling(length, -1), place)
+        for place, length in enumerate(lengths)
+    ]
+
+    def drawn() -> None:
+        responses = engine.generate(params, requests)
+        if [len(response.tokens) for response in responses] != lengths:
+            raise ValueError("a response has another length than it should have")
+
+    pace.rounds(drawn)
+
+
+def log_probs(folder: Path, pace: Pace) -> None:
+    """Gradient of the sum of the log-probabilities, in the hidden states and in the head."""
+    from rljax.models.token_scores import default_chunk, token_scores  # noqa: PLC0415
+
+    del folder
+    random = np.random.default_rng(0)
+    hidden = jnp.asarray(random.normal(size=(1, work.SCORED, work.FEATURES)).astype(np.float32))
+    head = jnp.asarray(random.normal(size=(work.VOCABULARY, work.FEATURES)).astype(np.float32) / 16)
+    tokens = jnp.asarray(random.integers(0, work.VOCABULARY, (1, work.SCORED)).astype(np.int32))
+
+    @jax.jit
+    def gradient(hidden, head):
+        def total(hidden, head):
+            return token_scores(hidden, head, tokens, chunk=default_chunk(work.VOCABULARY))[0].sum()
+
+        return jax.grad(total, (0, 1))(hidden, head)
+
+    pace.rounds(lambda: jax.block_until_ready(gradient(hidden, head)))
+
+
+def gae(folder: Path, pace: Pace) -> None:
+    """Advantages of rows of one length."""
+    from rljax.ops.gae import gae as advantages  # noqa: PLC0415
+
+    del folder
+    random = np.random.default_rng(0)
+    rewards, values = (jnp.asarray(random.normal(size=(work.ROWS, work.STEPS)).astype(np.float32)) for _ in range(2))
+    mask = jnp.ones((work.ROWS, work.STEPS), bool)
+    compiled = jax.jit(partial(advantages, gamma=work.GAMMA, lambda_=work.LAMBDA))
+    pace.rounds(lambda: [jax.block_until_ready(compiled(rewards, values, mask)) for _ in range(10)])
+
+
+def imported(folder: Path, pace: Pace) -> None:
+    """Import what a training script imports."""
+    del folder
+    pace.wait()
+    from rljax import TrainConfig, train  # noqa: F401, PLC0415
+
+    pace.done()
+
+
+CASES = {
+    "rl_step": rl_step,
+    "first_step": rl_step,
+    "training_step": training_step,
+    "decode_equal": partial(decode, work.EQUAL, 64),
+    "decode_spread": partial(decode, work.SPREAD, 16),
+    "log_probs": log_probs,
+    "gae": gae,
+    "import": imported,
+}

@@ -1,0 +1,47 @@
+"""The side of `transformers.generate`."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+import workloads as work
+from child import Pace
+from transformers import AutoModelForCausalLM, StoppingCriteria
+
+
+class Lengths(StoppingCriteria):
+    """Each row ends at a length of its own."""
+
+    def __init__(self, lengths: list[int]):
+        self._ends = torch.tensor(lengths) + work.PROMPT_TOKENS
+
+    def __call__(self, input_ids, scores, **kwargs):
+        """Whether each row has ended."""
+        return input_ids.shape[1] >= self._ends
+
+
+def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
+    """Responses of these lengths, whatever is drawn."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(len(lengths))])
+
+    def drawn() -> None:
+        out = model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=max(lengths),
+            pad_token_id=work.PAD,
+            stopping_criteria=[Lengths(lengths)],
+        )
+        if out.shape[1] != work.PROMPT_TOKENS + max(lengths):
+            raise ValueError(
+                f"the longest response has {out.shape[1] - work.PROMPT_TOKENS} tokens instead of {max(lengths)}"
+            )
+
+    pace.rounds(drawn)
+
+
+CASES = {"decode_equal": partial(decode, work.EQUAL), "decode_spread": partial(decode, work.SPREAD)}

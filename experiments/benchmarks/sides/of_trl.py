@@ -1,0 +1,85 @@
+"""TRL's side."""
+
+from pathlib import Path
+
+import torch
+import workloads as work
+from child import Pace
+
+
+def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
+    """TRL's GRPO with the settings of `sides.of_rljax.configuration`; a step is a round."""
+    from datasets import Dataset  # noqa: PLC0415  the case "import" measures it
+    from transformers import TrainerCallback  # noqa: PLC0415
+    from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
+
+    class Paced(TrainerCallback):
+        """A step begins when the parent asks for it."""
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            pace.wait()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            pace.done()
+
+    config = GRPOConfig(
+        output_dir=str(folder / "trl"),
+        per_device_train_batch_size=work.PROMPTS * work.GROUP,
+        num_generations=work.GROUP,
+        max_completion_length=work.LIMIT,
+        learning_rate=work.LEARNING_RATE,
+        lr_scheduler_type="constant",
+        beta=0.0,
+        temperature=1.0,
+        max_steps=steps,
+        save_strategy="no",
+        report_to="none",
+        logging_steps=1,
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        shuffle_dataset=False,
+    )
+    rows = Dataset.from_list([{"prompt": work.prompt(place)} for place in range(work.PROMPTS)])
+    return GRPOTrainer(
+        str(folder),
+        lambda completions, **_: work.reward(completions),
+        args=config,
+        train_dataset=rows,
+        callbacks=[Paced()],
+    )
+
+
+def rl_step(folder: Path, pace: Pace) -> None:
+    """A whole step: draw, judge, learn."""
+    trainer(folder, pace).train()
+
+
+def log_probs(folder: Path, pace: Pace) -> None:
+    """Gradient of the sum of the log-probabilities, in the hidden states and in the head."""
+    from trl.trainer.utils import selective_log_softmax  # noqa: PLC0415
+
+    del folder
+    torch.manual_seed(0)
+    hidden = torch.randn(work.SCORED, work.FEATURES, requires_grad=True)
+    head = (torch.randn(work.VOCABULARY, work.FEATURES) / 16).requires_grad_()
+    tokens = torch.randint(0, work.VOCABULARY, (work.SCORED,))
+
+    def gradient() -> None:
+        hidden.grad = head.grad = None
+        selective_log_softmax(hidden @ head.T, tokens).sum().backward()
+
+    pace.rounds(gradient)
+
+
+def imported(folder: Path, pace: Pace) -> None:
+    """Import what a training script imports."""
+    del folder
+    pace.wait()
+    from trl import GRPOTrainer  # noqa: F401, PLC0415
+
+    pace.done()
+
+
+CASES = {"rl_step": rl_step, "first_step": rl_step, "log_probs": log_probs, "import": imported}

@@ -1,0 +1,118 @@
+"""google-tunix's side."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import workloads as work
+from child import Pace
+
+
+def learner(folder: Path):
+    """Tunix's GRPO with the settings of `sides.of_rljax.configuration`."""
+    import optax  # noqa: PLC0415  the case "import" measures it
+    from transformers import AutoTokenizer  # noqa: PLC0415
+    from tunix.models.qwen3 import model as qwen3  # noqa: PLC0415
+    from tunix.models.qwen3.params import create_model_from_safe_tensors  # noqa: PLC0415
+    from tunix.rl import rl_cluster  # noqa: PLC0415
+    from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner  # noqa: PLC0415
+    from tunix.rl.rollout.base_rollout import RolloutConfig  # noqa: PLC0415
+
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    shape = qwen3.ModelConfig(
+        num_layers=work.LAYERS,
+        vocab_size=work.TOKENS,
+        embed_dim=work.WIDTH,
+        hidden_dim=work.HIDDEN,
+        num_heads=work.HEADS,
+        head_dim=work.HEAD_DIM,
+        num_kv_heads=work.KV_HEADS,
+        rope_theta=10_000,
+        norm_eps=raw["rms_norm_eps"],
+        use_tied_embedding=True,
+    )
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
+    with mesh:
+        model = create_model_from_safe_tensors(str(folder), shape, mesh, dtype=jnp.float32)
+    cluster = rl_cluster.RLCluster(
+        actor=model,
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        cluster_config=rl_cluster.ClusterConfig(
+            role_to_mesh=dict.fromkeys((rl_cluster.Role.ACTOR, rl_cluster.Role.ROLLOUT), mesh),
+            rollout_engine="vanilla",
+            training_config=rl_cluster.RLTrainingConfig(
+                actor_optimizer=optax.adamw(work.LEARNING_RATE),
+                eval_every_n_steps=10**6,
+                max_steps=10**6,
+                mini_batch_size=work.PROMPTS,
+                train_micro_batch_size=work.PROMPTS,
+            ),
+            rollout_config=RolloutConfig(
+                max_tokens_to_generate=work.LIMIT,
+                max_prompt_length=work.PROMPT_TOKENS,
+                kv_cache_size=work.PROMPT_TOKENS + work.LIMIT,
+                temperature=1.0,
+                top_p=None,
+                eos_tokens=[work.EOS],
+            ),
+        ),
+    )
+    config = GRPOConfig(num_generations=work.GROUP, beta=0.0)
+    return GRPOLearner(cluster, config, lambda prompts, completions, **_: work.reward(completions))
+
+
+def rl_step(folder: Path, pace: Pace) -> None:
+    """A whole step: draw, judge, learn. It has ended when the learner asks for the next prompts and the model is ready."""
+    from flax import nnx  # noqa: PLC0415
+
+    made = learner(folder)
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        while True:
+            pace.wait()
+            yield {"prompts": np.array([work.prompt(place) for place in range(work.PROMPTS)])}
+            jax.block_until_ready(nnx.state(made.rl_cluster.actor_trainer.model))
+            pace.done()
+
+    made.train(batches())
+
+
+def training_step(folder: Path, pace: Pace) -> None:
+    """An update on responses of one length."""
+    from flax import nnx  # noqa: PLC0415
+    from tunix.rl.grpo.grpo_learner import TrainExample  # noqa: PLC0415
+
+    made, random = learner(folder), np.random.default_rng(0)
+    rows = work.PROMPTS * work.GROUP
+    prompts = jnp.asarray([work.prompt_ids(place // work.GROUP) for place in range(rows)])
+    example = TrainExample(
+        prompt_ids=prompts,
+        prompt_mask=jnp.ones_like(prompts, bool),
+        completion_ids=jnp.asarray(random.integers(2, work.TOKENS, (rows, work.TRAINED))),
+        completion_mask=jnp.ones((rows, work.TRAINED), bool),
+        advantages=jnp.asarray(random.normal(size=rows), jnp.float32),
+        ref_per_token_logps=None,
+        old_per_token_logps=None,
+    )
+
+    def update() -> None:
+        made.rl_cluster.update_actor([example], None)
+        jax.block_until_ready(nnx.state(made.rl_cluster.actor_trainer.model))
+
+    pace.rounds(update)
+
+
+def imported(folder: Path, pace: Pace) -> None:
+    """Import what a training script imports."""
+    del folder
+    pace.wait()
+    from tunix.rl import rl_cluster  # noqa: F401, PLC0415
+    from tunix.rl.grpo.grpo_learner import GRPOLearner  # noqa: F401, PLC0415
+
+    pace.done()
+
+
+CASES = {"rl_step": rl_step, "first_step": rl_step, "training_step": training_step, "import": imported}

@@ -1,0 +1,132 @@
+"""Where the time of a run goes: seconds of the phases of each RL step, measured on the host.
+
+The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work does, and measuring
+waits for nothing.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+from rljax.records import documented
+from rljax.tracking.rows import Row
+
+Phase = Literal["sample", "judge", "score", "update", "wait", "save"]
+"""Phases of the loop; a held-out evaluation has a row, and `seconds`, of its own."""
+NOUNS = {
+    "sample": "sampling",
+    "judge": "judging",
+    "score": "scoring",
+    "update": "updates",
+    "evaluate": "evaluation",
+    "save": "saving",
+    "wait": "waiting for the disk",
+    "rest": "the rest",
+}
+"""Phases in the order of a step, in words."""
+
+
+@documented
+class PhaseSeconds(NamedTuple):
+    """Seconds of each phase since the row before; None for a phase that did not occur."""
+
+    sample_seconds: float | None = None
+    """Responses were drawn, and arranged in groups."""
+    judge_seconds: float | None = None
+    """The reward or the environment was called."""
+    score_seconds: float | None = None
+    """Log-probabilities, values and what else the updates need were computed, once for the rollout."""
+    update_seconds: float | None = None
+    """The batch was prepared, and policy and critic were updated."""
+    wait_seconds: float | None = None
+    """The loop waited for a checkpoint to be on the disk."""
+    save_seconds: float | None = None
+    """The state was copied for a checkpoint, which is then written beside the steps."""
+
+
+class Stopwatch:
+    """Adds up the seconds of phases. A phase inside another one interrupts it, so no second counts twice.
+
+    Only the thread of the loop uses it.
+
+    Args:
+        clock: returns the time in seconds.
+
+    Example:
+        >>> times = iter([0.0, 1.0, 3.0, 4.0])
+        >>> stopwatch = Stopwatch(lambda: next(times))
+        >>> with stopwatch.phase("sample"):
+        ...     with stopwatch.phase("judge"):
+        ...         pass
+        >>> stopwatch.lap()[:3]
+        (2.0, 2.0, None)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._running: list[Phase] = []
+        self._since = 0.0
+        self._seconds: dict[Phase, float] = {}
+
+    @contextmanager
+    def phase(self, name: Phase) -> Generator[None]:
+        """Count the time inside as that of a phase."""
+        self._charge()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._running.pop()
+
+    def lap(self) -> PhaseSeconds:
+        """Seconds of the phases since the last call, which ends them: the next call begins at 0."""
+        seconds, self._seconds = self._seconds, {}
+        return PhaseSeconds(**{f"{name}_seconds": value for name, value in seconds.items()})
+
+    def _charge(self) -> None:
+        """Give the time since the last change to the phase that ran."""
+        now = self._clock()
+        if self._running:
+            name = self._running[-1]
+            self._seconds[name] = self._seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+
+def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
+    """Seconds of RL by phase, those of held-out evaluations and the rest of the steps included.
+
+    Args:
+        rows: of `metrics.jsonl`.
+
+    Returns:
+        Phase -> seconds, in the order of a step; empty if no row has the times.
+
+    Example:
+        >>> time_spent([{"phase": "rl", "step": 1, "seconds": 2.0, "sample_seconds": 1.5}])
+        {'sample': 1.5, 'rest': 0.5}
+    """
+    steps = [row for row in rows if row["phase"] == "rl" and "sample_seconds" in row]
+    if not steps:
+        return {}
+    spent = {name: sum(row.get(f"{name}_seconds") or 0.0 for row in steps) for name in NOUNS}
+    spent["evaluate"] = sum(row.get("seconds") or 0.0 for row in rows if row["phase"] == "eval")
+    inside = sum(spent[name] for name in ("sample", "judge", "score", "update"))
+    spent["rest"] = max(0.0, sum(row.get("seconds") or 0.0 for row in steps) - inside)
+    return {name: seconds for name, seconds in spent.items() if seconds}
+
+
+def time_text(spent: Mapping[str, float]) -> str:
+    """Shares of the phases in words, the largest first.
+
+    Example:
+        >>> time_text({"sample": 6.0, "update": 4.0})
+        'sampling 60 %, updates 40 %'
+    """
+    total = sum(spent.values())
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    shares = [
+        f"{NOUNS[name]} {seconds / total:.0%}".replace("%", " %") for name, seconds in ordered if seconds / total >= 0.005
+    ]
+    return ", ".join(shares)
