@@ -78,6 +78,8 @@ rljax --version                   versions and devices, for a report of a fault
 
 LONGEST_NAME = 200
 """Characters of the name of a file in a message."""
+CRASHED = 1
+"""Exit code of a fault of rljax."""
 UNREAD = 141
 """Exit code when the reader of the pipe has gone, as after SIGPIPE (128 + 13)."""
 
@@ -190,7 +192,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
     which then ends: a thread that code of the user has left behind does not hold it.
     """
-    code = _run_main(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    try:
+        code = _run_main(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    except Exception:
+        if arguments is None:
+            end_without_threads(CRASHED)
+        raise
     if arguments is None:
         end_without_threads(code)
     return code

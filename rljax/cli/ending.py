@@ -7,10 +7,15 @@ import time
 
 GRACE_SECONDS = 10.0
 """Time that threads of the user have to end after the command."""
+FAILED_SECONDS = 30.0
+"""Longest time from the end of a command that failed to the end of its process: JAX has it wait for the other hosts, which may wait
+for it."""
 
 
 def end_without_threads(code: int) -> None:
-    """Have the process end with `code` even if a thread that is no daemon never ends; other threads end it as usual.
+    """Have the process end with `code` even if a thread that is no daemon never ends, or other hosts do not end.
+
+    Other threads end it as usual. A command that did not fail waits for the other hosts.
 
     Args:
         code: exit code of the command.
@@ -27,5 +32,9 @@ def _end(code: int) -> None:
             f"note: the process ends without the thread {', '.join(left)}, which a reward or other code left.",
             file=sys.stderr,
         )
+        sys.stdout.flush()
+        os._exit(code)
+    if code:
+        time.sleep(FAILED_SECONDS - GRACE_SECONDS)
         sys.stdout.flush()
         os._exit(code)

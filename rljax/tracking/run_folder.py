@@ -230,7 +230,7 @@ class RunFolder:
         """Hold the folder for this process: two that train in it at once would overwrite each other's files.
 
         Yields:
-            Whether the process that held it before ended without a word, killed or by `os._exit`.
+            Whether the process that held it before did not end by itself: it was killed, or ended by `os._exit`.
 
         Raises:
             InputError: another process holds it.

@@ -16,7 +16,7 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.parallel import agree, is_first, on_first, together
+from rljax.parallel import agree, is_first, on_first, together, watched_hosts
 from rljax.records import documented, required
 from rljax.rollout import Engine, Environment
 from rljax.tracking.compiling import watch_compilation
@@ -47,8 +47,8 @@ from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
 
 ABANDONED = (
-    "The process that trained here before ended without a word: it was killed (by a person, for its memory, with its machine), "
-    "or it crashed. What it did after its last checkpoint is done again."
+    "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
+    "it crashed, or it lost another host. What it did after its last checkpoint is done again."
 )
 """What a resumed run says of such an end."""
 
@@ -117,7 +117,8 @@ def train(
     agree("settings", repr((config, seams.names())))
     accuracy = accuracy_name(config, seams.names())
     with ExitStack() as stack:
-        screen = stack.enter_context(make_screen(config, accuracy, stack))
+        display = screen = stack.enter_context(make_screen(config, accuracy, stack))
+        stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: say_lost(display, reason)))
         screen.activity("loading the model and the problems")
         setup = together(lambda: make_setup(config, seams))
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
@@ -161,13 +162,26 @@ class Opened(NamedTuple):
     """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
+def say_lost(display: Display, reason: str) -> None:
+    """Say that another host was lost: on the screen and in the log of the first host, on the errors' stream of the others."""
+    text = (
+        f"{reason} The rows of every finished step and the last checkpoint are saved; the same command on all hosts, with "
+        "--resume, goes on from there."
+    )
+    if is_first():
+        display.warning(text)
+        display.finish(["Ended: another host was lost."])
+    else:
+        print(f"rljax: {text}", file=sys.stderr, flush=True)
+
+
 def hold(folder: RunFolder, stack: ExitStack) -> bool:
     """Keep other processes out of the folder until the run ends, and remove what a killed one left half-written.
 
     The first host does it for all.
 
     Returns:
-        Whether the process that held it before ended without a word; known to the first host alone.
+        Whether the process that held it before did not end by itself; known to the first host alone.
 
     Raises:
         InputError: another process trains in it.
