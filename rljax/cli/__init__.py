@@ -36,7 +36,7 @@ from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
 from rljax.cli.starting import Settings, started, starting_config
-from rljax.cli.train import INTERRUPTED, Train, run_train
+from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
@@ -44,6 +44,7 @@ from rljax.errors import InputError
 from rljax.files import causes, no_room
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
+from rljax.training.interrupt import INTERRUPTED
 
 PROGRAM = """Reinforcement learning for language models in JAX.
 

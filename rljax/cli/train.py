@@ -12,8 +12,7 @@ from rljax.cli.starting import Settings
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config.start import Start
-
-INTERRUPTED = 130
+from rljax.training.interrupt import INTERRUPTED
 
 
 @documented

@@ -61,9 +61,7 @@ def join(
         listen_or_find(name, int(port), is_first=host == 0, patience=patience)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        jax.distributed.initialize(
-            *arguments, heartbeat_timeout_seconds=max(HEARTBEAT_SECONDS, math.ceil(2 * limit))
-        )
+        jax.distributed.initialize(*arguments, heartbeat_timeout_seconds=max(HEARTBEAT_SECONDS, math.ceil(2 * limit)))
     except (RuntimeError, ValueError) as error:
         raise InputError(f"The hosts of coordinator={coordinator!r} could not be joined: {error}") from error
     if threading.current_thread() is threading.main_thread():

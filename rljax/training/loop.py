@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import optax
 
 from rljax.algorithms import Algorithm
@@ -33,6 +34,7 @@ from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
 from rljax.training.final_models import write_final_models
+from rljax.training.grace import Grace
 from rljax.training.interrupt import StopRequest
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, check_steps, last_evaluation, summary
@@ -134,7 +136,8 @@ def train(
         killed = hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder, accuracy)))
-        stop = stack.enter_context(StopRequest(display.stopping))
+        grace = Grace(config.run.grace if jax.process_count() == 1 else None)
+        stop = stack.enter_context(StopRequest(display.stopping, grace.begin))
         room = Room(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))
         run_trackers = together(lambda: make_trackers(config, folder, trackers, room))
         stack.callback(run_trackers.close)
@@ -147,7 +150,7 @@ def train(
             display.warning(loss)
         if existing is None:
             run.save(LAST, checkpoint)
-        return execute(run, checkpoint)
+        return execute(run, checkpoint, grace)
 
 
 @documented
@@ -282,8 +285,8 @@ def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Trac
     return Trackers([*trackers, *further], room.attempt)
 
 
-def execute(run: Run, checkpoint: Checkpoint) -> Result:
-    """Run the remaining phases and return the result."""
+def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
+    """Run the remaining phases and return the result; `grace` is how long a step of RL may go on after SIGTERM."""
     setup = run.setup
     if int(checkpoint.state.phase) == WARM_START:
         if run.config.warm_start.steps:
@@ -296,7 +299,7 @@ def execute(run: Run, checkpoint: Checkpoint) -> Result:
         checkpoint = pretrain_value(run, checkpoint)
         checkpoint = checkpoint._replace(state=placed(setup, begin_rl(checkpoint.state)))
         run.save(LAST, checkpoint)
-    checkpoint = reinforce(run, checkpoint)
+    checkpoint = reinforce(run, checkpoint, grace)
     finish(run, checkpoint, write_final_models(run, checkpoint))
     notes = checkpoint.notes
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
