@@ -35,7 +35,7 @@ from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
-from rljax.cli.starting import Settings, started, starting_config
+from rljax.cli.starting import Settings, flags_in, started, starting_config
 from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
 from rljax.cli.version import check_jax, version_text
@@ -193,14 +193,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
     which then ends: a thread that code of the user has left behind does not hold it.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if arguments is not None:
+        return _run_main(words)
+    code = CRASHED
     try:
-        code = _run_main(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
-    except Exception:
-        if arguments is None:
-            end_without_threads(CRASHED)
-        raise
-    if arguments is None:
-        end_without_threads(code)
+        code = _run_main(words)
+    finally:
+        end_without_threads(code, has_hosts="--coordinator" in set(flags_in(words)))
     return code
 
 

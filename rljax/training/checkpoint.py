@@ -235,7 +235,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
         marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
-        remedies = tuple(Remedied(*row) for row in notes.pop("remedies"))
+        remedies = tuple(Remedied(*row) for row in notes.pop("remedies", []))  # absent in earlier versions
         saved = manager.item_metadata(number)
         check_same_state(folder, saved["state"], state)
         wanted = {
