@@ -27,12 +27,20 @@ LARGEST_GROWTH = 0.01
 KINDS = ("megabytes", "descriptors", "threads", "processes")
 
 
+def children_of(thread: Path) -> list[str]:
+    """Processes that a thread has started; none if it has just ended, as then another thread has them."""
+    try:
+        return (thread / "children").read_text().split()
+    except FileNotFoundError:
+        return []
+
+
 def measured() -> dict[str, float]:
     """What this process holds now."""
     own = Path("/proc/self")
     pages = int((own / "statm").read_text().split()[1])
     threads = list((own / "task").iterdir())
-    children = [word for thread in threads for word in (thread / "children").read_text().split()]
+    children = [process for thread in threads for process in children_of(thread)]
     megabytes = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
     numbers = (megabytes, len(list((own / "fd").iterdir())), len(threads), len(children))
     return dict(zip(KINDS, numbers, strict=True))
