@@ -22,7 +22,7 @@ import jax
 from jax._src.distributed import global_state  # JAX has no public way to its key-value store
 
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.text import one_line
 
 LOST_HOST = 75
@@ -163,7 +163,8 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
         finally:
             end_process(LOST_HOST)
 
-    watch = Watch(global_state.client, jax.process_index(), jax.process_count(), limit, leave)
+    store = required(global_state.client, "jax.distributed.initialize()")
+    watch = Watch(store, jax.process_index(), jax.process_count(), limit, leave)
     with answered_aborts(leave):
         try:
             yield

@@ -45,7 +45,7 @@ def test_alarms_change_settings_that_exist():
     ],
 )
 def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, setting, values):
-    made = made_by(alarm, 100)
+    made = made_by(alarm, 45)
     assert [change.step for change in made] == list(range(0, 10 * len(values), 10))
     np.testing.assert_allclose([change.after for change in made], values, rtol=1e-12)
     assert {change.setting for change in made} == {setting}
