@@ -19,9 +19,12 @@ def free_address() -> str:
 
 
 def on_two_hosts(
-    command: Sequence[str], *, devices: int = 1, seconds: float = 400, **environment: str
+    command: Sequence[str], *, devices: int = 1, seconds: float = 400, survivor: int | None = None, **environment: str
 ) -> list[subprocess.CompletedProcess]:
-    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended, and all that they said."""
+    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once as each host; how both ended, and all that they said.
+
+    Only the survivor is waited for, if there is one.
+    """
     count = f"--xla_force_host_platform_device_count={devices}"  # the last one holds
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}", "JAX_PLATFORMS": "cpu"}
     given = os.environ | flags | environment
@@ -33,11 +36,12 @@ def on_two_hosts(
             for host, log in enumerate(logs):
                 with log.open("w") as file:
                     running.append(subprocess.Popen([*joined, str(host)], env=given, stdout=file, stderr=subprocess.STDOUT))
-            for process in running:
+            for process in running if survivor is None else [running[survivor]]:
                 process.wait(timeout=seconds)
         finally:
             for process in running:
                 process.kill()
+                process.wait()
         return [
             subprocess.CompletedProcess(process.args, process.returncode, log.read_text())
             for process, log in zip(running, logs, strict=True)

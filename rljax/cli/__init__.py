@@ -35,8 +35,8 @@ from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
-from rljax.cli.starting import Settings, started, starting_config
-from rljax.cli.train import INTERRUPTED, Train, run_train
+from rljax.cli.starting import Settings, flags_in, started, starting_config
+from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
@@ -44,6 +44,7 @@ from rljax.errors import InputError
 from rljax.files import causes, no_room
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
+from rljax.training.interrupt import INTERRUPTED
 
 PROGRAM = """Reinforcement learning for language models in JAX.
 
@@ -78,6 +79,8 @@ rljax --version                   versions and devices, for a report of a fault
 
 LONGEST_NAME = 200
 """Characters of the name of a file in a message."""
+CRASHED = 1
+"""Exit code of a fault of rljax."""
 UNREAD = 141
 """Exit code when the reader of the pipe has gone, as after SIGPIPE (128 + 13)."""
 
@@ -190,9 +193,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
     which then ends: a thread that code of the user has left behind does not hold it.
     """
-    code = _run_main(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
-    if arguments is None:
-        end_without_threads(code)
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if arguments is not None:
+        return _run_main(words)
+    code = CRASHED
+    try:
+        code = _run_main(words)
+    finally:
+        end_without_threads(code, has_hosts="--coordinator" in set(flags_in(words)))
     return code
 
 

@@ -7,18 +7,22 @@ import time
 
 GRACE_SECONDS = 10.0
 """Time that threads of the user have to end after the command."""
+FAILED_SECONDS = 30.0
+"""Longest time from the end of a command that failed on one of several hosts to the end of its process: JAX has it wait for the
+others, which may wait for it."""
 
 
-def end_without_threads(code: int) -> None:
+def end_without_threads(code: int, *, has_hosts: bool = False) -> None:
     """Have the process end with `code` even if a thread that is no daemon never ends; other threads end it as usual.
 
     Args:
         code: exit code of the command.
+        has_hosts: whether the command ran on several hosts; if it failed, the process ends even if they do not.
     """
-    threading.Thread(target=_end, args=(code,), daemon=True).start()
+    threading.Thread(target=_end, args=(code, has_hosts and code != 0), daemon=True).start()
 
 
-def _end(code: int) -> None:
+def _end(code: int, is_alone: bool) -> None:
     time.sleep(GRACE_SECONDS)
     # Python has told its own pools of threads to end by now: what still runs was left behind.
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
@@ -27,5 +31,9 @@ def _end(code: int) -> None:
             f"note: the process ends without the thread {', '.join(left)}, which a reward or other code left.",
             file=sys.stderr,
         )
+        sys.stdout.flush()
+        os._exit(code)
+    if is_alone:
+        time.sleep(FAILED_SECONDS - GRACE_SECONDS)
         sys.stdout.flush()
         os._exit(code)

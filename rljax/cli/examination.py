@@ -14,12 +14,13 @@ from rljax.tracking.display_text import clock_time
 from rljax.tracking.html_report import Contents, page
 from rljax.tracking.phase_times import time_text
 from rljax.tracking.plots import plot_curves, plot_numbers
-from rljax.tracking.rows import Row, check_sample, check_start, json_safe, lines_of, parse_row
+from rljax.tracking.rows import Row, check_remedy, check_sample, check_start, json_safe, lines_of, parse_row
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
 from rljax.training.config.flat import flat_names
 from rljax.training.config.train import GROUPS
+from rljax.training.remedies import Remedied
 from rljax.training.seams import saved_settings
 
 PANELS = (
@@ -117,7 +118,7 @@ class Settings(NamedTuple):
     overrides: list[str]
     """Names of those that are not the defaults."""
     notes: tuple[str, ...]
-    """Why they are shown as `config.json` has them; empty if this version can read them all."""
+    """Why they are shown as `config.json` has them, if this version cannot read them all; and which of them alarms have changed."""
 
 
 def settings_of(folder: RunFolder) -> Settings:
@@ -131,7 +132,8 @@ def settings_of(folder: RunFolder) -> Settings:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}
     overrides = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
-    return Settings(flat, overrides, notes)
+    changes = (f"{Remedied(*(row[name] for name in Remedied._fields))}." for row in rows_of(folder.remedies, check_remedy))
+    return Settings(flat, overrides, (*notes, *changes))
 
 
 def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:

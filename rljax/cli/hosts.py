@@ -3,8 +3,14 @@
 from rljax.errors import InputError
 
 
-def join_hosts(coordinator: str | None, hosts: int | None, host: int | None) -> None:
+def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, limit: float = 0.0) -> None:
     """Join the other hosts of a command, if there are any.
+
+    Args:
+        coordinator: address of the first host, "auto", or None for a command on one host.
+        hosts: number of hosts.
+        host: index of this one.
+        limit: seconds without a sign of life after which a host is given up.
 
     Raises:
         InputError: `hosts` or `host` without a coordinator, or the hosts cannot be joined.
@@ -15,4 +21,4 @@ def join_hosts(coordinator: str | None, hosts: int | None, host: int | None) -> 
         return
     from rljax.parallel.joining import join  # noqa: PLC0415  --help need not wait for JAX
 
-    join(coordinator, hosts=hosts, host=host)
+    join(coordinator, hosts=hosts, host=host, limit=limit)

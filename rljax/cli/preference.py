@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import tyro
 
 from rljax.cli.loading import loading
-from rljax.cli.reward_model import INTERRUPTED
 from rljax.training.config.preference import PreferenceConfig
+from rljax.training.interrupt import INTERRUPTED
 
 
 @dataclass(frozen=True)

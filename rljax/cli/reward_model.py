@@ -7,8 +7,7 @@ import tyro
 from rljax.cli.loading import loading
 from rljax.preference.config import RewardModelConfig
 from rljax.records import documented
-
-INTERRUPTED = 130
+from rljax.training.interrupt import INTERRUPTED
 
 
 @documented

@@ -12,8 +12,7 @@ from rljax.cli.starting import Settings
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config.start import Start
-
-INTERRUPTED = 130
+from rljax.training.interrupt import INTERRUPTED
 
 
 @documented
@@ -46,7 +45,8 @@ class Train(Settings):
 def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
-    The exit code is 0 if the run is done, 130 if Ctrl-C or SIGTERM stopped it and everything is saved.
+    The exit code is 0 if the run is done, 130 if Ctrl-C or SIGTERM stopped it and everything is saved. The process ends with 75 if
+    another host was lost.
     """
     if command.restarts < 0:
         raise InputError(f"restarts is {command.restarts}; it must not be negative.")
@@ -58,7 +58,7 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
 
     for note in begun.notes if command.host in (None, 0) else ():
         print(f"note: {note}", file=sys.stderr)
-    join_hosts(command.coordinator, command.hosts, command.host)
+    join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
     try:
         train(command.config, resume=None if command.resume is None else str(command.resume))
     except Interrupted:

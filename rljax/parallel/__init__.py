@@ -14,8 +14,10 @@ from rljax.parallel.mesh import (
     shardings,
 )
 from rljax.parallel.micro_batches import accumulate, micro_batches, mini_batches
+from rljax.parallel.watch import LOST_HOST, watched_hosts
 
 __all__ = [
+    "LOST_HOST",
     "Partition",
     "accumulate",
     "agree",
@@ -38,4 +40,5 @@ __all__ = [
     "row_shards",
     "shardings",
     "together",
+    "watched_hosts",
 ]

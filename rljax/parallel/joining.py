@@ -1,5 +1,6 @@
 """Joins the processes of a run, before anything is computed."""
 
+import math
 import signal
 import socket
 import threading
@@ -12,11 +13,20 @@ from rljax.errors import InputError
 AUTO = "auto"
 """Coordinator with which JAX finds the other processes by itself."""
 LARGEST_PORT = 65535
+HEARTBEAT_SECONDS = 100
+"""JAX's own limit for a process without a sign of life, unless it has to be longer than the run's."""
 PATIENCE = 300.0
 """Seconds that a process waits for the first one to listen."""
 
 
-def join(coordinator: str, *, hosts: int | None = None, host: int | None = None, patience: float = PATIENCE) -> None:
+def join(
+    coordinator: str,
+    *,
+    hosts: int | None = None,
+    host: int | None = None,
+    patience: float = PATIENCE,
+    limit: float = 0.0,
+) -> None:
     """Join the other processes of a run.
 
     The first process waits for the others for five minutes, JAX's timeout; then JAX ends it.
@@ -27,6 +37,7 @@ def join(coordinator: str, *, hosts: int | None = None, host: int | None = None,
         hosts: number of processes in the run; required with an address.
         host: index of this process, from 0; required with an address.
         patience: seconds to wait for the first process.
+        limit: seconds without a sign of life after which the run gives a process up; JAX, which then aborts, waits twice as long.
 
     Raises:
         InputError: an address without `hosts` and `host`, "auto" with them, or a `host` that is not below `hosts`; the first
@@ -50,7 +61,7 @@ def join(coordinator: str, *, hosts: int | None = None, host: int | None = None,
         listen_or_find(name, int(port), is_first=host == 0, patience=patience)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        jax.distributed.initialize(*arguments)
+        jax.distributed.initialize(*arguments, heartbeat_timeout_seconds=max(HEARTBEAT_SECONDS, math.ceil(2 * limit)))
     except (RuntimeError, ValueError) as error:
         raise InputError(f"The hosts of coordinator={coordinator!r} could not be joined: {error}") from error
     if threading.current_thread() is threading.main_thread():

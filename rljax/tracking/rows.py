@@ -146,6 +146,20 @@ def check_start(row: Row) -> str | None:
     return 'must have a list of words as "command"'
 
 
+def check_remedy(row: Row) -> str | None:
+    """What is wrong with a row of `remedies.jsonl`; None if nothing is."""
+    wrong = check_step(row)
+    if wrong is not None:
+        return wrong
+    if not all(isinstance(row.get(name), str) for name in ("alarm", "setting")):
+        return 'must have words as "alarm" and "setting"'
+    return (
+        None
+        if all(is_number(row.get(name)) for name in ("before", "after"))
+        else 'must have numbers as "before" and "after"'
+    )
+
+
 def _check_metrics_row(row: Row) -> str | None:
     if "phase" not in row or row["phase"] not in PHASES:
         return f'must have a "phase" among {", ".join(PHASES)}'

@@ -11,6 +11,7 @@
       metrics.jsonl    one row per step: {"phase", "step", ...numbers}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; made of metrics.jsonl
+      remedies.jsonl   one row per setting that an alarm has changed: {"step", "alarm", "setting", "before", "after"}
       heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its place among them
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same numbers as TensorBoard events
@@ -169,6 +170,11 @@ class RunFolder:
         return self.path / "alarms.jsonl"
 
     @property
+    def remedies(self) -> Path:
+        """`remedies.jsonl`."""
+        return self.path / "remedies.jsonl"
+
+    @property
     def curves(self) -> Path:
         """`curves.png`."""
         return self.path / "curves.png"
@@ -195,8 +201,8 @@ class RunFolder:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout, self.alarms)
-        return (*names, self.path / "wandb.id", *self.tensorboard.glob("events.*"))
+        names = (self.config_file, self.starts, self.log, self.metrics, self.samples, self.heldout)
+        return (*names, self.alarms, self.remedies, self.path / "wandb.id", *self.tensorboard.glob("events.*"))
 
     @property
     def has_progress(self) -> bool:
@@ -230,7 +236,7 @@ class RunFolder:
         """Hold the folder for this process: two that train in it at once would overwrite each other's files.
 
         Yields:
-            Whether the process that held it before ended without a word, killed or by `os._exit`.
+            Whether the process that held it before did not end by itself: it was killed, or ended by `os._exit`.
 
         Raises:
             InputError: another process holds it.
@@ -244,8 +250,12 @@ class RunFolder:
         try:
             yield abandoned
         finally:
-            Path(lock.lock_file).unlink(missing_ok=True)
+            self.let_go()
             lock.release()
+
+    def let_go(self) -> None:
+        """Tell the next process that this one, which holds the folder and is about to end, has ended by itself."""
+        (self.path / ".lock").unlink(missing_ok=True)
 
     @property
     def is_held(self) -> bool:
@@ -311,6 +321,13 @@ class RunFolder:
     def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace `alarms.jsonl` by the rows that belong to `metrics.jsonl` as it is now."""
         atomic_write(self.alarms, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+
+    def write_remedies(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace `remedies.jsonl`; without rows there is none."""
+        if rows:
+            atomic_write(self.remedies, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        else:
+            self.remedies.unlink(missing_ok=True)
 
     def add_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `alarms.jsonl`."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import tree_leaves_with_path
 
 from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
@@ -16,6 +17,7 @@ from rljax.models.adapters import Adapter, Base, adapted_paths, fingerprint, ini
 from rljax.models.huggingface import locate, read_config
 from rljax.models.peft_folder import save_adapter
 from rljax.parallel import fetch, on_first, policy_shardings, put
+from rljax.parallel.mesh import path_names
 from rljax.records import documented, required
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
@@ -76,10 +78,18 @@ def first_adapter(config: TrainConfig, base: Base) -> Adapter:
 
 
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
-    """What config.json holds about the base; nothing without an adapter. All processes call it together."""
-    model = config.model
-    shape = None if model.path is not None else (model.layers, model.width, model.heads, model.kv_heads, model.hidden)
-    return {} if base is None else {BASE: fingerprint(shape, base.params, fetch)}
+    """What config.json holds about the base; nothing without an adapter. All processes call it together.
+
+    Random weights are recognised by their shapes and by what is drawn from their seed, in whole numbers: another kind of device may
+    round the weights themselves in another way.
+    """
+    if base is None:
+        return {}
+    if config.model.path is not None:
+        return {BASE: fingerprint(None, base.params, fetch)}
+    shapes = {"/".join(path_names(path)): leaf.shape for path, leaf in tree_leaves_with_path(base.params)}
+    drawn = jax.random.bits(jax.random.key(config.run.seed), (8,))
+    return {BASE: fingerprint(sorted(shapes.items()), {"drawn": drawn}, fetch)}
 
 
 def check_base(run: RunFolder, now: Mapping[str, str]) -> None:

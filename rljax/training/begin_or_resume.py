@@ -54,7 +54,7 @@ def resumable(config: TrainConfig | None) -> Path | None:
     What a run left that was killed before its first save is removed.
 
     Raises:
-        InputError: the configuration names no folder.
+        InputError: the configuration names no folder, or another process trains in it.
     """
     if config is None or config.run.folder is None:
         raise InputError(
@@ -67,10 +67,16 @@ def resumable(config: TrainConfig | None) -> Path | None:
 
 
 def _continues(path: Path) -> bool:
-    """Whether the folder holds a run that can go on; what one left that saved nothing is removed."""
+    """Whether the folder holds a run that can go on; what one left that saved nothing is removed.
+
+    Raises:
+        InputError: another process trains in it, and may not have saved anything yet.
+    """
     if not RunFolder(path, {}).config_file.exists():
         return False
     existing = RunFolder.open(path)
+    if existing.is_held:
+        raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
     if existing.has_progress or fault_of(existing.checkpoints / LAST / "0") is None:
         return True
     existing.discard()

@@ -32,6 +32,7 @@ from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import Mark
 from rljax.training.manifest import fault_of, write_manifest
+from rljax.training.remedies import Remedied
 from rljax.training.retention import numbers_in
 from rljax.training.state import TrainState
 
@@ -102,6 +103,8 @@ class Checkpoint(NamedTuple):
     """Groups that dynamic sampling kept beyond the number that was needed."""
     notes: Notes = Notes()
     """Results of the held-out evaluations."""
+    remedies: tuple[Remedied, ...] = ()
+    """Settings that alarms have changed, in order."""
 
 
 @documented
@@ -164,6 +167,7 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
         "files": {name: list(mark) for name, mark in marks.items()},
+        "remedies": [list(change) for change in checkpoint.remedies],
     }
     items = {
         "state": ocp.args.StandardSave(checkpoint.state),
@@ -231,6 +235,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
         marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
+        remedies = tuple(Remedied(*row) for row in notes.pop("remedies", []))  # absent in earlier versions
         saved = manager.item_metadata(number)
         check_same_state(folder, saved["state"], state)
         wanted = {
@@ -241,7 +246,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
-    checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes))
+    checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes), remedies)
     return Restored(checkpoint, marks, damaged)
 
 

@@ -28,6 +28,7 @@ from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.kept_batch import NAME, KeptBatch, read_batch
 from rljax.training.learner import comparison_of, scored_rows
 from rljax.training.opening import fitted
+from rljax.training.reinforce import remedied_setup
 from rljax.training.rollouts import make_prepare
 from rljax.training.seams import BUILT_IN, Seams, refuse_missing, saved_settings
 from rljax.training.setup import Setup, make_setup
@@ -143,8 +144,9 @@ def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
             "on since. Only the batch of the last stop can be replayed."
         )
     state = initial_state(setup, first_params(setup))
-    restored = checkpoints.restore(last, partial(state_of_phase, setup, state)).checkpoint.state
-    return replay(setup, restored, kept)
+    checkpoint = checkpoints.restore(last, partial(state_of_phase, setup, state)).checkpoint
+    setup = remedied_setup(setup, checkpoint.remedies, own_optimizer=seams.optimizer is not None)
+    return replay(setup, checkpoint.state, kept)
 
 
 def _no_reward(completions: list[str]) -> list[None]:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+INTERRUPTED = 130
+"""Exit code of a process that was stopped by a signal and has saved its work, as after SIGINT (128 + 2)."""
+
 
 class Interrupted(Exception):
     """The run was stopped by a signal; it is saved, unless the run waited for room on the disk just then, which it has said."""
@@ -16,11 +19,13 @@ class StopRequest:
 
     Args:
         tell: is called at the first signal, inside the signal handler.
+        terminating: is called too if that is a SIGTERM.
     """
 
-    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, tell: Callable[[], None] = lambda: None, terminating: Callable[[], None] = lambda: None) -> None:
         self.requested = False
         self._tell = tell
+        self._terminating = terminating
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -39,3 +44,5 @@ class StopRequest:
             raise KeyboardInterrupt
         self.requested = True
         self._tell()
+        if number == signal.SIGTERM:
+            self._terminating()

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import optax
 
 from rljax.algorithms import Algorithm
@@ -16,7 +17,7 @@ from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params, Policy
-from rljax.parallel import agree, is_first, on_first, together
+from rljax.parallel import agree, is_first, on_first, together, watched_hosts
 from rljax.records import documented, required
 from rljax.rollout import Engine, Environment
 from rljax.tracking.compiling import watch_compilation
@@ -34,6 +35,7 @@ from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
 from rljax.training.final_models import write_final_models
+from rljax.training.grace import Grace
 from rljax.training.interrupt import StopRequest
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, check_steps, last_evaluation, summary
@@ -48,8 +50,8 @@ from rljax.training.value_pretraining import pretrain_value
 from rljax.training.warm_start import warm_start
 
 ABANDONED = (
-    "The process that trained here before ended without a word: it was killed (by a person, for its memory, with its machine), "
-    "or it crashed. What it did after its last checkpoint is done again."
+    "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
+    "it crashed, or it lost another host. What it did after its last checkpoint is done again."
 )
 """What a resumed run says of such an end."""
 
@@ -117,7 +119,8 @@ def train(
     config, existing, changes = settings_of(config, resume, seams)
     agree("settings", repr((config, seams.names())))
     with ExitStack() as stack:
-        screen = stack.enter_context(make_screen(config, stack))
+        display = screen = stack.enter_context(make_screen(config, stack))
+        stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: say_lost(display, reason)))
         screen.activity("loading the model and the problems")
         setup = together(lambda: make_setup(config, seams))
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
@@ -134,7 +137,8 @@ def train(
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder)))
         display.measuring(accuracy_name(setup.heldout.judge.reward, setup.heldout.environment))
-        stop = stack.enter_context(StopRequest(display.stopping))
+        grace = Grace(config.run.grace if jax.process_count() == 1 else None)
+        stop = stack.enter_context(StopRequest(display.stopping, grace.begin))
         room = Room(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))
         run_trackers = together(lambda: make_trackers(config, folder, trackers, room))
         stack.callback(run_trackers.close)
@@ -151,7 +155,7 @@ def train(
             display.warning(loss)
         if existing is None:
             run.save(LAST, checkpoint)
-        return execute(run, checkpoint)
+        return execute(run, checkpoint, grace)
 
 
 @documented
@@ -166,13 +170,26 @@ class Opened(NamedTuple):
     """Damaged checkpoints that were passed over, and rows that are lost, in words; known to the first host alone."""
 
 
+def say_lost(display: Display, reason: str) -> None:
+    """Say that another host was lost: on the screen and in the log of the first host, on the errors' stream of the others."""
+    text = (
+        f"{reason} The rows of every finished step and the last checkpoint are saved; the same command on all hosts, with "
+        "--resume, goes on from there."
+    )
+    if is_first():
+        display.warning(text)
+        display.finish(["Ended: another host was lost."])
+    else:
+        print(f"rljax: {text}", file=sys.stderr, flush=True)
+
+
 def hold(folder: RunFolder, stack: ExitStack) -> bool:
     """Keep other processes out of the folder until the run ends, and remove what a killed one left half-written.
 
     The first host does it for all.
 
     Returns:
-        Whether the process that held it before ended without a word; known to the first host alone.
+        Whether the process that held it before did not end by itself; known to the first host alone.
 
     Raises:
         InputError: another process trains in it.
@@ -273,8 +290,8 @@ def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Trac
     return Trackers([*trackers, *further], room.attempt)
 
 
-def execute(run: Run, checkpoint: Checkpoint) -> Result:
-    """Run the remaining phases and return the result."""
+def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
+    """Run the remaining phases and return the result; `grace` is how long a step of RL may go on after SIGTERM."""
     setup = run.setup
     if int(checkpoint.state.phase) == WARM_START:
         if run.config.warm_start.steps:
@@ -287,7 +304,7 @@ def execute(run: Run, checkpoint: Checkpoint) -> Result:
         checkpoint = pretrain_value(run, checkpoint)
         checkpoint = checkpoint._replace(state=placed(setup, begin_rl(checkpoint.state)))
         run.save(LAST, checkpoint)
-    checkpoint = reinforce(run, checkpoint)
+    checkpoint = reinforce(run, checkpoint, grace)
     finish(run, checkpoint, write_final_models(run, checkpoint))
     notes = checkpoint.notes
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")

@@ -1,36 +1,51 @@
 """The RL phase: sample, judge and learn at every step; evaluate, show samples and save at intervals."""
 
 import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
-from rljax.parallel import is_first, on_first
-from rljax.records import required
+import numpy as np
+
+from rljax.parallel import is_first, of_first, on_first
+from rljax.records import documented, required
 from rljax.rollout import Groups
+from rljax.tracking.alarms import Event
 from rljax.training.checkpoint import LAST, Checkpoint
+from rljax.training.grace import Grace, leave
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import make_lesson_learner, make_study
+from rljax.training.learner import LearnLesson, Study, make_lesson_learner, make_study
 from rljax.training.metrics import present, rollout_metrics
+from rljax.training.optimizer import policy_optimizer
+from rljax.training.remedies import CURES, Remedied, curable, remedied, remedy
 from rljax.training.rollouts import make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
+from rljax.training.setup import Setup
 
 
-def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Run the remaining RL steps and return the final checkpoint."""
-    config, setup = run.config, run.setup
-    steps, settings = config.optimization.steps, config.run
-    choose_prompts = make_choice(config, setup.order)
-    study, learn = make_study(setup), make_lesson_learner(setup, checkpoint.state)
+def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
+    """Run the remaining RL steps and return the final checkpoint.
+
+    Args:
+        run: the run.
+        checkpoint: where they begin.
+        grace: how long a step may go on after SIGTERM.
+    """
+    setup, study, learn = tools(run, checkpoint)
+    steps, settings = run.config.optimization.steps, run.config.run
+    choose_prompts = make_choice(run.config, setup.order)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
-    unsound, watch = 0, begin_watch(run)
+    unsound, watch = 0, begin_watch(run, checkpoint)
     run.stopwatch.lap()  # what came before is of no RL step
     while int(checkpoint.state.step) < steps:
         start, version = time.monotonic(), int(checkpoint.state.step)
         run.display.activity("sampling", compiles=True)
-        with run.stopwatch.phase("sample"):
+        with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
             state, history, collected = next_rollout(
                 checkpoint.state,
                 checkpoint.carried,
                 checkpoint.history,
-                config=config,
+                config=setup.config,
                 worker=setup.train,
                 algorithm=setup.algorithm,
                 choose_prompts=choose_prompts,
@@ -45,12 +60,15 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
         step = int(state.step)
         sampled = rollout_metrics(
-            collected, wanted=config.sampling.prompts, version=version, seconds=time.monotonic() - start
+            collected, wanted=run.config.sampling.prompts, version=version, seconds=time.monotonic() - start
         )
         numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
         run.log("rl", step, numbers)
         watch, events = watch.followed_by({"phase": "rl", "step": step, **numbers})
         run.report(events)
+        before, checkpoint = checkpoint, with_remedy(run, checkpoint, events)
+        if checkpoint.remedies != before.remedies:
+            setup, study, learn = tools(run, checkpoint)
         unsound = skipped_in_a_row(unsound, None if learned.policy is None else learned.policy.skipped_updates)
         run.check_updates(checkpoint, unsound, "--learning-rate", lesson)
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
@@ -64,6 +82,66 @@ def reinforce(run: Run, checkpoint: Checkpoint) -> Checkpoint:
             run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     return checkpoint
+
+
+@documented
+class Tools(NamedTuple):
+    """What a step is made with."""
+
+    setup: Setup
+    """What the run uses, with the settings in force."""
+    study: Study
+    """Scores a rollout."""
+    learn: LearnLesson
+    """Makes the updates."""
+
+
+def tools(run: Run, checkpoint: Checkpoint) -> Tools:
+    """What the steps after a checkpoint are made with, until the next remedy."""
+    setup = remedied_setup(run.setup, checkpoint.remedies, own_optimizer=has_own_optimizer(run))
+    return Tools(setup, make_study(setup), make_lesson_learner(setup, checkpoint.state))
+
+
+def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: bool) -> Setup:
+    """What a run uses after alarms have changed settings.
+
+    Args:
+        setup: what it began with.
+        made: changes so far, the oldest first.
+        own_optimizer: whether the optimiser was passed to `train`; it stays as it is.
+    """
+    if not made:
+        return setup
+    config = remedied(setup.config, made)
+    return setup._replace(config=config, optimizer=setup.optimizer if own_optimizer else policy_optimizer(config))
+
+
+def has_own_optimizer(run: Run) -> bool:
+    """Whether the optimiser was passed to `train`."""
+    return "optimizer" in run.folder.config["seams"]
+
+
+def with_remedy(run: Run, checkpoint: Checkpoint, events: Sequence[Event]) -> Checkpoint:
+    """The checkpoint with the change that the alarms of its step call for, which is said and written; all processes call it.
+
+    Args:
+        run: the run.
+        checkpoint: after the step.
+        events: alarms of the step; those of the first process count.
+    """
+    if run.config.optimization.remedy == "off":
+        return checkpoint
+    names = {event.alarm.name for event in events if event.what == "raised"}
+    flags = of_first(np.asarray([alarm in names for alarm in CURES]))
+    raised = {alarm for alarm, is_raised in zip(CURES, flags, strict=True) if is_raised}
+    raised = curable(raised, own_optimizer=has_own_optimizer(run))
+    change = remedy(run.config, checkpoint.remedies, raised, int(checkpoint.state.step))
+    if change is None:
+        return checkpoint
+    remedies = (*checkpoint.remedies, change)
+    run.display.warning(f"remedy: {change}. The next step is compiled anew.")
+    run.write("the remedies", lambda: run.folder.write_remedies([each._asdict() for each in remedies]))
+    return checkpoint._replace(remedies=remedies)
 
 
 def show_samples(run: Run, step: int, groups: Groups) -> None:

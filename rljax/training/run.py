@@ -138,19 +138,29 @@ class Run:
         if any_host(self.stop.requested):
             self.save(LAST, checkpoint)
             self.saver.wait()
-            self.display.finish(["Stopped. Everything up to the last finished step is saved."])
-            self.display.commands("To go on:", [resume_command(self.folder)])
+            say_stopped(self, "Stopped. Everything up to the last finished step is saved.")
             raise Interrupted
 
 
-def begin_watch(run: Run) -> Watch:
-    """Watch of the rows that are written already, and the `alarms.jsonl` that belongs to them; the first host alone has them."""
+def say_stopped(run: Run, text: str) -> None:
+    """Say that a run was stopped, and how to go on."""
+    run.display.finish([text])
+    run.display.commands("To go on:", [resume_command(run.folder)])
+
+
+def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
+    """Watch of the rows that are written already, and the files of alarms and remedies that belong to them.
+
+    The first host alone has them.
+    """
     watches: list[Watch] = []
 
     def begin() -> None:
         path = run.folder.metrics
         watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
         run.room.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
+        remedies = [change._asdict() for change in checkpoint.remedies]
+        run.room.attempt("the remedies", lambda: run.folder.write_remedies(remedies))
         watches.append(watch)
 
     on_first(begin)

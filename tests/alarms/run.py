@@ -103,7 +103,7 @@ class Case(NamedTuple):
 CASES = {
     "entropy collapse": Case("entropy_collapse", {"learning_rate": 3e-2}, even),
     "reward hacking": Case("one_response", {"learning_rate": 2e-2}, sevens),
-    "exploding length": Case("reward_follows_length", {"max_response_tokens": 24}, long),
+    "exploding length": Case("reward_follows_length", {"max_response_tokens": 64, "learning_rate": 3e-3}, long),
     "a critic that does not learn": Case(
         "critic_blind",
         {

@@ -69,3 +69,25 @@ def test_a_fault_of_rljax_is_raised(monkeypatch):
     monkeypatch.setattr(cli, "run", fails)
     with pytest.raises(ValueError, match="a fault"):
         cli.main(["train"])
+
+
+HOSTS_HANG = """
+import atexit, sys, time
+from rljax import cli
+from rljax.cli import ending, main
+ending.GRACE_SECONDS, ending.FAILED_SECONDS = 0.1, 0.2
+cli.run = lambda words: int(words[-1])
+def wait():  # as JAX waits for the other hosts
+    time.sleep(1 if sys.argv[-1] == "0" else 20)
+    print("all hosts have ended")
+atexit.register(wait)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("code", "waits"), [(0, True), (2, False)])
+def test_a_command_that_failed_on_one_host_does_not_wait_for_the_others(code, waits):
+    command = [sys.executable, "-c", HOSTS_HANG, "train", "--coordinator", "auto", str(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("all hosts have ended" in done.stdout) == waits

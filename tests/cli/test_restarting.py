@@ -34,7 +34,7 @@ class Crashing:
 
 @pytest.mark.parametrize(
     ("codes", "restarts", "expected"),
-    [([0], 3, 0), ([-9, 1, 0], 3, 0), ([2], 3, 2), ([1, 130], 3, 130), ([-9, -9], 1, 137), ([1, 1, 1], 2, 1)],
+    [([0], 3, 0), ([-9, 1, 75, 0], 3, 0), ([2], 3, 2), ([1, 130], 3, 130), ([-9, -9], 1, 137), ([1, 1, 1], 2, 1)],
 )
 def test_it_is_started_again_after_a_crash_alone(codes, restarts, expected, capsys):
     fake = Crashing(codes)

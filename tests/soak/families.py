@@ -11,5 +11,22 @@ FAMILIES = {
     "difficulty window": {"algorithm": "grpo", "algorithm_options": {}, "difficulty_window": (0.01, 0.99)},
     "remembered rewards": {"algorithm": "grpo", "algorithm_options": {}, "remembered_rewards": 3},
     "moving reference": {"algorithm": "t1", "algorithm_options": {}},
+    "adapter": {"algorithm": "grpo", "algorithm_options": {}, "lora_rank": 2},
+    "factored moments": {
+        "algorithm": "grpo",
+        "algorithm_options": {},
+        "width": 128,
+        "hidden": 128,
+        "second_moment": "factored",
+        "moments_dtype": "bfloat16",
+    },
+    "frozen parameters": {"algorithm": "grpo", "algorithm_options": {}, "freeze": ("embedding",)},
+    "remedies": {
+        "algorithm": "grpo",
+        "algorithm_options": {},
+        "remedy": "auto",
+        "learning_rate": 0.9,
+        "learning_rate_warmup": 0,
+    },
 }
-"""Settings by name: carried groups, a critic, a history, rewards, a reference."""
+"""Settings by name: carried groups, a critic, a history, rewards, a reference, a base, other moments, none, changed settings."""

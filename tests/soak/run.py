@@ -90,8 +90,9 @@ def rows(file: Path) -> list[dict[str, Any]]:
 def differences(run: Path, reference: Path) -> list[str]:
     """What differs between two finished runs; nothing if they are the same bit for bit."""
     different = []
-    for name in ("metrics.jsonl", "samples.jsonl", "heldout.jsonl"):
-        if rows(run / name) != rows(reference / name):
+    for name in ("metrics.jsonl", "samples.jsonl", "heldout.jsonl", "remedies.jsonl"):
+        ours, theirs = run / name, reference / name
+        if ours.exists() != theirs.exists() or (ours.exists() and rows(ours) != rows(theirs)):
             different.append(name)
     for kind in ("last", "best"):
         folders = [path / "checkpoints" / kind for path in (run, reference)]

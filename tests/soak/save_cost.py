@@ -1,10 +1,12 @@
-"""What saves cost on the default task: `python tests/soak/save_cost.py`.
+"""What saves and alarms cost on the default task: `python tests/soak/save_cost.py --result tests/soak/save_cost.json`.
 
 The step waits for a copy of the state (foreground); the writing shares the cores with the steps after it (background). The share of
 the step time at the default interval counts both, as if the writing took its cores from the steps for its whole time.
 """
 
+import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import rljax
+from rljax.tracking.alarms import Watch
 from rljax.tracking.rows import read_metrics
 from rljax.training import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
@@ -34,9 +37,15 @@ def timed(function: Callable, seconds: list[float]) -> Callable:
 
 
 def main() -> None:
-    """Train a few steps with a save after every second one, and print the times."""
+    """Train a few steps with a save after every second one, and write the times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--result", type=Path, required=True)
+    result = parser.parse_args().result
+    load = os.getloadavg()[0]
     foreground: list[float] = []
     background: list[float] = []
+    alarms: list[float] = []
+    Watch.followed_by = timed(Watch.followed_by, alarms)
     Saver.save = timed(Saver.save, foreground)
     checkpoints.save = timed(checkpoints.save, background)
     with tempfile.TemporaryDirectory() as folder:
@@ -55,14 +64,19 @@ def main() -> None:
     step, every = statistics.median(rows[2:]), TrainConfig().run.checkpoint_every
     fore, back = statistics.median(foreground), statistics.median(background)
     numbers = {
+        "command": "python tests/soak/save_cost.py --result tests/soak/save_cost.json",
         "date": str(date.today()),
+        "load_before": round(load, 1),
         "step_seconds": round(step, 3),
         "checkpoint_megabytes": round(size / 1e6, 1),
         "foreground_seconds": round(fore, 4),
         "background_seconds": round(back, 4),
         "share_foreground": round(fore / (every * step), 5),
         "share_both": round((fore + back) / (every * step), 5),
+        "alarm_seconds": round(statistics.median(alarms), 6),
+        "share_alarms": round(statistics.median(alarms) / step, 6),
     }
+    result.write_text(json.dumps(numbers, indent=1) + "\n")
     print(json.dumps(numbers, indent=1))
 
 

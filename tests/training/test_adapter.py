@@ -17,12 +17,14 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import count_parameters, transformer_policy
+from rljax.models.adapters import Base
 from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.rollout import demonstrated, pack
-from rljax.training.adapter import check_alone
+from rljax.training.adapter import base_entry, check_alone
 from rljax.training.beginning import rl_state
+from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_learner
 from rljax.training.opening import load
@@ -201,6 +203,19 @@ def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_pat
     ):
         with pytest.raises(InputError, match=r"was trained on another base: the fingerprint .* put back the model"):
             use()
+
+
+def test_a_random_base_is_recognised_on_another_kind_of_device():
+    """There the same seed may give weights that are rounded in another way."""
+    weights = {"embedding": np.ones((3, 2), np.float32)}
+
+    def entry(params, seed=0):
+        return base_entry(TrainConfig.flat(seed=seed), Base(params, np.float32(1.0)))
+
+    assert entry(weights) == entry({"embedding": weights["embedding"] + np.float32(1e-6)})
+    assert entry(weights) != entry(weights, seed=1)
+    assert entry(weights) != entry({"embedding": np.ones((2, 3), np.float32)})
+    assert entry(weights) != entry({"head": weights["embedding"]})
 
 
 def test_an_adapter_of_a_policy_of_ones_own_is_refused(config):

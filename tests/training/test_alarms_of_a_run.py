@@ -33,7 +33,7 @@ def rows_in(folder):
 
 @pytest.mark.usefixtures("untyped")
 def test_a_resumed_run_has_the_alarms_of_its_rows(run):
-    watch = begin_watch(run)
+    watch = begin_watch(run, SimpleNamespace(remedies=()))
     assert watch == watched(read_metrics(run.folder.metrics))[0]
     assert [(row["alarm"], row["event"]) for row in rows_in(run.folder)] == [("entropy_collapse", "raised")]
 
@@ -41,7 +41,7 @@ def test_a_resumed_run_has_the_alarms_of_its_rows(run):
 @pytest.mark.usefixtures("untyped")
 def test_a_run_whose_metrics_are_gone_begins_anew(run):
     run.folder.metrics.write_bytes(b"")
-    assert begin_watch(run).history.steps == 0
+    assert begin_watch(run, SimpleNamespace(remedies=())).history.steps == 0
     assert rows_in(run.folder) == []
 
 

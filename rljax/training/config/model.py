@@ -59,7 +59,9 @@ class DevicesConfig:
     """Number of devices that share the parameters of one copy, each with rows of its own."""
     tensor: int = 1
     """Number of devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
+    host_timeout: float = 60.0
+    """Seconds without a sign of life after which the other hosts give one up and end, with exit code 75."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
-        check_at_least(1, self, ["replicas", "fsdp", "tensor"])
+        check_at_least(1, self, ["replicas", "fsdp", "tensor", "host_timeout"])

@@ -63,13 +63,21 @@ class OptimizationConfig:
     second_moment: Literal["full", "factored"] = "full"
     """Second moment of all optimisers: 'factored' keeps only means over the rows and the columns of large matrices, as Adafactor
     does, and saves nearly four bytes a parameter; it then decays as 1 - t^-0.8, and --adam-b2 does not apply."""
+    remedy: Literal["off", "auto"] = "off"
+    """What an alarm does beside its warning: 'auto' lets some of them change a setting between two steps, as the learning rate to a
+    third; the run says so, writes it into remedies.jsonl, and repeats it when it is resumed."""
     freeze: tuple[str, ...] = ()
     """Patterns of the policy's parameters that are not trained, in the warm start and in RL, by neighbouring parts of their paths,
     such as embedding, layers/[0-3] or *_norm; they have no moments."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
-        for name, values in (("moments_dtype", ("float32", "bfloat16")), ("second_moment", ("full", "factored"))):
+        choices = {
+            "moments_dtype": ("float32", "bfloat16"),
+            "second_moment": ("full", "factored"),
+            "remedy": ("off", "auto"),
+        }
+        for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(values)}.")
         check_at_least(0, self, ["steps", "learning_rate_warmup", "weight_decay"])

@@ -36,6 +36,9 @@ class RunConfig:
     """RL steps between shown samples; 0 shows none."""
     shown_samples: int = 3
     """Number of samples shown each time."""
+    grace: float | None = None
+    """Seconds after SIGTERM until a step of RL that still samples or judges is given up, and the steps before it are saved; by
+    default, and with several hosts, the step in progress is finished."""
     wandb: bool = False
     """Log to Weights & Biases too (needs the package wandb)."""
     quiet: bool = False
@@ -43,5 +46,5 @@ class RunConfig:
 
     def __post_init__(self):
         """Refuse values that cannot work."""
-        check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples"])
+        check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples", "grace"])
         check_at_least(1, self, ["checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period"])

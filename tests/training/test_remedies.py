@@ -1,0 +1,121 @@
+"""`--remedy auto`: which setting an alarm changes and how far, in a table, and in a run that is stopped and resumed."""
+
+import json
+
+import chex
+import numpy as np
+import pytest
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.cli.examination import settings_of
+from rljax.tracking.alarms import BY_NAME
+from rljax.tracking.rows import read_metrics
+from rljax.tracking.run_folder import RunFolder
+from rljax.training.config import TrainConfig
+from rljax.training.interrupt import Interrupted
+from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, curable, remedied, remedy
+
+START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
+
+
+def made_by(alarm, steps):
+    """All changes that an alarm makes which is raised at every one of these steps."""
+    made = ()
+    for step in range(steps):
+        change = remedy(START, made, {alarm}, step)
+        made = made if change is None else (*made, change)
+    return made
+
+
+def test_alarms_change_settings_that_exist():
+    assert set(CURES) <= set(BY_NAME)
+    assert {cure.setting for cure in CURES.values()} <= set(START.to_flat())
+    for cure in CURES.values():
+        assert (cure.factor < 1) == (cure.bound < 1)
+
+
+@pytest.mark.parametrize(
+    ("alarm", "setting", "values"),
+    [
+        ("entropy_collapse", "learning_rate", [0.009, 0.003, 0.001]),
+        ("large_steps", "learning_rate", [0.009, 0.003, 0.001]),
+        ("gradient_jumps", "max_grad_norm", [0.5, 0.25, 0.125]),
+        ("groups_missing", "max_tries", [6, 12]),
+    ],
+)
+def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, setting, values):
+    made = made_by(alarm, 45)
+    assert [change.step for change in made] == list(range(0, 10 * len(values), 10))
+    np.testing.assert_allclose([change.after for change in made], values, rtol=1e-12)
+    assert {change.setting for change in made} == {setting}
+    assert remedied(START, made).to_flat()[setting] == made[-1].after
+    assert type(made[-1].after) is type(START.to_flat()[setting])
+
+
+def test_one_change_a_step_and_none_for_an_alarm_that_needs_a_person():
+    assert remedy(START, (), {"one_response", "too_easy"}, 5) is None
+    both = remedy(START, (), {"entropy_collapse", "clipped_low"}, 5)
+    assert both.setting == "learning_rate"
+    assert both.after == pytest.approx(0.009)
+
+
+def test_the_settings_of_an_optimiser_that_was_passed_stay():
+    assert curable(set(BY_NAME), own_optimizer=False) == set(CURES)
+    assert curable(set(BY_NAME), own_optimizer=True) == {
+        name for name, cure in CURES.items() if cure.setting not in OF_OPTIMIZER
+    }
+
+
+PROVOKED = SMALL.replace(
+    algorithm="grpo",
+    remedy="auto",
+    train_problems=24,
+    heldout_problems=4,
+    steps=8,
+    prompts=4,
+    group_size=4,
+    minibatches=2,
+    microbatch_rows=8,
+    learning_rate=0.9,
+    learning_rate_warmup=0,
+    eval_every=0,
+    checkpoint_every=100,
+)
+"""Large steps from the first one on: the alarm of that name is raised at step 5."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folders of a run, and of one that was stopped after the remedy and resumed."""
+    whole, stopped = (tmp_path_factory.mktemp("remedies") / name for name in ("whole", "stopped"))
+    rljax.train(PROVOKED.replace(run=str(whole)), even_length)
+    with pytest.raises(Interrupted):
+        rljax.train(PROVOKED.replace(run=str(stopped)), stopping_after(7))
+    (stopped / "remedies.jsonl").write_text("of a future that was cut off\n")
+    rljax.train(resume=stopped, reward=even_length)
+    return whole, stopped
+
+
+def rows_of(run):
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_second")} for row in rows]
+
+
+def test_a_run_with_large_steps_goes_on_with_smaller_ones_and_says_so(runs):
+    run, _ = runs
+    np.testing.assert_allclose([row["learning_rate"] for row in rows_of(run)], [0.9] * 5 + [0.3] * 3, rtol=1e-6)
+    (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())
+    assert Remedied(**row) == Remedied(5, "large_steps", "learning_rate", 0.9, pytest.approx(0.3))
+    line = "--learning-rate is 0.3 in place of 0.9 after step 5, because of the alarm large steps."
+    assert f"remedy: {line} The next step is compiled anew." in (run / "log.txt").read_text()
+    folder = RunFolder.open(run)
+    assert settings_of(folder).notes == (line,)
+    assert json.loads((run / "config.json").read_text())["optimization"]["learning_rate"] == 0.9
+
+
+def test_a_resumed_run_has_the_remedies_of_its_checkpoint(runs):
+    whole, stopped = runs
+    assert rows_of(stopped) == rows_of(whole)
+    assert (stopped / "remedies.jsonl").read_bytes() == (whole / "remedies.jsonl").read_bytes()
+    chex.assert_trees_all_equal(*(rljax.load(run, which="last", reward=even_length).params for run in runs))
