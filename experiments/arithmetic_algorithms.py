@@ -1,4 +1,4 @@
-"""The settings on which all algorithms are compared: sums of two to five numbers after a long supervised warm start, and 100 RL steps.
+"""The settings on which all algorithms are compared: sums of two to five numbers, a long supervised warm start, and 100 RL steps.
 
 The demonstrations of the warm start write out every step, but two in three of the longer ones stop before they state the answer.
 These were the settings of `rljax train` in version 0.1. They stay as they are, so that seeds that are added later belong to the
@@ -9,9 +9,9 @@ Command:
     rljax train --experiment arithmetic_algorithms --algorithm grpo
     python experiments/compare_algorithms.py --out experiments/arithmetic_algorithms        (the table)
 
-Deviations from the papers: rewards are 1 / 0. The model has 0.3 million parameters and starts from random weights, so learning rate,
-batch and lengths differ; the warm start replaces pretraining; each rollout has 2 updates. The learning rate was chosen for DAPO. The
-critic's settings apply only to algorithms with a critic, such as vapo.
+Deviations from the papers: rewards are 1 / 0. The model has 0.3 million parameters and starts from random weights, so learning
+rate, batch and lengths differ; the warm start replaces pretraining; each rollout has 2 updates. The learning rate was chosen for
+DAPO. The critic's settings apply only to algorithms with a critic, such as vapo.
 """
 
 import rljax
