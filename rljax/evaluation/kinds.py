@@ -81,5 +81,9 @@ def learned(kinds: Sequence[Kind]) -> list[str]:
     better = [kind for kind in kinds if kind.change.low > 0]
     worse = [kind for kind in kinds if kind.change.high < 0]
     unclear = [kind for kind in kinds if kind not in better and kind not in worse]
-    parts = {"Learned, problems with": better, "Unlearned, problems with": worse, "No certain change, problems with": unclear}
+    parts = {
+        "Learned, problems with": better,
+        "Unlearned, problems with": worse,
+        "No certain change, problems with": unclear,
+    }
     return [f"{title}: {'; '.join(kind.text() for kind in part)}." for title, part in parts.items() if part]
