@@ -60,7 +60,10 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
         return []
     column, labels = columns[0], labels_of(problems, columns[0])
     right: dict[str, list[tuple[bool, bool]]] = {}
+    known = dict(enumerate(problem.prompt for problem in problems))
     for before, after in pairs:
+        if known.get(before["problem"]) != before["prompt"]:
+            continue  # the answers are to other problems: the data have changed since
         right.setdefault(labels[before["problem"]], []).append((before["reward"] > 0, after["reward"] > 0))
     return [_kind(column, label, np.array(right[label], bool)) for label in sorted(right, key=by_value)]
 

@@ -51,6 +51,12 @@ def test_problems_of_one_kind_or_of_too_many_are_not_told_apart(values, column, 
     assert [kind.name for kind in kinds_of(both, problems(values, column))] == names
 
 
+def test_answers_to_other_problems_are_left_out():
+    both = rows(0, [0, 0, 0]) + rows(9, [1, 1, 1])
+    changed = [problems([2])[0], Problem("another", "a", columns={"operands": 3})]
+    assert [kind.name for kind in kinds_of(both, changed)] == ["2 operands"]
+
+
 def test_a_run_without_answers_before_and_after_says_nothing():
     assert kinds_of([], problems([2, 3])) == []
     assert kinds_of(rows(0, [0, 1]), problems([2, 3])) == []
