@@ -32,7 +32,7 @@ from rljax.cli import main
 from rljax.tracking.rows import read_metrics
 from rljax.training.config.start import with_shared_options
 
-CONFIG = load_config("arithmetic_dapo")
+CONFIG = load_config("arithmetic_algorithms")
 TEACHERS = {"teacher_advantage", "teacher_divergence"}
 
 
@@ -47,7 +47,7 @@ class Arguments:
 
     out: Path
     """Path of the table, without .json and .md."""
-    experiment: str = "arithmetic_dapo"
+    experiment: str = "arithmetic_algorithms"
     """Name of the experiment whose settings are used."""
     algorithms: list[str] = field(
         default_factory=lambda: [name for name in sorted(BY_NAME) if not TEACHERS & slots_of(name)]

@@ -1,4 +1,4 @@
-"""How well can a critic predict the outcome? VAPO's value pretraining on the default task, compared with a ceiling for any critic.
+"""How well can a critic predict the outcome? VAPO's value pretraining on short sums, compared with a ceiling for any critic.
 
 The ceiling is the explained variance of the true value function. It is estimated by continuing each of two thousand states of new
 responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. All figures use the same states and the
@@ -46,7 +46,7 @@ from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
 from rljax.training.value_update import make_values
 
-CONFIG = load_config("arithmetic_dapo").replace(
+CONFIG = load_config("arithmetic_algorithms").replace(
     name="value_ceiling",
     algorithm="vapo",
     algorithm_options={},

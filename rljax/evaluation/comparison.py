@@ -49,12 +49,9 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
         >>> found[:4], found.shown[0]["before"], found.shown[0]["after"]
         ((1, 0, 1, 0), '3', '2')
     """
-    last = max((row["step"] for row in rows), default=0)
-    before, after = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, last))
-    if last == 0 or not before:
+    pairs = judged_pairs(rows)
+    if pairs is None:
         return None
-    pairs = [(before[problem], after[problem]) for problem in before if problem in after]
-    pairs = [pair for pair in pairs if all(row["reward"] is not None for row in pair)]
     gained, lost, kept, missed = (
         [pair for pair in pairs if (_is_right(pair[0]), _is_right(pair[1])) == case]
         for case in ((False, True), (True, False), (True, True), (False, False))
@@ -63,6 +60,20 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     better = gained[: shown - bool(lost)]
     chosen = [*better, *lost[: shown - len(better)], *reworded][:shown]
     return Comparison(len(gained), len(lost), len(kept), len(missed), [_side_by_side(*pair) for pair in chosen])
+
+
+def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
+    """The answers before RL and the last ones to each problem that was judged both times; None without one of the two.
+
+    Args:
+        rows: `heldout.jsonl` of a run, as in `compare`.
+    """
+    last = max((row["step"] for row in rows), default=0)
+    before, after = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, last))
+    if last == 0 or not before:
+        return None
+    pairs = [(before[problem], after[problem]) for problem in before if problem in after]
+    return [pair for pair in pairs if all(row["reward"] is not None for row in pair)]
 
 
 def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:

@@ -137,8 +137,8 @@ def make_report(
 
     by_column = {}
     for name in columns:
-        labels = [_label(problem.columns.get(name)) for problem in problems]
-        order = sorted(set(labels), key=_by_size)
+        labels = labels_of(problems, name)
+        order = sorted(set(labels), key=by_value)
         by_column[name] = [part(label, np.flatnonzero(np.array(labels) == label)) for label in order]
     return Report(
         whole=part("all", np.arange(len(judged))),
@@ -202,11 +202,16 @@ def chosen_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> 
     return list(dict.fromkeys(names))
 
 
+def labels_of(problems: Sequence[Problem], column: str) -> list[str]:
+    """Value of a column as text, one per problem; "-" where a problem lacks it."""
+    return [_label(problem.columns.get(column)) for problem in problems]
+
+
 def _label(value: object) -> str:
     return "-" if value is None else shortened(printable(str(value)), _LABEL)
 
 
-def _by_size(label: str) -> tuple[int, float, str]:
+def by_value(label: str) -> tuple[int, float, str]:
     """Sort numbers by their value, before texts."""
     try:
         number = float(label)

@@ -1,5 +1,7 @@
 """The state at the beginning of each phase of a run."""
 
+from collections.abc import Collection
+
 import jax
 
 from rljax.models import Params
@@ -24,8 +26,13 @@ def first_params(setup: Setup) -> Params:
     return setup.policy.init(jax.random.key(setup.config.run.seed))
 
 
-def first_state(setup: Setup) -> TrainState:
+def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
     """Load or initialise the parameters, check that policy, engine and optimiser accept them, and make the initial state.
+
+    Args:
+        setup: everything that the run uses.
+        own_parts: names of the arguments that were passed to `train`; a built-in policy and a built-in engine need no check, which
+            takes seconds.
 
     Raises:
         InputError: the policy cannot score a response or be sampled from, or the optimiser cannot take the parameters.
@@ -33,9 +40,10 @@ def first_state(setup: Setup) -> TrainState:
     params = together(lambda: first_params(setup))
     all_params = params if setup.base is None else setup.base.params
     policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
-    check_policy(policy, all_params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
     engine = setup.train.engine
-    if isinstance(engine, DecodingEngine):
+    if "policy" in own_parts:
+        check_policy(policy, all_params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
+    if isinstance(engine, DecodingEngine) and {"policy", "engine"} & set(own_parts):
         lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
         check_decoder(engine.decoder, all_params, policy.vocab_size, **lengths)
     check_optimizer(setup.optimizer, params)

@@ -9,6 +9,7 @@ from typing import Any
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison, compare
+from rljax.evaluation.kinds import kinds_of, learned
 from rljax.parallel import on_first
 from rljax.records import required
 from rljax.rewards.failure import Failures
@@ -16,7 +17,6 @@ from rljax.rewards.protocol import has_verifier
 from rljax.rollout import Environment
 from rljax.tracking.alarms import watched
 from rljax.tracking.display_text import CORRECT, POSITIVE
-from rljax.tracking.plots import plot_curves
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import BEST, Checkpoint, Quality
@@ -49,6 +49,8 @@ def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> Non
     Raises:
         InputError: the reward judged no response.
     """
+    from rljax.tracking.plots import plot_curves  # noqa: PLC0415  the first step need not wait for matplotlib
+
     folder, config = run.folder, run.config
     run.saver.wait()
     title = f"{config.run.name}: {config.algorithm.name}"
@@ -62,12 +64,13 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     own_parts, heldout = folder.config.get("seams", ()), run.setup.heldout
     accuracy = accuracy_name(heldout.judge.reward, heldout.environment)
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
-    comparison = compare(folder.read_heldout())
-    problems = heldout.prompts.problems
+    answers, problems = folder.read_heldout(), heldout.prompts.problems
+    comparison = compare(answers)
     rows = [row for row in read_metrics(folder.metrics) if row["phase"] == "rl"]
     run.display.finish(
         [
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
+            *learned(kinds_of(answers, problems)),
             *events(rows, prompts=config.sampling.prompts),
             *alarms_raised(folder),
             f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",

@@ -125,7 +125,7 @@ def train(
         setup = together(lambda: make_setup(config, seams))
         texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
         agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
-        state = first_state(setup)
+        state = first_state(setup, seams.names())
         base = together(lambda: base_entry(config, setup.base))
         if existing is None:
             folder = new_folder(config, seams, base)
