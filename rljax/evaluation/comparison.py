@@ -31,6 +31,11 @@ class Comparison(NamedTuple):
     """Problems whose answer changed: `prompt` and `answer`; `before`, `reward_before` and `correct_before`, and the same after."""
 
 
+def row_is_right(row: Row) -> bool:
+    """Whether a judged answer of `heldout.jsonl` is right; see `rljax.rewards.verifier.is_right`."""
+    return is_right(row["reward"], row.get("correct"))  # runs of earlier versions did not keep `correct`
+
+
 def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     """Compare the answers before RL with the last ones.
 
@@ -53,7 +58,7 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     if pairs is None:
         return None
     gained, lost, kept, missed = (
-        [pair for pair in pairs if (_is_right(pair[0]), _is_right(pair[1])) == case]
+        [pair for pair in pairs if (row_is_right(pair[0]), row_is_right(pair[1])) == case]
         for case in ((False, True), (True, False), (True, True), (False, False))
     )
     reworded = [pair for pair in missed + kept if pair[0]["completion"] != pair[1]["completion"]]
@@ -113,13 +118,9 @@ def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | 
     first, second = last_answers(rows), last_answers(others)
     pairs = [(first[key], second[key]) for key in first if key in second]
     judged = np.array(
-        [tuple(map(_is_right, pair)) for pair in pairs if all(row["reward"] is not None for row in pair)], bool
+        [tuple(map(row_is_right, pair)) for pair in pairs if all(row["reward"] is not None for row in pair)], bool
     )
     return paired_share_difference(*judged.T) if len(judged) else None
-
-
-def _is_right(row: Row) -> bool:
-    return is_right(row["reward"], row.get("correct"))  # runs of earlier versions did not keep `correct`
 
 
 def _side_by_side(before: Row, after: Row) -> dict[str, Any]:

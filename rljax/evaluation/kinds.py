@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rljax.data.problem import Problem
-from rljax.evaluation.comparison import Row, judged_pairs
+from rljax.evaluation.comparison import Row, judged_pairs, row_is_right
 from rljax.evaluation.report import by_value, chosen_columns, labels_of
 from rljax.evaluation.statistics import Estimate, paired_share_difference
 from rljax.records import documented
@@ -19,7 +19,7 @@ COUNTED = ("operands",)
 
 @documented
 class Kind(NamedTuple):
-    """Problems of one kind, and the change of the share whose reward is above 0."""
+    """Problems of one kind, and the change of the share whose answer is right."""
 
     name: str
     """What the problems have in common."""
@@ -64,13 +64,14 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
     for before, after in pairs:
         if known.get(before["problem"]) != before["prompt"]:
             continue  # the answers are to other problems: the data have changed since
-        right.setdefault(labels[before["problem"]], []).append((before["reward"] > 0, after["reward"] > 0))
+        right.setdefault(labels[before["problem"]], []).append((row_is_right(before), row_is_right(after)))
     return [_kind(column, label, np.array(right[label], bool)) for label in sorted(right, key=by_value)]
 
 
 def _kind(column: str, label: str, right: np.ndarray) -> Kind:
     name = f"{label} {column}" if column in COUNTED else f"{column} {label}"
-    return Kind(name, *map(float, right.mean(0)), paired_share_difference(*right.T))
+    before, after = map(float, right.mean(0))
+    return Kind(name, before, after, paired_share_difference(*right.T))
 
 
 def learned(kinds: Sequence[Kind]) -> list[str]:
