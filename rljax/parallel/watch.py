@@ -118,8 +118,8 @@ class Watch:
         self._beat(last)
 
     def wait(self) -> None:
-        """Wait for as long as it takes to notice a process that has died just now; the thread then ends this process."""
-        self._thread.join(self._limit + 2 * self._interval)
+        """Wait for longer than it takes to notice a process that has died just now; the thread then ends this process."""
+        self._thread.join(self._limit + 5 * self._interval)
 
     def _run(self) -> None:
         count = 0

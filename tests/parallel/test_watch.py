@@ -71,7 +71,7 @@ class Shelf:
         return [(name, value) for name, value in self.values.items() if name.startswith(f"{key}/")]
 
 
-def left_for(values, *, is_open=True, limit=0.2):
+def left_for(values, *, is_open=True, limit=0.5):
     """Why a watch with these beats of the others ends its process; None if it does not within the limit."""
     shelf, reasons = Shelf(values), []
     shelf.is_open = is_open
@@ -89,7 +89,7 @@ def test_those_that_are_done_are_not_missed():
 
 def test_the_reason_of_an_end_is_passed_on():
     reason, _ = left_for({"rljax/beats/1": DONE, "rljax/beats/2": "KeyError: 'a fault of this host'"})
-    assert reason.startswith("Host 2 has given no sign of life for 0 s. It ended with KeyError: 'a fault of this host'")
+    assert reason.startswith("Host 2 has given no sign of life for 1 s. It ended with KeyError: 'a fault of this host'")
 
 
 def test_a_store_out_of_reach_is_the_loss_of_the_first_silent_host():
