@@ -136,16 +136,3 @@ def test_rewards_of_more_precision_than_the_history_are_refused(x64):
 def test_memory_needs_room(prompts, capacity):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         reward_history.empty_history(prompts, capacity)
-
-
-def test_any_advantage_is_computed_in_single_precision():
-    history = reward_history.empty_history(2, 2)
-    history = history._replace(rewards=history.rewards.astype(jnp.bfloat16))
-    rewards = jnp.array([[0.7, 0.1]], jnp.bfloat16)
-
-    def plain(rewards, *, valid):
-        assert rewards.dtype == jnp.float32
-        return jnp.where(valid, rewards / 3, 0.0)
-
-    found = reward_history.temporal_advantage(history, jnp.array([1]), rewards, advantage=plain)
-    np.testing.assert_array_equal(found, rewards.astype(jnp.float32) / 3)
