@@ -47,7 +47,8 @@ def written_by_rl():
     """Every number of the rows of value pretraining and RL."""
     losses = LossMetrics(ONE, ONE, ONE, ONE, ONE, ONE, dict.fromkeys(terms(), ONE), ONE, ONE, ONE, ONE)
     update = filled(UpdateMetrics)._replace(loss=losses)
-    learned = LearnMetrics(filled(CreditMetrics), filled(CriticMetrics), update, 1.0, 1.0, 1.0, 1.0, 1.0)
+    parts = {"credit": filled(CreditMetrics), "critic": filled(CriticMetrics), "policy": update}
+    learned = filled(LearnMetrics)._replace(**parts)
     failures = {f"reward_{kind}" for kind in Failures._fields}
     return {*present(learned), *present(filled(RolloutMetrics)), *present(filled(PhaseSeconds)), *failures, *PARTS}
 
