@@ -1,12 +1,11 @@
 """The training state of a run, as one immutable pytree."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, Sharding
-from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models import Params
@@ -138,8 +137,8 @@ class Places(NamedTuple):
 
     shardings: tuple[Sharding, ...]
     """Sharding of each array."""
-    structure: PyTreeDef
-    """Structure of the pytree."""
+    structure: Any
+    """Structure of the pytree, a `jax.tree_util.PyTreeDef`."""
 
     def tree(self) -> PyTree[Sharding]:
         """The shardings as a pytree."""
