@@ -14,11 +14,11 @@ from rljax.tracking.alarms import Event
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.grace import Grace, leave
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import LearnLesson, Study, make_lesson_learner, make_study
+from rljax.training.learner import LearnLesson, Lesson, Study, make_lesson_learner, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.remedies import CURES, Remedied, curable, remedied, remedy
-from rljax.training.rollouts import make_choice, next_rollout
+from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
 from rljax.training.setup import Setup
 
@@ -31,48 +31,25 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
         checkpoint: where they begin.
         grace: how long a step may go on after SIGTERM.
     """
-    setup, study, learn = tools(run, checkpoint)
+    tools = tools_after(run, checkpoint)
     steps, settings = run.config.optimization.steps, run.config.run
-    choose_prompts = make_choice(run.config, setup.order)
+    choose_prompts = make_choice(run.config, tools.setup.order)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
     unsound, watch = 0, begin_watch(run, checkpoint)
     run.stopwatch.lap()  # what came before is of no RL step
     while int(checkpoint.state.step) < steps:
-        start, version = time.monotonic(), int(checkpoint.state.step)
-        run.display.activity("sampling", compiles=True)
-        with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
-            state, history, collected = next_rollout(
-                checkpoint.state,
-                checkpoint.carried,
-                checkpoint.history,
-                config=setup.config,
-                worker=setup.train,
-                algorithm=setup.algorithm,
-                choose_prompts=choose_prompts,
-                params=setup.whole(checkpoint.state.params),
-            )
-        check_drawn(collected.sampled)
-        run.display.activity("learning", compiles=True)
-        with run.stopwatch.phase("score"):
-            lesson = study(state, collected.groups)
-        with run.stopwatch.phase("update"):
-            state, learned = learn(state, lesson)
-        checkpoint = checkpoint._replace(state=state, history=history, carried=collected.surplus)
-        step = int(state.step)
-        sampled = rollout_metrics(
-            collected, wanted=run.config.sampling.prompts, version=version, seconds=time.monotonic() - start
-        )
-        numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
-        run.log("rl", step, numbers)
-        watch, events = watch.followed_by({"phase": "rl", "step": step, **numbers})
+        done = one_step(run, tools, checkpoint, choose_prompts, grace)
+        checkpoint, step = done.checkpoint, int(done.checkpoint.state.step)
+        run.log("rl", step, done.numbers)
+        watch, events = watch.followed_by({"phase": "rl", "step": step, **done.numbers})
         run.report(events)
         before, checkpoint = checkpoint, with_remedy(run, checkpoint, events)
         if checkpoint.remedies != before.remedies:
-            setup, study, learn = tools(run, checkpoint)
-        unsound = skipped_in_a_row(unsound, None if learned.policy is None else learned.policy.skipped_updates)
-        run.check_updates(checkpoint, unsound, "--learning-rate", lesson)
+            tools = tools_after(run, checkpoint)
+        unsound = skipped_in_a_row(unsound, done.numbers.get("skipped_updates"))
+        run.check_updates(checkpoint, unsound, "--learning-rate", done.lesson)
         if settings.sample_every and (step % settings.sample_every == 0 or step == 1):
-            show_samples(run, step, collected.sampled)
+            show_samples(run, step, done.sampled)
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             checkpoint = evaluate_and_keep_best(run, checkpoint, step)
             accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
@@ -96,7 +73,49 @@ class Tools(NamedTuple):
     """Makes the updates."""
 
 
-def tools(run: Run, checkpoint: Checkpoint) -> Tools:
+@documented
+class Done(NamedTuple):
+    """A finished step."""
+
+    checkpoint: Checkpoint
+    """The state after it."""
+    sampled: Groups
+    """All groups that were sampled."""
+    lesson: Lesson
+    """What the updates were computed from."""
+    numbers: dict[str, float]
+    """Its metrics."""
+
+
+def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: Grace) -> Done:
+    """Sample, judge and learn once; only the sampling may be given up."""
+    start, version = time.monotonic(), int(checkpoint.state.step)
+    run.display.activity("sampling", compiles=True)
+    with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
+        state, history, collected = next_rollout(
+            checkpoint.state,
+            checkpoint.carried,
+            checkpoint.history,
+            config=tools.setup.config,
+            worker=tools.setup.train,
+            algorithm=tools.setup.algorithm,
+            choose_prompts=choose_prompts,
+            params=tools.setup.whole(checkpoint.state.params),
+        )
+    check_drawn(collected.sampled)
+    run.display.activity("learning", compiles=True)
+    with run.stopwatch.phase("score"):
+        lesson = tools.study(state, collected.groups)
+    with run.stopwatch.phase("update"):
+        state, learned = tools.learn(state, lesson)
+    seconds, wanted = time.monotonic() - start, run.config.sampling.prompts
+    sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
+    numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
+    after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
+    return Done(after, collected.sampled, lesson, numbers)
+
+
+def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
     """What the steps after a checkpoint are made with, until the next remedy."""
     setup = remedied_setup(run.setup, checkpoint.remedies, own_optimizer=has_own_optimizer(run))
     return Tools(setup, make_study(setup), make_lesson_learner(setup, checkpoint.state))
