@@ -18,9 +18,8 @@ import jax
 import jaxtyping
 import pytest
 
-gc.set_threshold(
-    50_000
-)  # tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time
+# Tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time.
+gc.set_threshold(50_000)
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
