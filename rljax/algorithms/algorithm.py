@@ -67,21 +67,24 @@ class Rollout(NamedTuple, Generic[Data]):
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
-    """What tells right from wrong, above 0 for right: a verifier's decision where there is one, else the unshaped reward.
+    """What tells the responses to a prompt apart: 1 or 0 as a verifier decides, where it decides at all, else the unshaped rewards.
 
-    A reward of several parts may be above 0 for a wrong answer, such as one in the right format.
+    A reward of several parts may differ between wrong answers, such as one in the right format. In a group of which the verifier
+    judges some responses the others count as wrong.
 
     Example:
         >>> import numpy as np
-        >>> rewards, nothing = np.array([[1.2, 0.2, 0.3]], np.float32), np.zeros((1, 3, 1), np.float32)
-        >>> correct = np.array([[1.0, 0.0, np.nan]], np.float32)
-        >>> outcomes(Rollout(nothing > 0, nothing, rewards, correct=correct)).tolist() == [[1.0, 0.0, rewards[0, 2]]]
-        True
+        >>> rewards, nothing = np.array([[1.2, 0.2, 0.3], [0.2, 0.3, 0.3]], np.float32), np.zeros((2, 3, 1), np.float32)
+        >>> correct = np.array([[1.0, 0.0, np.nan], [np.nan] * 3], np.float32)
+        >>> outcomes(Rollout(nothing > 0, nothing, rewards, correct=correct)).round(1).tolist()
+        [[1.0, 0.0, 0.0], [0.20000000298023224, 0.30000001192092896, 0.30000001192092896]]
     """
     if rollout.correct is None:
         return rollout.rewards
     library = jnp if isinstance(rollout.rewards, jax.Array) else np
-    return cast(Data, library.where(library.isnan(rollout.correct), rollout.rewards, rollout.correct))
+    known = ~library.isnan(rollout.correct)
+    found = library.where(known, rollout.correct, library.zeros_like(rollout.correct))
+    return cast(Data, library.where(known.any(-1, keepdims=True), found, rollout.rewards))
 
 
 @documented

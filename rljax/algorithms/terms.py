@@ -5,7 +5,7 @@ from functools import partial
 
 from jaxtyping import Array
 
-from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs, outcomes
+from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs
 from rljax.ops.arrays import Number
 from rljax.ops.checks import check_nonnegative, check_positive
 from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
@@ -27,7 +27,8 @@ def _negative_logp(inputs: TermInputs) -> Array:
 
 
 def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
-    return positive_example_weights(outcomes(rollout) > 0, rollout.mask)
+    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, where nobody knows, is not above 0
+    return positive_example_weights(right > 0, rollout.mask)
 
 
 def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] = k3) -> tuple[Term, ...]:
@@ -142,7 +143,7 @@ def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
     """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with the same weight for all their tokens.
 
-    A response is correct when its outcome is above 0; see `rljax.algorithms.algorithm.outcomes`. No term at all when the
+    A response is correct when a verifier says so, or, without one, when its unshaped reward is above 0. No term at all when the
     coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)

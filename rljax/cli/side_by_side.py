@@ -10,7 +10,7 @@ from rljax.cli.examination import settings_of
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
 from rljax.evaluation.statistics import Estimate
-from rljax.rewards.verifier import is_right
+from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarised

@@ -1,14 +1,14 @@
 """Answers to the same held-out problems before and after RL: how many changed, and which are shown."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rljax.evaluation.statistics import Estimate, paired_share_difference, wilson_interval
 from rljax.records import documented
-from rljax.rewards.verifier import is_right
+from rljax.rewards.correctness import is_right
 
 Row = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
 
 
 def row_is_right(row: Row) -> bool:
-    """Whether a judged answer of `heldout.jsonl` is right; see `rljax.rewards.verifier.is_right`."""
+    """Whether a judged answer of `heldout.jsonl` is right; see `rljax.rewards.correctness.is_right`."""
     return is_right(row["reward"], row.get("correct"))  # runs of earlier versions did not keep `correct`
 
 
@@ -77,8 +77,15 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
     before, after = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, last))
     if last == 0 or not before:
         return None
+    is_judged = judged_by(rows)
     pairs = [(before[problem], after[problem]) for problem in before if problem in after]
-    return [pair for pair in pairs if all(row["reward"] is not None for row in pair)]
+    return [pair for pair in pairs if all(map(is_judged, pair))]
+
+
+def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
+    """Which answers of these are judged: where a verifier decided on any of them, those on which it did, else those with a reward."""
+    has_verifier = any(row.get("correct") is not None for row in rows)
+    return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 
 
 def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
@@ -88,10 +95,16 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
         share: the accuracy.
         rows: `heldout.jsonl`, whose answers before RL tell how many problems were judged.
     """
-    judged = sum(row["step"] == 0 and row["reward"] is not None for row in rows)
+    judged = sum(row["step"] == 0 for row in filter(judged_by(rows), rows))
     if share is None or not judged:
         return None
     return Estimate(share, *wilson_interval(round(share * judged), judged), judged)
+
+
+def measured_by(rows: Iterable[Row]) -> str:
+    """What the accuracy of these answers is: of a verifier, or a share of rewards; "accuracy" without answers."""
+    kept = list(rows)
+    return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
 
 def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
@@ -117,9 +130,8 @@ def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | 
     """
     first, second = last_answers(rows), last_answers(others)
     pairs = [(first[key], second[key]) for key in first if key in second]
-    judged = np.array(
-        [tuple(map(row_is_right, pair)) for pair in pairs if all(row["reward"] is not None for row in pair)], bool
-    )
+    is_judged = judged_by([*rows, *others])
+    judged = np.array([tuple(map(row_is_right, pair)) for pair in pairs if all(map(is_judged, pair))], bool)
     return paired_share_difference(*judged.T) if len(judged) else None
 
 

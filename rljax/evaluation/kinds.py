@@ -12,7 +12,7 @@ from rljax.evaluation.statistics import Estimate, paired_share_difference
 from rljax.records import documented
 
 MOST_KINDS = 12
-"""A column with more values than this does not tell kinds apart that fit in a sentence."""
+"""A column with more values than this has too many kinds to list."""
 COUNTED = ("operands",)
 """Columns that count something: a problem has 4 operands, but it is of level 4."""
 
@@ -80,14 +80,14 @@ def learned(kinds: Sequence[Kind]) -> list[str]:
     Example:
         >>> sure, unsure = Estimate(0.9, 0.8, 0.95, 82), Estimate(0.1, -0.2, 0.3, 11)
         >>> learned([Kind("2 operands", 0.9, 1.0, unsure), Kind("4 operands", 0.05, 0.95, sure)])[0]
-        'Learned, problems with: 4 operands 5.0% -> 95.0% (82 problems).'
+        'Learned: 4 operands 5.0% -> 95.0% (82 problems).'
     """
     better = [kind for kind in kinds if kind.change.low > 0]
     worse = [kind for kind in kinds if kind.change.high < 0]
     unclear = [kind for kind in kinds if kind not in better and kind not in worse]
     parts = {
-        "Learned, problems with": better,
-        "Unlearned, problems with": worse,
-        "No certain change, problems with": unclear,
+        "Learned": better,
+        "Worse than before": worse,
+        "No certain change": unclear,
     }
     return [f"{title}: {'; '.join(kind.text() for kind in part)}." for title, part in parts.items() if part]

@@ -193,7 +193,7 @@ def answer_all(
             with sample_files(out).samples.open("ab") as file:
                 file.write(_lines(fresh))
         rows += fresh
-    return gathered(rows, len(worker.prompts.tokens), samples)
+    return gathered(rows, len(worker.prompts.tokens), samples, verified=worker.verifies)
 
 
 def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: Callable[[str], str | None]) -> list[dict]:
@@ -223,20 +223,21 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
     return rows
 
 
-def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
+def gathered(rows: Iterable[dict], problems: int, samples: int, *, verified: bool) -> Sampled:
     """Arrange the rows of the file in arrays.
 
     Args:
         rows: one for each answer to each problem, in any order.
         problems: P.
         samples: N.
+        verified: whether a verifier decides what is correct.
 
     Returns:
         Arrays `[P, N]`.
 
     Example:
         >>> row = {"problem": 0, "sample": 0, "reward": None, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
-        >>> gathered([row], 1, 1).judged.tolist(), gathered([row], 1, 1).answers
+        >>> gathered([row], 1, 1, verified=True).judged.tolist(), gathered([row], 1, 1, verified=False).answers
         ([[False]], [['7']])
     """
     rewards, lengths = np.full((problems, samples), np.nan), np.zeros((problems, samples), int)
@@ -245,10 +246,10 @@ def gathered(rows: Iterable[dict], problems: int, samples: int) -> Sampled:
     for row in rows:
         place = row["problem"], row["sample"]
         rewards[place] = np.nan if row["reward"] is None else row["reward"]
-        correct[place] = np.nan if row.get("correct") is None else row["correct"]  # earlier versions did not keep it
+        correct[place] = np.nan if row["correct"] is None else row["correct"]
         lengths[place], truncated[place] = row["tokens"], row["truncated"]
         answers[place[0]][place[1]] = row["given"]
-    return Sampled(rewards, lengths, truncated, answers, None if np.isnan(correct).all() else correct)
+    return Sampled(rewards, lengths, truncated, answers, correct if verified else None)
 
 
 def whole_calls(calls: Sequence[Call], rows: int) -> int:
@@ -369,6 +370,7 @@ def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
     return {
         "sampling": worker.sampling._asdict(),
         "prompt_length": worker.prompt_length,
+        "verifier": worker.verifies,
         "problems_sha256": problems.hexdigest(),
         "model_sha256": numbers.hexdigest(),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
 from rljax.rewards import choice, code, exact, format, math
+from rljax.rewards.correctness import verifier as verifier
 from rljax.rewards.sandbox import level
-from rljax.rewards.verifier import verifier as verifier
 
 BY_NAME = MappingProxyType(
     {

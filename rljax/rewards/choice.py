@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.correctness import verifier
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer
-from rljax.rewards.verifier import verifier
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")

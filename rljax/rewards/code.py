@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
 from rljax.rewards.code_blocks import defines, extracted_code
+from rljax.rewards.correctness import verifier
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
-from rljax.rewards.verifier import verifier
 
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^()]*\)[ \t]*|[^\n(#]*)(?:#[^\n]*)?$", re.MULTILINE)
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress, arguments_for, called_name
+from rljax.rewards.correctness import is_verifier, verifier
 from rljax.rewards.failure import Failed
 from rljax.rewards.pool import shared_pool
-from rljax.rewards.verifier import is_verifier, verifier
 from rljax.text import one_line
 
 

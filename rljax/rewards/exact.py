@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
+from rljax.rewards.correctness import verifier
 from rljax.rewards.extract import final_answer, normalized
-from rljax.rewards.verifier import verifier
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.correctness import verifier
 from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
@@ -19,7 +20,6 @@ from rljax.rewards.failure import Failed
 from rljax.rewards.notation import plain
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity
-from rljax.rewards.verifier import verifier
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30

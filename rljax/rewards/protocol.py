@@ -21,8 +21,8 @@ from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
 from rljax.rewards.conversation import Messages, as_messages, reads_text
+from rljax.rewards.correctness import is_verifier
 from rljax.rewards.failure import Failures
-from rljax.rewards.verifier import is_verifier
 
 MAX_FAILURE_SHARE = 0.1
 """Default share of a batch that may fail before the run stops."""

@@ -13,6 +13,7 @@ from rljax.data.prompts import EncodedPrompts, left_pad
 from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.calling import Progress
+from rljax.rewards.protocol import has_verifier
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.environment import Environment, play
 from rljax.rollout.groups import Groups, grouped, padded_responses, right_and_known
@@ -125,6 +126,11 @@ class RolloutWorker:
         check_responses(requests, responses)
         with self.judging():
             return responses, self.judge(problems, responses, self.sampling.max_tokens)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether a verifier decides what is correct."""
+        return self.environment is None and has_verifier(self.judge.reward)
 
     def first(self, count: int) -> "RolloutWorker":
         """Return a worker with only the first prompts."""

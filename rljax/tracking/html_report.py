@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rljax.records import documented
-from rljax.rewards.verifier import is_right
+from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.alarms import BY_NAME, Event, advice
 from rljax.tracking.summary import Evaluated, Summary

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljax.records import documented
-from rljax.rewards.verifier import is_right
+from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.display_text import (
     METRICS,

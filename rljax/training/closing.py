@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ from rljax.evaluation.kinds import kinds_of, learned
 from rljax.parallel import on_first
 from rljax.records import required
 from rljax.rewards.failure import Failures
-from rljax.rewards.protocol import has_verifier
-from rljax.rollout import Environment
+from rljax.rollout import RolloutWorker
 from rljax.tracking.alarms import watched
 from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.rows import read_metrics
@@ -27,15 +26,9 @@ LONGEST_PROMPT = 40
 """Characters of a prompt that is shown in a command."""
 
 
-def accuracy_name(reward: Callable, environment: Environment | None) -> str:
-    """Name of the number `accuracy`: "accuracy" if a verifier decides what is right, else "rewards above 0".
-
-    Example:
-        >>> from rljax.rewards import BY_NAME
-        >>> accuracy_name(BY_NAME["math"], None), accuracy_name(BY_NAME["format"], None)
-        ('accuracy', 'rewards above 0')
-    """
-    return CORRECT if environment is None and has_verifier(reward) else POSITIVE
+def accuracy_name(worker: RolloutWorker) -> str:
+    """Name of the number `accuracy`: "accuracy" if a verifier decides what is right, else "rewards above 0"."""
+    return CORRECT if worker.verifies else POSITIVE
 
 
 def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> None:
@@ -62,7 +55,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     """Show what `finish` shows, on this process alone."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
     own_parts, heldout = folder.config.get("seams", ()), run.setup.heldout
-    accuracy = accuracy_name(heldout.judge.reward, heldout.environment)
+    accuracy = accuracy_name(heldout)
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
     answers, problems = folder.read_heldout(), heldout.prompts.problems
     comparison = compare(answers)

@@ -136,7 +136,7 @@ def train(
         killed = hold(folder, stack)
         folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder)))
-        display.measuring(accuracy_name(setup.heldout.judge.reward, setup.heldout.environment))
+        display.measuring(accuracy_name(setup.heldout))
         grace = Grace(config.run.grace if jax.process_count() == 1 else None)
         stop = stack.enter_context(StopRequest(display.stopping, grace.begin))
         room = Room(str(folder.path), display.warning, lambda: stop.requested, resume_command(folder))

@@ -3,27 +3,26 @@
 import numpy as np
 from jaxtyping import Float32, Int, Int32, UInt64
 
-from rljax.algorithms.algorithm import outcomes
-from rljax.records import required
 from rljax.rollout import Groups
+from rljax.rollout.groups import right_and_known
 
 RUN = 8
 """Tokens of a run that may occur again in a response."""
 
 
 def share_of_groups(groups: Groups, *, right: bool) -> float | None:
-    """Share of the groups whose responses all have the same outcome, above 0 (`right`) or not; None if there is no group.
+    """Share of the groups whose responses are all right (`right`) or all wrong; None if there is no group.
 
-    Only outcomes that are equal say that a group teaches nothing: a reward that is never above 0, or always, may still tell the
-    responses apart. A group with fewer than two rewards is left out.
+    Without a verifier, those whose rewards are equal as well, above 0 or not: a reward that is never above 0, or always, may still
+    tell the responses apart. A group of which fewer than two responses are judged is left out.
     """
-    valid = required(groups.rollout.valid, "rollout.valid")
-    compared = valid.sum(-1) > 1
+    rollout, known = groups.rollout, right_and_known(groups.rollout)[1]
+    compared = known.sum(-1) > 1
     if not compared.any():
         return None
-    values = np.asarray(outcomes(groups.rollout))[compared].astype(np.float64)
-    high = np.where(valid[compared], values, -np.inf).max(-1)
-    low = np.where(valid[compared], values, np.inf).min(-1)
+    values = (rollout.rewards if rollout.correct is None else rollout.correct)[compared].astype(np.float64)
+    high = np.where(known[compared], values, -np.inf).max(-1)
+    low = np.where(known[compared], values, np.inf).min(-1)
     return float(((high == low) & ((high > 0) == right)).mean())
 
 

@@ -14,11 +14,13 @@ from rljax.algorithms.algorithm import outcomes
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
+from rljax.errors import InputError
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, push_history
 from rljax.parallel import put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, RolloutWorker, collect
+from rljax.rollout.groups import right_and_known
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.reference import at_strength
@@ -85,7 +87,15 @@ def next_rollout(
 
     Returns:
         The new state, the history with the sampled responses added, and the groups.
+
+    Raises:
+        InputError: the carried groups were judged by another kind of reward.
     """
+    if carried is not None and (carried.rollout.correct is not None) != worker.verifies:
+        raise InputError(
+            "A verifier among the rewards decides what is correct now and did not when the run was saved, or the other way round; "
+            "resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
+        )
     sampling = config.sampling
     count = sampling.prompts if algorithm.keep_group is None else sampling.sampled_prompts
 
@@ -103,10 +113,9 @@ def next_rollout(
         )
         position = put(np.asarray(choice.position, np.int32), state.position.sharding)
         state = state._replace(draws=state.draws + 1, position=position)
-        rollout, lengths = groups.rollout, groups.attention.sum(-1)
-        history = record(
-            history, groups.prompt_ids, outcomes(rollout), lengths, valid=rollout.valid, decay=config.data.history_decay
-        )
+        (right, known), lengths = right_and_known(groups.rollout), groups.attention.sum(-1)
+        passed = right.astype(np.float32)
+        history = record(history, groups.prompt_ids, passed, lengths, valid=known, decay=config.data.history_decay)
         return groups
 
     collected = collect(

@@ -30,9 +30,9 @@ def test_only_a_certain_change_is_called_learned():
     after = [1] * 40 + [0] * 40 + [1, 1]
     kinds = kinds_of(rows(0, before) + rows(9, after), problems([4] * 40 + [5] * 40 + [2] * 2))
     assert learned(kinds) == [
-        "Learned, problems with: 4 operands 0.0% -> 100.0% (40 problems).",
-        "Unlearned, problems with: 5 operands 100.0% -> 0.0% (40 problems).",
-        "No certain change, problems with: 2 operands 50.0% -> 100.0% (2 problems).",
+        "Learned: 4 operands 0.0% -> 100.0% (40 problems).",
+        "Worse than before: 5 operands 100.0% -> 0.0% (40 problems).",
+        "No certain change: 2 operands 50.0% -> 100.0% (2 problems).",
     ]
 
 

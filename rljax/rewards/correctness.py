@@ -4,20 +4,29 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from rljax.errors import InputError
+
 Reward = TypeVar("Reward", bound=Callable)
+
+MARK = "verifies"
+"""Attribute of a verifier that holds the verifier itself: a wrapper to which `functools.wraps` copies it is none."""
 
 
 def verifier(reward: Reward) -> Reward:
     """Mark a reward whose value is above 0 exactly when the answer is correct.
 
     Where one of several rewards is a verifier, it alone decides what counts as correct: in the accuracy, in dynamic sampling, in
-    the loss on correct responses, in pass@k. Without a verifier, a response counts as correct when its whole reward is above 0.
+    the loss on correct responses, in the difficulty window, in `rljax eval`. Without a verifier, a response counts as correct when
+    its whole reward is above 0.
 
     Args:
-        reward: a reward function. It gets the attribute `is_verifier`.
+        reward: a reward function. It gets the attribute `verifies`.
 
     Returns:
         The same function.
+
+    Raises:
+        InputError: no attribute can be set on it, as on a method; wrap it in a function.
 
     Example:
         >>> @verifier
@@ -26,7 +35,10 @@ def verifier(reward: Reward) -> Reward:
         >>> is_verifier(solved)
         True
     """
-    reward.is_verifier = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+    try:
+        setattr(reward, MARK, reward)
+    except AttributeError as error:
+        raise InputError(f"{reward!r} cannot be marked as a verifier; wrap it in a function of its own.") from error
     return reward
 
 
@@ -39,7 +51,7 @@ def is_verifier(reward: Callable) -> bool:
         (True, False)
     """
     inner = reward.func if isinstance(reward, partial) else reward
-    return bool(getattr(inner, "is_verifier", False))
+    return getattr(inner, MARK, None) is inner
 
 
 def is_right(reward: float, correct: bool | None) -> bool:

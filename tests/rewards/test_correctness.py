@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rljax.rewards import BY_NAME, verifier
+from rljax.rewards.correctness import is_verifier
 from rljax.rewards.each import each
 from rljax.rewards.math import math_reward
 from rljax.rewards.protocol import Weighted, has_verifier, judge
-from rljax.rewards.verifier import is_verifier
 
 
 @verifier
