@@ -23,7 +23,7 @@ def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
         eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
 
     Deviations: the advantage is the paper's closed form; around it stands GRPO's objective without KL. A response is right when
-    its reward is above 0.
+    its whole reward is above 0, also where a verifier is one of several rewards: give the others no weight.
     """
     return Algorithm(
         advantage=partial(pass_at_k_normalized, k=k, eps=eps),

@@ -83,7 +83,7 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
 
 
 def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
-    """Which answers of these are judged: where a verifier decided on any of them, those on which it did, else those with a reward."""
+    """Which of these answers are judged: those on which a verifier decided, if it did on any, else those with a reward."""
     has_verifier = any(row.get("correct") is not None for row in rows)
     return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 

@@ -74,7 +74,7 @@ class Sampled(NamedTuple):
         return ~np.isnan(self.rewards)
 
     def right_and_known(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Which answers are right, and of which that is known, `[P, N]`.
+        """Which answers are right, and for which this is known, `[P, N]`.
 
         Args:
             right_above: an answer is right when its reward is above this; None leaves it to the verifier, or, without one, to a

@@ -50,7 +50,7 @@ class Groups(NamedTuple):
 
 
 def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
-    """Which responses are right, and of which that is known.
+    """Which responses are right, and for which this is known.
 
     With a verifier, those on which it has an opinion are known. Without one, those that have a reward are, and a reward above 0 is
     right.

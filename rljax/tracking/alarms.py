@@ -204,12 +204,12 @@ ALARMS = (
     ),
     Alarm(
         "too_easy", ("groups_all_right",), above("groups_all_right", 0.9, over=LONG),
-        "In nine groups of ten, all responses earn the same reward above 0: there is little left to learn from these problems.",
+        "In nine groups of ten, all responses are right: there is little left to learn from these problems.",
         Remedy("--difficulty-window", "0.1 0.9, or harder problems", "it leaves out problems that are always right"),
     ),
     Alarm(
         "too_hard", ("groups_all_wrong",), above("groups_all_wrong", 0.8, over=LONG),
-        "In four groups of five, all responses earn the same reward of 0 or less: almost nothing shows the policy what to do.",
+        "In four groups of five, all responses are wrong: almost nothing shows the policy what to do.",
         Remedy("--group-size", "twice as many responses, or easier problems, or a warm start",
                "one right response in a group is enough to learn from"),
     ),

@@ -169,7 +169,7 @@ def unless(excuse: Callable[[History], bool], crossing: Crossing) -> Crossing:
 
 
 def accuracy_is_up(history: History) -> bool:
-    """Whether more of the responses have a reward above 0 than in the first steps, by a twentieth of all or more."""
+    """Whether more of the responses are right than in the first steps, by a twentieth of all or more."""
     mean, start = last_mean(history, "accuracy", BRIEF), start_mean(history, "accuracy")
     return mean is not None and start is not None and mean >= start + 0.05
 

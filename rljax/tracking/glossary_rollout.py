@@ -18,7 +18,7 @@ OUTCOMES = (
         "accuracy", f"{RL} {HELD} {PAIRS}", "share, 0 to 1",
         "Share of responses that a verifier finds correct; without a verifier, of those with a reward above 0. For pairs, "
         "the share whose preferred response has the higher score or implicit reward.",
-        "mean of [r > 0]; for pairs mean of [chosen > rejected], a tie counts as wrong",
+        "mean of [correct], or of [r > 0] without a verifier; for pairs of [chosen > rejected], a tie counts as wrong",
         "rljax.training.metrics.rollout_metrics",
         "Rises. In eval rows answers are greedy, in rl rows they are sampled, so the second is usually lower.",
         "With graded or negative rewards it says little: read reward instead. `rljax eval RUN` gives its 95 % interval.",
@@ -26,7 +26,7 @@ OUTCOMES = (
     Entry(
         "accuracy_to_{N}_tokens", HELD, "share, 0 to 1",
         "Held-out accuracy of the answers of at most N tokens and more than N/2 (the first range begins at 1).",
-        "mean of [r > 0] over the answers in that range of length",
+        "as accuracy, over the answers in that range of length",
         "rljax.evaluation.greedy.accuracy_by_length",
         "Long answers are more often wrong.",
         "If only the longest range is bad, answers may be cut off: look at truncated_share and raise --max-response-tokens.",
@@ -83,8 +83,8 @@ OUTCOMES = (
 SAMPLING = (
     Entry(
         "filtered_ratio", RL, "share, 0 to 1",
-        "Share of the sampled groups that dynamic sampling dropped because all their responses got the same reward: a "
-        "group-relative advantage is 0 there. 0 for algorithms that keep every group.",
+        "Share of the sampled groups that dynamic sampling dropped because all their responses are right or all are wrong "
+        "(without a verifier: got the same reward). 0 for algorithms that keep every group.",
         "1 - kept / sampled", "rljax.rollout.collect.collect",
         "0.2 to 0.7; it rises when the problems become too easy.",
         "Near 1 with a low reward: the problems are too hard; easier ones, a warm start or a larger --group-size. Near 1 with "
@@ -94,14 +94,15 @@ SAMPLING = (
         "groups_all_right", RL, "share, 0 to 1",
         "Share of the sampled groups whose responses are all right; without a verifier, of those with one reward, above 0. "
         "Groups of one response are left out.",
-        "mean of [all r equal, and > 0] over groups", "rljax.training.response_statistics.share_of_groups",
+        "mean of [all correct], or of [all r equal, and > 0], over groups", "rljax.training.response_statistics.share_of_groups",
         "Below 0.8; it rises as the problems are learned.",
         "Near 1: too easy; harder problems, or --difficulty-window 0.1 0.9.",
     ),
     Entry(
         "groups_all_wrong", RL, "share, 0 to 1",
-        "Share of the sampled groups whose responses all have the same reward, 0 or below. Groups of one response are left out.",
-        "mean of [all r equal, and <= 0] over groups", "rljax.training.response_statistics.share_of_groups",
+        "Share of the sampled groups whose responses are all wrong; without a verifier, of those with one reward, 0 or below. "
+        "Groups of one response are left out.",
+        "mean of [none correct], or of [all r equal, and <= 0], over groups", "rljax.training.response_statistics.share_of_groups",
         "Below 0.5, and falling.",
         "Near 1: too hard; easier problems, a warm start, or a larger --group-size.",
     ),

@@ -21,7 +21,7 @@ class Evaluated(NamedTuple):
     step: int
     """RL steps done."""
     accuracy: float | None
-    """Share of right answers, or of rewards above 0 without a verifier; None if it is known of no answer."""
+    """Share of right answers, or of rewards above 0 without a verifier; None where that is unknown of every answer."""
     reward: float | None
     """Mean reward; None as above."""
 

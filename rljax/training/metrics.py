@@ -145,8 +145,8 @@ class RolloutMetrics(NamedTuple):
     reward: float | None
     """Mean reward; None if no response has a reward."""
     accuracy: float | None
-    """Share of the responses that a verifier finds correct, or, without one, whose reward is above 0; None if it is known of no
-    response."""
+    """Share of the responses that a verifier finds correct, or, without one, whose reward is above 0; None where that is
+    unknown of every response."""
     response_length: float
     """Mean number of tokens per response."""
     truncated_share: float

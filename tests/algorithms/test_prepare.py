@@ -50,7 +50,7 @@ EVERYTHING = ROLLOUT._replace(
     square_sum=jnp.abs(draw()),
     greedy_rewards=jnp.array([1.0, 0.0]),
     reward_parts={"answer": jnp.asarray(REWARDS), "form": draw()[..., 0]},
-    correct=(jnp.asarray(REWARDS) > 0).astype(jnp.float32),
+    correct=(jnp.asarray(REWARDS) > 0).astype(jnp.float32).at[0, 0].set(jnp.nan),
 )
 PLAIN = Algorithm(advantage=group_centered, log_ratio=token_log_ratio, surrogate=reinforce, weights=token_mean)
 
@@ -276,8 +276,8 @@ def test_groups_are_kept_by_what_a_verifier_finds():
     np.testing.assert_array_equal(undecided.mask, everything.mask)
 
 
-def test_responses_that_a_verifier_rejects_are_no_positive_examples():
-    correct = jnp.zeros((P, G)).at[1, 2].set(1.0)
+def test_only_responses_that_a_verifier_accepts_are_positive_examples():
+    correct = jnp.zeros((P, G)).at[1, 2].set(1.0).at[0, 1].set(jnp.nan)
     algorithm = BY_NAME["dapo"](max_length=3, cache=2)._replace(keep_group=None, terms=positive_examples(0.1))
     batch = prepare(algorithm, ROLLOUT._replace(rewards=jnp.full((P, G), 0.5), correct=correct))
     (weights,) = batch.term_weights

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljax.evaluation.comparison import answer_rows, compare, interval_of, paired_difference
+from rljax.evaluation.comparison import answer_rows, compare, interval_of, measured_by, paired_difference
 from rljax.evaluation.statistics import Estimate, wilson_interval
 
 
@@ -46,24 +46,26 @@ def test_those_that_are_shown_have_changed(before, after, shown):
     assert [row["prompt"] for row in found.shown] == shown
 
 
-def test_a_verifier_decides_where_it_has_an_opinion():
-    before = [
-        {**row, "correct": correct} for row, correct in zip(rows(0, [0.2, 0.2, 0.2]), (False, None, True), strict=True)
-    ]
-    after = [
-        {**row, "correct": correct} for row, correct in zip(rows(2, [1.2, 0.0, 0.2]), (True, None, False), strict=True)
-    ]
+def decided(rows, correct):
+    return [{**row, "correct": found} for row, found in zip(rows, correct, strict=True)]
+
+
+def test_a_verifier_decides_and_what_it_leaves_open_is_not_counted():
+    before = decided(rows(0, [0.2, 0.2, 0.2]), (False, None, True))
+    after = decided(rows(2, [1.2, 0.0, 0.2]), (True, True, False))
     found = compare([*before, *after])
     assert found is not None
-    assert found[:4] == (1, 2, 0, 0)
-    assert [(row["correct_before"], row["correct_after"]) for row in found.shown] == [
-        (False, True),
-        (None, None),
-        (True, False),
-    ]
+    assert found[:4] == (1, 1, 0, 0)
+    assert [(row["correct_before"], row["correct_after"]) for row in found.shown] == [(False, True), (True, False)]
     difference = paired_difference(before + after, [{**row, "step": 2} for row in before])
     assert difference is not None
-    assert difference.value == pytest.approx(1 / 3)
+    assert (difference.value, difference.problems) == (0.0, 2)
+    assert interval_of(0.5, before + after).problems == 2
+    assert [measured_by(some) for some in (before, rows(0, [1.0]), [])] == [
+        "accuracy",
+        "share of rewards above 0",
+        "accuracy",
+    ]
 
 
 def test_the_last_step_counts_and_a_repeated_row_replaces_the_first():

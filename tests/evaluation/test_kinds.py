@@ -36,6 +36,15 @@ def test_only_a_certain_change_is_called_learned():
     ]
 
 
+def test_a_verifier_decides_and_what_it_leaves_open_is_not_counted():
+    before = [
+        {**row, "correct": correct} for row, correct in zip(rows(0, [0.1, 0.1, 0.1]), (False, True, None), strict=True)
+    ]
+    after = [{**row, "correct": correct} for row, correct in zip(rows(9, [0.1, 0.1, 0.1]), (True, True, None), strict=True)]
+    (kind,) = kinds_of(before + after, problems([2, 2, 3]))
+    assert (kind.name, kind.before, kind.after, kind.change.problems) == ("2 operands", 0.5, 1.0, 2)
+
+
 @pytest.mark.parametrize(
     ("values", "column", "names"),
     [

@@ -49,7 +49,7 @@ def test_small_work_is_one_call():
 
 def test_rows_are_laid_out_wherever_they_stand():
     rows = [row(1, 0, reward=None), row(0, 1, tokens=7, truncated=True), row(0, 0, given=None), row(1, 1, reward=-0.5)]
-    found = gathered(rows, 2, 2)
+    found = gathered(rows, 2, 2, verified=False)
     np.testing.assert_array_equal(found.rewards, [[1.0, 1.0], [np.nan, -0.5]])
     np.testing.assert_array_equal(found.judged, [[True, True], [False, True]])
     np.testing.assert_array_equal(found.lengths, [[3, 7], [3, 3]])
@@ -60,14 +60,17 @@ def test_rows_are_laid_out_wherever_they_stand():
 
 def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():
     decided = [{**row(0, 0, reward=0.5), "correct": False}, {**row(0, 1, reward=0.2), "correct": True}]
-    found = gathered([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2)
+    found = gathered([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2, verified=True)
     right, known = found.right_and_known(None)
     np.testing.assert_array_equal(right, [[False, True], [False, False]])
     np.testing.assert_array_equal(known, [[True, True], [False, False]])
     right, known = found.right_and_known(0.3)
     np.testing.assert_array_equal(right, [[True, False], [True, False]])
     np.testing.assert_array_equal(known, [[True, True], [True, False]])
-    np.testing.assert_array_equal(gathered([row(0, 0, reward=0.2)], 1, 1).right_and_known(None)[0], [[True]])
+    unverified = gathered([row(0, 0, reward=0.2)], 1, 1, verified=False)
+    np.testing.assert_array_equal(unverified.right_and_known(None)[0], [[True]])
+    without_opinion = gathered([row(0, 0, reward=0.2)], 1, 1, verified=True)
+    np.testing.assert_array_equal(without_opinion.right_and_known(None), [[[False]], [[False]]])
 
 
 CALLS = plan(3, 2, batch=4)

@@ -1,10 +1,11 @@
 """Verifiers: which rewards decide what is correct, and how several of them do."""
 
-from functools import partial
+from functools import partial, wraps
 
 import numpy as np
 import pytest
 
+from rljax.errors import InputError
 from rljax.rewards import BY_NAME, verifier
 from rljax.rewards.correctness import is_verifier
 from rljax.rewards.each import each
@@ -41,6 +42,24 @@ def one(completion):
 def test_a_verifier_of_one_completion_stays_one():
     assert is_verifier(each(one))
     assert not is_verifier(each(len))
+
+
+def test_a_wrapper_of_a_verifier_is_none_of_its_own():
+    @wraps(is_even)
+    def shaped(completions):
+        return [None if value is None else value - 0.5 for value in is_even(completions)]
+
+    assert not is_verifier(shaped)
+    assert is_verifier(verifier(shaped))
+
+
+def test_a_method_cannot_be_marked():
+    class Judge:
+        def reward(self, completions):
+            return [1.0] * len(completions)
+
+    with pytest.raises(InputError, match="cannot be marked as a verifier; wrap it in a function"):
+        verifier(Judge().reward)
 
 
 def test_a_verifier_among_several_rewards_decides_alone():

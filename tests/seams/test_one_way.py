@@ -1,6 +1,7 @@
 """One value, one name: what an engine answers is followed by its numbers to the loss, and no second name for it exists."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,14 +14,18 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.algorithms import BY_NAME, Batch, Rollout, loss, prepare
+from rljax.data.history import Choice, no_history
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
 from rljax.models import Packed
 from rljax.rewards import verifier
-from rljax.rollout import Collected, Groups, Response, Sequences, pack, sequences_of
+from rljax.rollout import Collected, Groups, Response, Sequences, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import learner, update
+from rljax.training.closing import accuracy_name
 from rljax.training.metrics import rollout_metrics
+from rljax.training.rollouts import next_rollout
 
 PACKAGE = Path(rljax.__file__).parent
 TOKENIZER = load_tokenizer("characters")
@@ -110,6 +115,18 @@ def is_even(completions):
     return [float(reward > 0) for reward in even_length(completions)]
 
 
+class Guessing:
+    """An environment."""
+
+    max_turns = 1
+
+    def reset(self, problem):
+        return problem
+
+    def step(self, state, completion):
+        return Step(state, reward=0.0)
+
+
 def one_point_five(completions):
     return [1.5] * len(completions)
 
@@ -129,6 +146,46 @@ def test_what_a_verifier_finds_reaches_the_rollout_the_accuracy_and_the_samples(
     assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).accuracy == pytest.approx(right.mean())
     assert [row["correct"] for row in setup.train.shown(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
+    assert [accuracy_name(worker) for worker in (setup.heldout, replace(setup.heldout, environment=Guessing()))] == [
+        "accuracy", "rewards above 0",
+    ]  # fmt: skip
+
+
+def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
+    """All rewards are above 0, and those of a group differ only by the verifier; the last problem has no opinion of it."""
+    calls = []
+
+    @verifier
+    def by_place(completions):
+        calls.append(len(completions))
+        return [None] * 2 + [float(place % 2) for place in range(2, len(completions))]
+
+    setup, state = first_state(OWN, engine=HandMade(), **{**PARTS, "reward": [by_place, one_point_five]})
+    algorithm = BY_NAME["dapo"](max_length=LENGTH, cache=2)
+    state, history, collected = next_rollout(
+        state,
+        None,
+        no_history(20),
+        config=OWN.replace(prompts=2, oversample=1.5, group_size=GROUP, max_tries=1),
+        worker=setup.train,
+        algorithm=algorithm,
+        choose_prompts=lambda history, step, position, count: Choice(np.arange(3), 3, 0),
+        params=state.params,
+    )
+    assert calls == [6]
+    assert (history.attempts[:3].tolist(), history.passes[:3].tolist()) == ([0.0, 2.0, 2.0], [0.0, 1.0, 1.0])
+    assert collected.filtered_ratio == pytest.approx(1 / 3), "the group without an opinion has equal rewards"
+    with pytest.raises(InputError, match="A verifier among the rewards decides"):
+        next_rollout(
+            state,
+            collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None)),
+            history,
+            config=OWN,
+            worker=setup.train,
+            algorithm=algorithm,
+            choose_prompts=lambda *position: Choice(np.arange(3), 3, 0),
+            params=state.params,
+        )
 
 
 def test_the_version_becomes_the_staleness(answered):

@@ -6,14 +6,10 @@ from rljax.cli import COMMANDS
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison
-from rljax.rewards import verifier
-from rljax.rollout import Step
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import Quality
-from rljax.training.closing import accuracy_name, check_judged, events, next_commands, outcome
-from rljax.training.config import TrainConfig
+from rljax.training.closing import check_judged, events, next_commands, outcome
 from rljax.training.run import resume_command
-from rljax.training.setup import own_reward
 
 PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what's 3+4?", "7")]
 
@@ -49,38 +45,6 @@ def test_own_parts_leave_the_commands_that_do_without(tmp_path, own_parts, names
     assert [command.split()[1] for command in next_commands(run, PROBLEMS)] == names
     passed = "".join(f", {name}={name}" for name in own_parts)
     assert resume_command(run) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
-
-
-class Guessing:
-    """An environment."""
-
-    max_turns = 1
-
-    def reset(self, problem):
-        return problem
-
-    def step(self, state, completion):
-        return Step(state, reward=0.0, done=True)
-
-
-@verifier
-def solved(completions):
-    return [0.0] * len(completions)
-
-
-@pytest.mark.parametrize(
-    ("reward", "environment", "name"),
-    [
-        ("exact", None, "accuracy"),
-        ("code_fraction", None, "rewards above 0"),
-        (["exact", "format"], None, "accuracy"),
-        ([len, solved], None, "accuracy"),
-        ([len, "format"], None, "rewards above 0"),
-        ("exact", Guessing(), "rewards above 0"),
-    ],
-)
-def test_accuracy_is_called_so_where_a_verifier_decides(reward, environment, name):
-    assert accuracy_name(own_reward(reward, TrainConfig()), environment) == name
 
 
 def test_the_outcome_in_words():
