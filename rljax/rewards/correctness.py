@@ -8,9 +8,6 @@ from rljax.errors import InputError
 
 Reward = TypeVar("Reward", bound=Callable)
 
-MARK = "verifies"
-"""Attribute of a verifier that holds the verifier itself: a wrapper to which `functools.wraps` copies it is none."""
-
 
 def verifier(reward: Reward) -> Reward:
     """Mark a reward whose value is above 0 exactly when the answer is correct.
@@ -20,7 +17,8 @@ def verifier(reward: Reward) -> Reward:
     its whole reward is above 0.
 
     Args:
-        reward: a reward function. It gets the attribute `verifies`.
+        reward: a reward function. Its attribute `verifies` becomes the function itself, so that a wrapper made with
+            `functools.wraps`, which copies attributes, is no verifier.
 
     Returns:
         The same function.
@@ -36,7 +34,7 @@ def verifier(reward: Reward) -> Reward:
         True
     """
     try:
-        setattr(reward, MARK, reward)
+        reward.verifies = reward  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
     except AttributeError as error:
         raise InputError(f"{reward!r} cannot be marked as a verifier; wrap it in a function of its own.") from error
     return reward
@@ -51,7 +49,7 @@ def is_verifier(reward: Callable) -> bool:
         (True, False)
     """
     inner = reward.func if isinstance(reward, partial) else reward
-    return getattr(inner, MARK, None) is inner
+    return getattr(inner, "verifies", None) is inner
 
 
 def is_right(reward: float, correct: bool | None) -> bool:

@@ -19,6 +19,7 @@ def row(problem, sample, **changes):
         "answer": "2",
         "given": "2",
         "reward": 1.0,
+        "correct": None,
         "tokens": 3,
         "truncated": False,
     }
