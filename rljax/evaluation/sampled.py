@@ -328,7 +328,7 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
         try:
             row = json.loads(line)
             place = row["problem"], row["sample"]
-            fits = {"reward", "tokens", "truncated", "given", "completion", "prompt", "answer"} <= set(row)
+            fits = {"reward", "correct", "tokens", "truncated", "given", "completion", "prompt", "answer"} <= set(row)
         except (ValueError, KeyError, TypeError):
             row, place, fits = {}, None, False
         expected = next(wanted, None)
