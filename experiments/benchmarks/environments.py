@@ -11,15 +11,18 @@ import sys
 import venv
 from pathlib import Path
 
-TORCH = "torch==2.13.0"
+import rljax
+
+HERE = Path(__file__).resolve().parent
+TORCH, JAX = "torch==2.13.0", ("jax==0.10.2", "jaxlib==0.10.2")
 PACKAGES = {
     "trl": [TORCH, "trl==1.16.0", "transformers==5.23.0"],
-    "tunix": [TORCH, "google-tunix==0.1.7"],
-    "rlax": ["rlax==0.1.9"],
+    "tunix": [TORCH, *JAX, "flax==0.12.8", "optax==0.2.8", "transformers==5.12.1", "google-tunix==0.1.7"],
+    "rlax": [*JAX, "rlax==0.1.9"],
     "transformers": [TORCH, "transformers==5.23.0"],
 }
-"""What is installed for each peer; torch comes first, so that no other build of it is pulled in."""
-SHOWN = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib")
+"""What is installed for each peer, in one call of pip, which refuses versions that do not fit together."""
+SHOWN = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
 """Packages whose versions a result names."""
 
 
@@ -32,15 +35,15 @@ def python_of(peer: str, work: Path) -> Path:
     print(f"making {folder}: {', '.join(wanted)}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    for package in wanted:
-        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
     note.write_text(json.dumps(wanted), encoding="utf-8")
     return python
 
 
 def environment(side: str) -> dict[str, str]:
-    """Variables of a side's process: the CPU, and for a peer no path to rljax."""
+    """Variables of a side's process: the CPU, no programs that an earlier process compiled, and for a peer no path to rljax."""
     variables = os.environ | {"JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if side != "rljax":
         variables.pop("PYTHONPATH", None)
     return variables
@@ -48,6 +51,20 @@ def environment(side: str) -> dict[str, str]:
 
 def versions(python: Path | str) -> dict[str, str]:
     """Versions of the packages that an interpreter finds."""
-    code = "import importlib.metadata as m, json; print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+    code = (
+        "import importlib.metadata as m, json, platform; found = {d.metadata['Name']: d.version for d in m.distributions()}; "
+        "print(json.dumps(found | {'Python': platform.python_version()}))"
+    )
     found = json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
-    return {"Python": sys.version.split()[0]} | {name: found[name] for name in SHOWN if name in found}
+    return {name: found[name] for name in ("Python", *SHOWN) if name in found}
+
+
+def own_versions() -> dict[str, str]:
+    """Version and commit of the rljax that is measured, and the packages that it uses."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
+
+    changed = " with changes" if git("status", "--porcelain", "--", "../../rljax", ".") else ""
+    release = f"{rljax.__version__} (commit {git('rev-parse', '--short=12', 'HEAD')}{changed})"
+    return {"rljax": release} | versions(sys.executable)

@@ -61,10 +61,17 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             f"| {row['date']}, {row['machine']['load']:g} |"
         )
     machines = sorted({f"{row['machine']['cores']} x {row['machine']['processor']}" for row in rows.values()})
-    packages = sorted(
-        {f"{name} {version}" for row in rows.values() for v in row["versions"].values() for name, version in v.items()}
-    )
-    return "\n".join(lines) + f"\n\nMachine: {'; '.join(machines)}. Versions: {', '.join(packages)}.\n"
+    return "\n".join([*lines, "", f"Machine: {'; '.join(machines)}.", "", "Versions:", "", *versions_of_sides(rows), ""])
+
+
+def versions_of_sides(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for each side with its versions; one side has several lines where its rows were measured with several."""
+    found = {
+        f"- {NAMES.get(side, side)}: " + ", ".join(f"{name} {version}" for name, version in versions.items())
+        for row in rows.values()
+        for side, versions in row["versions"].items()
+    }
+    return sorted(found)
 
 
 def draw(rows: dict[str, dict[str, Any]], out: Path) -> None:

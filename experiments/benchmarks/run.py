@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import tyro
 import workloads as work
-from environments import PACKAGES, environment, python_of, versions
+from environments import PACKAGES, environment, own_versions, python_of, versions
 from report import machine, write_results
 
 from rljax.models import TransformerConfig, init_params
@@ -199,17 +199,20 @@ def main(arguments: Arguments) -> None:
         raise SystemExit(
             f"There is no {', '.join(sorted(unknown))}; peers: {', '.join(PACKAGES)}; see CASES for the cases."
         )
+    chosen = [case for case in CASES if case.peer in arguments.peers and case.name in (arguments.cases or (case.name,))]
+    if not chosen:
+        pairs = ", ".join(case.key for case in CASES)
+        raise SystemExit(f"None of these peers has one of these cases, so nothing would be measured; there are {pairs}.")
     pythons: dict[str, Path | str] = {"rljax": sys.executable}
-    pythons |= {peer: python_of(peer, arguments.work) for peer in arguments.peers}
-    known = {name: versions(python) for name, python in pythons.items()}
+    pythons |= {peer: python_of(peer, arguments.work) for peer in {case.peer for case in chosen}}
+    known = {name: own_versions() if name == "rljax" else versions(python) for name, python in pythons.items()}
     with tempfile.TemporaryDirectory() as scratch:
         write_model(Path(scratch))
-        for case in CASES:
-            if case.peer in arguments.peers and (not arguments.cases or case.name in arguments.cases):
-                times = rounds_of(case, arguments.rounds or case.rounds, pythons, Path(scratch))
-                row = compared(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
-                write_results(arguments.out, case.key, row, order=[other.key for other in CASES])
-                print(f"{case.key}: {row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})", flush=True)
+        for case in chosen:
+            times = rounds_of(case, arguments.rounds or case.rounds, pythons, Path(scratch))
+            row = compared(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
+            write_results(arguments.out, case.key, row, order=[other.key for other in CASES])
+            print(f"{case.key}: {row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,20 +9,28 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.packed import visible_slots
 
-MOST_QUERIES, FEWEST_QUERIES = 512, 16
+MOST_QUERIES, FEWEST_QUERIES = 512, 64
 """Queries of a row that are held against all keys at once."""
 SCORES_AT_ONCE = 2**24
-"""Scores that are held at once, unless the fewest queries have more: 64 MB in each array."""
+"""Scores that a device holds at once, unless the fewest queries have more: 64 MB in each array."""
 
 
-def block_size(rows: int, heads: int, slots: int) -> int:
+def block_size(rows: int, heads: int, slots: int, *, devices: int = 1) -> int:
     """Queries of a row that are held against all keys at once: a power of two.
 
+    Args:
+        rows: of all devices.
+        heads: of queries, of all devices.
+        slots: of keys.
+        devices: number of devices that share rows and heads.
+
     Example:
-        >>> block_size(1, 16, 8_704), block_size(16, 16, 1_024), block_size(64, 4, 140)
+        >>> block_size(1, 16, 8_704), block_size(8, 16, 8_704, devices=8), block_size(64, 4, 140)
         (64, 64, 256)
+        >>> block_size(8, 16, 2_048), block_size(8, 16, 2_048, devices=4)
+        (64, 256)
     """
-    fitting = max(1, SCORES_AT_ONCE // (rows * heads * slots))
+    fitting = max(1, SCORES_AT_ONCE * devices // (rows * heads * slots))
     return min(MOST_QUERIES, max(FEWEST_QUERIES, 1 << (fitting.bit_length() - 1)))
 
 
@@ -52,6 +60,7 @@ def attend_within(
     segments: Int[Array, "B S"],
     *,
     block: int | None = None,
+    devices: int = 1,
 ) -> Float[Array, "B S K G H"]:
     """Let each token see the earlier ones of its sequence, and itself.
 
@@ -63,9 +72,10 @@ def attend_within(
         values: of every token.
         segments: sequence of each token; 0 is padding, which sees itself.
         block: queries that are held against all keys at once; None: as many as `block_size` says.
+        devices: number of devices that share rows and heads.
     """
     rows, slots, key_heads, group, _ = query.shape
-    block = block_size(rows, key_heads * group, slots) if block is None else block
+    block = block_size(rows, key_heads * group, slots, devices=devices) if block is None else block
     if slots <= block:
         return attend(query, keys, values, visible_slots(segments))
     blocks = -(-slots // block)

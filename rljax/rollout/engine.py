@@ -89,17 +89,21 @@ class DecodingEngine:
         decoded(rows, slots)
         return [responses[place] for place in range(len(requests))]
 
-    def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, budget: int) -> Prompts:
-        """Read the prompts of a block; rows are filled up, so that few numbers of them, and few programs, occur."""
+    def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, budget: int) -> list[Prompts]:
+        """Read the prompts of a block part by part; rows and parts are filled up, so that few programs occur."""
         tokens = [requests[place].tokens for place in block.prompts]
-        filled = tokens + tokens[:1] * (block.rows - len(tokens))
-        placed = put_rows(self.mesh, left_pad(filled, length, pad_id=0))
-        return read_prompts(self.decoder, params, *placed, budget=budget)
+        parts: list[Prompts] = []
+        for start in range(0, len(tokens), block.rows):
+            part = tokens[start : start + block.rows]
+            filled = part + part[:1] * (block.rows - len(part))
+            placed = put_rows(self.mesh, left_pad(filled, length, pad_id=0))
+            parts.append(read_prompts(self.decoder, params, *placed, budget=budget))
+        return parts + parts[:1] * (block.parts - len(parts))
 
     def _fill(
         self,
         rows: Rows,
-        prompts: Prompts,
+        prompts: Sequence[Prompts],
         requests: Sequence[Request],
         free: Int[np.ndarray, "N"],
         begun: "Sequence[tuple[int, int]]",
@@ -117,18 +121,23 @@ class DecodingEngine:
 
 @documented
 class Block(NamedTuple):
-    """Prompts that are read together."""
+    """Prompts that are put into rows together."""
 
     prompts: list[int]
     """For each of them, a request that has it."""
     rows: int
-    """Rows that they are filled up to."""
+    """Prompts that are read at once."""
+    parts: int
+    """Times that so many are read; the last ones may be filled up."""
     waiting: list[tuple[int, int]]
     """(request, the prompt of the block that it has) of all requests with these prompts."""
 
 
 def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int) -> Iterator[Block]:
     """Cut requests into blocks of prompts, each with about as many requests as there are slots, or fewer if prompts are long.
+
+    A block of long prompts is read in parts. It has at most an eighth as many prompts as there are slots, or one part if that has
+    more, so that what is read and waits is small beside the rows.
 
     Args:
         requests: what is asked for.
@@ -143,10 +152,11 @@ def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int
     count = max(1, slots * len(groups) // len(requests))
     fitting = devices * max(1, PROMPT_TOKENS_AT_ONCE // length)
     rows = compiled_rows(min(count, len(groups), fitting), devices)
-    for start in range(0, len(groups), rows):
-        block = groups[start : start + rows]
+    parts = max(1, min(count, len(groups), slots // 8) // rows)
+    for start in range(0, len(groups), rows * parts):
+        block = groups[start : start + rows * parts]
         waiting = [(place, prompt) for prompt, group in enumerate(block) for place in group]
-        yield Block([group[0] for group in block], rows, waiting)
+        yield Block([group[0] for group in block], rows, parts, waiting)
 
 
 def padded_length(requests: Sequence[Request], usual: int) -> int:

@@ -3,6 +3,7 @@
 Axes: B rows that are decoded together, P prompts, L prompt slots, T tokens of a response, V vocabulary.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -162,27 +163,41 @@ def _with_token(
 
 @partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")
 def fill_rows(
-    decoder: Decoder, rows: Rows, prompts: Prompts, source: Int[Array, "B"], draws: Draws, *, sampling: Sampling
+    decoder: Decoder,
+    rows: Rows,
+    prompts: Sequence[Prompts],
+    source: Int[Array, "B"],
+    draws: Draws,
+    *,
+    sampling: Sampling,
 ) -> Rows:
     """Begin new responses, and draw the first token of each.
+
+    The parts of `prompts` are inserted in one program, so that the compiler can write the rows' state once for all of them.
 
     Args:
         decoder: how the model reads prompts and tokens.
         rows: in the middle of a decode.
-        prompts: what the responses follow.
-        source: the prompt that each row takes; below 0 the row goes on as it is.
+        prompts: what the responses follow, in parts that were read one after the other.
+        source: the prompt that each row takes, counted through all parts; below 0 the row goes on as it is.
         draws: how the new rows are drawn.
         sampling: how tokens are drawn.
     """
     is_new = source >= 0
-    state = decoder.insert(rows.state, prompts.state, source)
+    state, first = rows.state, 0
+    for part in prompts:
+        count = part.logits.shape[0]
+        is_of_part = (source >= first) & (source < first + count)
+        state = decoder.insert(state, part.state, jnp.where(is_of_part, source - first, -1))
+        first += count
+    logits = jnp.concatenate([part.logits for part in prompts])
     begun = rows._replace(
         draws=Draws(
             jnp.where(is_new[:, None], draws.seeds, rows.draws.seeds), jnp.where(is_new, draws.limit, rows.draws.limit)
         ),
         samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )
-    return _with_token(begun, state, prompts.logits[jnp.maximum(source, 0)], is_new, sampling)
+    return _with_token(begun, state, logits[jnp.maximum(source, 0)], is_new, sampling)
 
 
 @partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")

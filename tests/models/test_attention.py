@@ -5,9 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from rljax.models import attention
 from rljax.models.attention import attend, attend_within
+from rljax.models.config import TransformerConfig
 from rljax.models.packed import visible_slots
+from rljax.models.transformer import Transformer
+from rljax.parallel import make_mesh
 
 ROWS, SLOTS, KEYS, GROUP, FEATURES = 2, 13, 2, 3, 4
 RANDOM = np.random.default_rng(0)
@@ -32,6 +37,54 @@ def by_loops():
 @pytest.mark.parametrize("block", [1, 4, 5, 13, 512])
 def test_blocks_give_the_softmax_by_hand(block):
     np.testing.assert_allclose(attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block), by_loops(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("slots", "at_once", "block"), [(600, attention.SCORES_AT_ONCE, 512), (150, 1, 64)])
+def test_default_blocks_give_the_dense_form(monkeypatch, slots, at_once, block):
+    """Several rows and heads, in two blocks of the most queries, and in three of the fewest; the last block is not full."""
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
+    rows, heads, group = 3, 2, 2
+    assert attention.block_size(rows, heads * group, slots) == block
+    random = np.random.default_rng(1)
+    query = jnp.array(random.normal(size=(rows, slots, heads, group, 4)), jnp.float32)
+    keys, values = jnp.array(random.normal(size=(2, rows, heads, slots, 4)), jnp.float32)
+    segments = jnp.array(np.sort(random.integers(0, 4, (rows, slots))), jnp.int32)
+
+    def dense(query, keys, values):
+        return attend(query, keys, values, visible_slots(segments))
+
+    def blocked(query, keys, values):
+        return attend_within(query, keys, values, segments)
+
+    def both(function):
+        return jax.jit(
+            lambda *arrays: (function(*arrays), jax.grad(lambda *a: (function(*a) ** 2).sum(), (0, 1, 2))(*arrays))
+        )
+
+    assert "scan" in str(jax.make_jaxpr(blocked)(query, keys, values)), "block by block"
+    chex.assert_trees_all_close(both(blocked)(query, keys, values), both(dense)(query, keys, values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("replicas", "tensor"), [(4, 1), (2, 2)])
+def test_a_block_has_as_many_scores_on_each_of_several_devices_as_on_one(monkeypatch, replicas, tensor):
+    config = TransformerConfig(vocab_size=8, width=8, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=8)
+    seen = []
+
+    def seen_block_size(*sizes, devices):
+        seen.append(block_size(*sizes, devices=devices))
+        return seen[-1]
+
+    block_size = attention.block_size
+    monkeypatch.setattr(attention, "block_size", seen_block_size)
+
+    def scored(rows, mesh):
+        module = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0), mesh=mesh))
+        tokens = jax.ShapeDtypeStruct((rows, 4096), jnp.int32)
+        nnx.eval_shape(lambda module, tokens: module(tokens, tokens, tokens)[0], module, tokens)
+
+    scored(32, make_mesh(replicas, 1, tensor))
+    scored(8, None)
+    assert seen == [128, 128]
 
 
 @pytest.mark.parametrize("block", [4, 5])

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +46,7 @@ def sample(params, prompts, attention, seeds, sampling=SAMPLING):
     read = read_prompts(DECODER, params, prompts, attention, budget=BUDGET)
     rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
     draws = Draws(jnp.array(seeds), jnp.full(count, BUDGET))
-    rows = fill_rows(DECODER, rows, read, jnp.arange(count), draws, sampling=sampling)
+    rows = fill_rows(DECODER, rows, [read], jnp.arange(count), draws, sampling=sampling)
     drawn = decode(DECODER, params, rows, jnp.int32(count), sampling=sampling).samples
     mask = jnp.arange(BUDGET)[None] < drawn.count[:, None]
     arrays = (jnp.where(mask, array, 0) for array in (drawn.tokens, drawn.behaviour_logp, drawn.policy_logp))
@@ -97,6 +98,27 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(params, samples):
     few = sample(params, PROMPTS[order], PROMPT_MASK[order], SEEDS[order])
     np.testing.assert_array_equal(few.tokens, samples.tokens[order])
     np.testing.assert_allclose(few.behaviour_logp, samples.behaviour_logp[order], atol=1e-5)
+
+
+def test_prompts_inserted_in_parts_are_those_inserted_one_part_after_the_other(params):
+    """Bit for bit, in rows of which some stay as they are."""
+    count, length = 6, PROMPTS.shape[1]
+    parts = [
+        read_prompts(DECODER, params, PROMPTS[place : place + 2], PROMPT_MASK[place : place + 2], budget=BUDGET)
+        for place in (0, 2)
+    ]
+    draws = Draws(jnp.array(SEEDS[:count]), jnp.full(count, BUDGET))
+
+    def drawn(*fills):
+        rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
+        for prompts, source in fills:
+            rows = fill_rows(DECODER, rows, prompts, jnp.array(source), draws, sampling=SAMPLING)
+        return decode(DECODER, params, rows, jnp.int32(count), sampling=SAMPLING).samples
+
+    together = drawn((parts, [2, 0, 3, -1, 1, 2]))
+    apart = drawn((parts[:1], [-1, 0, -1, -1, 1, -1]), (parts[1:], [0, -1, 1, -1, -1, 0]))
+    assert ((together.count > 0) == (jnp.arange(count) != 3)).all()
+    chex.assert_trees_all_equal(together, apart)
 
 
 def test_rows_of_one_prompt_differ(samples):

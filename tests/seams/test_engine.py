@@ -21,7 +21,7 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.rollout.request import check_responses
-from rljax.rollout.sampling import read_prompts
+from rljax.rollout.sampling import fill_rows, read_prompts
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
@@ -272,3 +272,23 @@ def test_each_prompt_is_read_once(monkeypatch):
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
     engine.generate(params, [Request((2, 3 + i // 16), i // 16, 0, Sampling(5, 1), seed=i) for i in range(64)])
     assert read == [(2, 6), (2, 6)]
+
+
+def test_prompts_that_are_read_in_parts_are_put_into_rows_at_once(monkeypatch):
+    """40 prompts, two read at once: four in each fill, which is an eighth of the slots."""
+    policy = MODELS["transformer"]
+    params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
+    requests = [Request((2, 3 + i % 16, 2 + i // 16), i, 0, Sampling(5, 1), seed=i) for i in range(40)]
+    engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
+    expected, filled = engine.generate(params, requests), []
+
+    def counted(decoder, rows, prompts, source, draws, *, sampling):
+        filled.append((len(prompts), prompts[0].logits.shape[0], int((source >= 0).sum())))
+        return fill_rows(decoder, rows, prompts, source, draws, sampling=sampling)
+
+    monkeypatch.setattr("rljax.rollout.engine.PROMPT_TOKENS_AT_ONCE", 12)
+    monkeypatch.setattr("rljax.rollout.engine.fill_rows", counted)
+    actual = engine.generate(params, requests)
+    assert filled == [(2, 2, 4)] * 10
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)

@@ -4,6 +4,7 @@ Nothing is run at these widths, and no weight exists. The bounds hold for every 
 """
 
 from dataclasses import replace
+from functools import partial
 
 import chex
 import jax
@@ -18,7 +19,7 @@ from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
 from rljax.rollout import Request, Sampling, Sequences, pack
 from rljax.rollout.engine import blocks_of
-from rljax.rollout.sampling import read_prompts
+from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
 from rljax.tracking.compiling import watch_compilation
 from rljax.training.plan import bytes_on_a_device, for_memory, planned_algorithm, state_shapes
 
@@ -92,6 +93,23 @@ def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
     assert temporaries(program) <= 0.5 * GB
     once = 2 * rows * (1024 * MIXING + QWEN.vocab_size * QWEN.width)
     assert operations(program) <= 1.1 * once, "only the last token of a prompt has logits"
+
+
+def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
+    policy = transformer_policy(replace(QWEN, vocab_size=64, width=64, head_dim=16, hidden=64, layers=1), eos=0)
+    params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128
+    rows = jax.eval_shape(lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget), params)
+    prompts, attention = shape(2, length, dtype=jnp.int32), shape(2, length, dtype=jnp.bool_)
+    part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=budget), params, prompts, attention)
+
+    def moved(parts):
+        source = shape(64, dtype=jnp.int32)
+        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, 0))
+        return lowered.compile(compiler_options=for_memory(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
+
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
+    assert moved(1) >= 2 * held, "the count would notice a second time"
+    assert moved(4) - moved(1) <= 0.2 * held
 
 
 def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():

@@ -1,7 +1,10 @@
 """rljax's side."""
 
+import tempfile
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +14,14 @@ from child import Pace
 
 
 def configuration(folder: Path):
-    """Settings of the RL step: GRPO without a reference, one update."""
-    from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
+    """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
+    from rljax.training.algorithm import factory_of  # noqa: PLC0415  the case "import" measures it
+    from rljax.training.config import TrainConfig  # noqa: PLC0415  as above
 
-    return TrainConfig.flat(
+    config = TrainConfig.flat(
         model=str(folder),
         algorithm="grpo",
-        algorithm_options={},
+        algorithm_options={"beta": 0.0},
         prompts=work.PROMPTS,
         group_size=work.GROUP,
         max_prompt_tokens=work.PROMPT_TOKENS,
@@ -27,45 +31,60 @@ def configuration(folder: Path):
         microbatch_rows=work.PROMPTS * work.GROUP,
         warm_start_steps=0,
         steps=10**6,
+        run=tempfile.mkdtemp(prefix="rljax-", dir=folder) + "/run",
+        eval_every=0,
+        checkpoint_every=10**6,
+        sample_every=0,
+        quiet=True,
     )
+    if factory_of(config.algorithm.name)(**config.algorithm.options).needs("ref_logp"):
+        raise ValueError("the log-probabilities of a reference would be computed; no peer does that")
+    return config
+
+
+def problems():
+    """Problems to train on and, because `train` evaluates before its first step, one that is held out."""
+    from rljax.data.problem import Problem  # noqa: PLC0415  as above
+
+    made = [Problem(work.prompt(place), "") for place in range(work.PROMPTS)]
+    return made, made[:1]
+
+
+class Paced:
+    """A tracker: a round begins when the parent asks for it, and ends when the numbers of a step of RL have been logged."""
+
+    def __init__(self, pace: Pace):
+        self._pace = pace
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """End a round after a step of RL; begin one there, and after the evaluation before the first step."""
+        del step, metrics
+        if phase == "rl":
+            self._pace.done()
+        self._pace.wait()
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing is shown."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def opened(folder: Path):
     """Setup and state of a run that has made no step."""
-    from rljax.data.problem import Problem  # noqa: PLC0415  as above
     from rljax.training.beginning import first_state, rl_state  # noqa: PLC0415
     from rljax.training.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 
-    problems = [Problem(work.prompt(place), "") for place in range(work.PROMPTS)]
-    setup = make_setup(configuration(folder), Seams(reward=work.reward, problems=(problems, problems)))
+    setup = make_setup(configuration(folder), Seams(reward=work.reward, problems=problems()))
     return setup, rl_state(setup, first_state(setup))
 
 
 def rl_step(folder: Path, pace: Pace) -> None:
-    """A whole step: draw, judge, learn."""
-    from rljax.data.history import no_history  # noqa: PLC0415
-    from rljax.training.learner import make_learner  # noqa: PLC0415
-    from rljax.training.rollouts import make_choice, next_rollout  # noqa: PLC0415
+    """A whole step of `train`: draw, judge, learn, log."""
+    from rljax import train  # noqa: PLC0415  as above
 
-    setup, state = opened(folder)
-    learn, history = make_learner(setup, state), no_history(work.PROMPTS)
-    choose = make_choice(setup.config, setup.order)
-    while True:
-        pace.wait()
-        state, history, collected = next_rollout(
-            state,
-            None,
-            history,
-            config=setup.config,
-            worker=setup.train,
-            algorithm=setup.algorithm,
-            choose_prompts=choose,
-            params=state.params,
-        )
-        state, _ = learn(state, collected.groups)
-        jax.block_until_ready(state)
-        pace.done()
+    train(configuration(folder), work.reward, problems=problems(), trackers=[Paced(pace)])
 
 
 def training_step(folder: Path, pace: Pace) -> None:
