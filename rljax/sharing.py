@@ -8,7 +8,7 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 KEPT = 8
-"""Results that are kept of each maker, the last ones used: those of two or three runs at a time."""
+"""How many results of each maker are kept: the most recently used, enough for two or three runs."""
 
 
 def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:

@@ -1,4 +1,4 @@
-"""Notices that another process of a run has died. Who waits for it in a collective operation might wait forever.
+"""Notices that another process of a run has died. A process that waits for it in a collective operation might wait forever.
 
 Each process writes beats into the key-value store of JAX's coordination service, from a thread, and reads those of the others. One
 whose beat has not changed for the limit is lost, and whoever notices that ends its own process: no Python code can interrupt a
@@ -28,7 +28,7 @@ from rljax.text import one_line
 LOST_HOST = 75
 """Exit code of a process that ends because another one was lost: EX_TEMPFAIL, the same command may succeed if it is tried again."""
 DONE = "done"
-"""Beat of a process that needs the others no more."""
+"""Beat of a process that no longer needs the others."""
 FOLDER = "rljax/beats"
 CONNECT_SECONDS = 5.0
 """Time in which it is found out whether the first process is gone."""
@@ -214,7 +214,7 @@ def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
 
 
 def is_gone(address: str) -> bool:
-    """Whether nobody listens at `ADDRESS:PORT`, or stops to do so within some seconds: a process that is killed ends in steps."""
+    """Whether nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

@@ -83,7 +83,6 @@ def test_the_coefficient_of_a_run_follows_the_controller(rows):
     factors = [1 + GAIN * min(max(row["kl_to_reference"] / TARGET - 1, -0.2), 0.2) for row in rows]
     expected = np.cumprod([BETA, *factors[:-1]])
     np.testing.assert_allclose([row["kl_coefficient"] for row in rows], expected, rtol=1e-5)
-    print([(r["kl_to_reference"], r["kl_coefficient"]) for r in rows])
     assert factors[0] == 0.9, "nothing has been learned, so the policy is the reference"
     assert max(factors) == 1.1, "the divergence exceeds the target"
 
