@@ -75,9 +75,7 @@ class Remedied(NamedTuple):
         )
 
 
-def changes(
-    config: TrainConfig, made: Sequence[Remedied], raised: Collection[str], step: int
-) -> tuple[Remedied, ...]:
+def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str], step: int) -> tuple[Remedied, ...]:
     """The changes that the alarms of a step call for, at most one of each setting.
 
     A setting stays as it is for `QUIET` steps, so that what a change did can be seen before the next one, and no farther from its
