@@ -1,14 +1,15 @@
 """What equal runs of one process share: functions made from equal settings are one function, which JAX traces and compiles once."""
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
+from types import MethodType
 from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 KEPT = 8
-"""Results that are kept of each maker, the last ones used: those of two or three runs at a time."""
+"""How many results of each maker are kept: the most recently used, enough for two or three runs."""
 
 
 def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
@@ -20,7 +21,8 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
         make: returns a function, or a record of functions, that depends on the arguments alone and keeps no large arrays.
 
     Returns:
-        `make`, which remembers its last results. Arguments that have no hash, as a user's own parts may, are not remembered.
+        `make`, which remembers its last results. Arguments that have no hash, or with a method of an object, whose attributes may
+        change, are not remembered, as a user's own parts may be; other functions of a user must not change.
 
     Example:
         >>> @shared
@@ -33,6 +35,8 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
     @wraps(make)
     def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        if has_method((args, tuple(kwargs.values()))):
+            return make(*args, **kwargs)
         try:
             hash((args, *kwargs.values()))
         except TypeError:
@@ -40,3 +44,20 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
         return remembered(*args, **kwargs)
 
     return made
+
+
+def has_method(argument: object) -> bool:
+    """Whether an argument is a method of an object, or a record with one.
+
+    Example:
+        >>> has_method((1, [].append)), has_method((1, len)), has_method((has_method, ("text".join, None)))
+        (False, False, False)
+        >>> from pathlib import Path
+        >>> has_method((1, (Path().exists,)))
+        True
+    """
+    if isinstance(argument, partial):
+        return has_method((argument.func, argument.args, tuple(argument.keywords.values())))
+    if isinstance(argument, tuple):
+        return any(map(has_method, argument))
+    return isinstance(argument, MethodType)

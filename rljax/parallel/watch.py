@@ -1,4 +1,4 @@
-"""Notices that another process of a run has died. Who waits for it in a collective operation might wait forever.
+"""Notices that another process of a run has died. A process that waits for it in a collective operation might wait forever.
 
 Each process writes beats into the key-value store of JAX's coordination service, from a thread, and reads those of the others. One
 whose beat has not changed for the limit is lost, and whoever notices that ends its own process: no Python code can interrupt a
@@ -7,6 +7,7 @@ way.
 """
 
 import ctypes
+import itertools
 import re
 import signal
 import socket
@@ -28,8 +29,10 @@ from rljax.text import one_line
 LOST_HOST = 75
 """Exit code of a process that ends because another one was lost: EX_TEMPFAIL, the same command may succeed if it is tried again."""
 DONE = "done"
-"""Beat of a process that needs the others no more."""
+"""Beat of a process that no longer needs the others."""
 FOLDER = "rljax/beats"
+RUNS = itertools.count()
+"""Numbers the runs of this process, which all processes begin in the same order: the beats of an earlier run are not heard."""
 CONNECT_SECONDS = 5.0
 """Time in which it is found out whether the first process is gone."""
 
@@ -97,10 +100,15 @@ class Watch:
         hosts: number of processes.
         limit: seconds without a beat after which a process is lost.
         leave: ends this process; it gets the reason in words.
+        folder: key of the beats of this run.
     """
 
-    def __init__(self, store: Store, host: int, hosts: int, limit: float, leave: Callable[[str], None]):
-        self._store, self._host, self._limit, self._leave = store, host, limit, leave
+    def __init__(
+        self, store: Store, host: int, hosts: int, limit: float, leave: Callable[[str], None], *, folder: str = FOLDER
+    ):
+        self._store, self._host, self._limit, self._leave, self._folder = store, host, limit, leave, folder
+        self._last = DONE
+        self._fault = ""
         self._interval = limit / 10
         self._known = {other: Heard("0", time.monotonic()) for other in range(hosts) if other != host}
         self._ended = threading.Event()
@@ -113,9 +121,9 @@ class Watch:
         Args:
             last: `DONE`, or why this process ends.
         """
+        self._last = last  # which the thread writes, so that no earlier beat can come after it
         self._ended.set()
-        self._thread.join(self._interval)
-        self._beat(last)
+        self._thread.join(CONNECT_SECONDS)
 
     def wait(self) -> None:
         """Wait for longer than it takes to notice a process that has died just now; the thread then ends this process."""
@@ -128,15 +136,20 @@ class Watch:
             self._beat(str(count))
             reason = lost(self._known, time.monotonic(), self._limit)
             if reason is not None:
-                self._leave(reason)
+                self._leave(f"{reason}{self._fault}")
                 return
+        self._beat(self._last)
 
     def _beat(self, beat: str) -> None:
         try:
-            self._store.key_value_set(f"{FOLDER}/{self._host}", beat, allow_overwrite=True)
-            found = {int(key.rpartition("/")[2]): value for key, value in self._store.key_value_dir_get(FOLDER)}
-        except RuntimeError:  # the store is out of reach, so nothing is heard of anybody
+            self._store.key_value_set(f"{self._folder}/{self._host}", beat, allow_overwrite=True)
+            found = {int(key.rpartition("/")[2]): value for key, value in self._store.key_value_dir_get(self._folder)}
+        except (
+            Exception
+        ) as error:  # the store is out of reach, so nothing is heard of anybody; if it stays so, that is told
+            self._fault = f" The last beat of this host failed: {one_line(error):.200}."
             return
+        self._fault = ""
         others = {host: value for host, value in found.items() if host in self._known}
         self._known = heard(self._known, others, time.monotonic())
 
@@ -146,7 +159,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
     """Watch the other processes of this run, if there are any.
 
     When one of them is lost this process ends, with the exit code `LOST_HOST`. What it has written stays; a resumed run goes on
-    from the last checkpoint.
+    from the last checkpoint. All processes enter this equally often.
 
     Args:
         limit: seconds without a sign of life after which a process is lost.
@@ -164,7 +177,8 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
             end_process(LOST_HOST)
 
     store = required(global_state.client, "jax.distributed.initialize()")
-    watch = Watch(store, jax.process_index(), jax.process_count(), limit, leave)
+    folder = f"{FOLDER}/{next(RUNS)}"
+    watch = Watch(store, jax.process_index(), jax.process_count(), limit, leave, folder=folder)
     with answered_aborts(leave):
         try:
             yield
@@ -198,23 +212,24 @@ def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
         yield
         return
     library = ctypes.CDLL(None)
+    library.signal.restype = ctypes.c_void_p
     address = global_state.coordinator_address
 
     def answer(number: int) -> None:
         if is_gone(str(address)):
             leave(f"Host 0 cannot be reached at {address}.")
-        library.signal(number, ctypes.c_void_p(0))  # SIG_DFL: the process ends by the signal
+        library.signal(number, ctypes.c_void_p(0))  # SIG_DFL: the process ends by the signal, which `abort` sends again
 
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(answer)
-    library.signal(int(signal.SIGABRT), handler)
+    before = library.signal(int(signal.SIGABRT), handler)
     try:
         yield
     finally:
-        library.signal(int(signal.SIGABRT), ctypes.c_void_p(0))
+        library.signal(int(signal.SIGABRT), ctypes.c_void_p(before))
 
 
 def is_gone(address: str) -> bool:
-    """Whether nobody listens at `ADDRESS:PORT`, or stops to do so within some seconds: a process that is killed ends in steps."""
+    """Whether nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

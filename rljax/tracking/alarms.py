@@ -277,6 +277,11 @@ class Watch(NamedTuple):
     quiet: Mapping[str, int] = MappingProxyType({})
     """Name of each alarm that is raised -> rows since its crossing last saw something."""
 
+    @property
+    def seen(self) -> frozenset[str]:
+        """Names of the alarms that are raised and whose crossing saw something in the last row."""
+        return frozenset(name for name, rows in self.quiet.items() if rows == 0)
+
     def followed_by(self, row: Row) -> tuple["Watch", list[Event]]:
         """The watch with one more row of `metrics.jsonl`, and the alarms that the row raises and clears.
 

@@ -4,6 +4,7 @@ The host fetches responses, scores and metrics from the devices in any case, so 
 waits for nothing.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ class PhaseSeconds(NamedTuple):
 class Stopwatch:
     """Adds up the seconds of phases. A phase inside another one interrupts it, so no second counts twice.
 
-    Only the thread of the loop uses it.
+    It measures the thread that made it, which is that of the loop; phases in others do not count.
 
     Args:
         clock: returns the time in seconds.
@@ -68,10 +69,14 @@ class Stopwatch:
         self._running: list[Phase] = []
         self._since = 0.0
         self._seconds: dict[Phase, float] = {}
+        self._thread = threading.get_ident()
 
     @contextmanager
     def phase(self, name: Phase) -> Generator[None]:
         """Count the time inside as that of a phase."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
         self._charge()
         self._running.append(name)
         try:

@@ -68,7 +68,7 @@ class RunFolder:
     """One training run on disk.
 
     Args:
-        path: the folder.
+        path: the folder; `create` and `open` make it absolute, since a reward may change the working directory.
         config: contents of `config.json`.
     """
 
@@ -90,7 +90,7 @@ class RunFolder:
             InputError: the folder already holds a run or a file that a run would write, or cannot be made.
             ValueError: JSON cannot hold a configuration value.
         """
-        path = Path(path)
+        path = Path(path).absolute()
         plain = {str(name): json_safe(value, str(name)) for name, value in config.items()}
         run = cls(path, plain)
         models = (path / name for name in MODELS)
@@ -120,7 +120,7 @@ class RunFolder:
         Raises:
             InputError: the folder holds no run, or its `config.json` cannot be read.
         """
-        run = cls(Path(path), {})
+        run = cls(Path(path).absolute(), {})
         if not run.config_file.is_file():
             raise InputError(
                 f"{path} holds no run (there is no {run.config_file.name} in it); name the folder of a run that "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.tree_util import tree_leaves_with_path
@@ -28,6 +29,7 @@ BASE = "base_fingerprint"
 """Entry of a run's config.json: by it the base is recognised."""
 
 _whole = jax.jit(whole)
+_sizes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
 
 
 def merged(base: Base | None, params: Params | None, *, mesh: Mesh, policy: Policy) -> Params:
@@ -80,16 +82,18 @@ def first_adapter(config: TrainConfig, base: Base) -> Adapter:
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
     """What config.json holds about the base; nothing without an adapter. All processes call it together.
 
-    Random weights are recognised by their shapes and by what is drawn from their seed, in whole numbers: another kind of device may
-    round the weights themselves in another way.
+    Random weights are recognised by their shapes, by the mean of their absolute values to three digits, and by what is drawn from
+    their seed in whole numbers: another kind of device may round the weights themselves in another way.
     """
     if base is None:
         return {}
     if config.model.path is not None:
         return {BASE: fingerprint(None, base.params, fetch)}
+    sizes = fetch(_sizes(base.params))
     shapes = {"/".join(path_names(path)): leaf.shape for path, leaf in tree_leaves_with_path(base.params)}
+    figures = {"/".join(path_names(path)): f"{float(size):.3g}" for path, size in tree_leaves_with_path(sizes)}
     drawn = jax.random.bits(jax.random.key(config.run.seed), (8,))
-    return {BASE: fingerprint(sorted(shapes.items()), {"drawn": drawn}, fetch)}
+    return {BASE: fingerprint((sorted(shapes.items()), sorted(figures.items())), {"drawn": drawn}, fetch)}
 
 
 def check_base(run: RunFolder, now: Mapping[str, str]) -> None:

@@ -85,7 +85,10 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if config.critic.head is not None:
         head = make_head(config.critic.head, config.critic.head_options)
         algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
-    return with_pretrained_value(algorithm) if config.critic.mix_pretrained_value else algorithm
+    return _blended(algorithm) if config.critic.mix_pretrained_value else algorithm
+
+
+_blended = shared(with_pretrained_value)
 
 
 @shared
@@ -114,7 +117,7 @@ def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
             raise InputError(
                 f"off_policy_delta={settings.off_policy_delta}: the algorithm has an off-policy mask already; leave it out."
             )
-        algorithm = algorithm._replace(surrogate_mask=off_policy_mask(settings.off_policy_delta))
+        algorithm = algorithm._replace(surrogate_mask=_masked(settings.off_policy_delta))
     if settings.correction == "none":
         return algorithm
     if algorithm.correction is not None:
@@ -144,7 +147,12 @@ def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | Non
     if weights is None:
         return algorithm
     parts_advantage = required(algorithm.parts_advantage, "algorithm.parts_advantage")
-    return algorithm._replace(parts_advantage=partial(parts_advantage, weights=weights))
+    return algorithm._replace(parts_advantage=_weighted(parts_advantage, tuple(weights.items())))
+
+
+@shared
+def _weighted(parts_advantage: Callable, weights: tuple[tuple[str, float], ...]) -> Callable:
+    return partial(parts_advantage, weights=dict(weights))
 
 
 def make_correction(settings: AlgorithmConfig) -> Correction:
@@ -164,7 +172,15 @@ def make_correction(settings: AlgorithmConfig) -> Correction:
     for bound, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and bound not in bounds:
             raise InputError(f"The correction {name} needs correction_{bound}, which has no default; give a number.")
+    return _bounded(name, **bounds)
+
+
+@shared
+def _bounded(name: str, /, **bounds: float) -> Correction:
     return CORRECTIONS[name](**bounds)
+
+
+_masked = shared(off_policy_mask)
 
 
 def one_response_a_prompt(config: TrainConfig) -> TrainConfig:

@@ -228,7 +228,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: no checkpoint is whole, or it holds the state of another model or optimiser.
+        InputError: no checkpoint is whole, or it holds the state of another model, optimiser or version.
     """
     number, damaged = newest_whole(folder)
     with quiet_orbax(), _manager(folder) as manager:
@@ -244,7 +244,8 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         }
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
-        found = manager.restore(number, args=ocp.args.Composite(**wanted))
+        with refused_structures(folder):
+            found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes), remedies)
     return Restored(checkpoint, marks, damaged)
@@ -358,6 +359,25 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
         f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {seam} as when the "
         "run was started."
     )
+
+
+@contextmanager
+def refused_structures(folder: Path) -> Generator[None]:
+    """Refuse a checkpoint that has the arrays of this run's state and another structure.
+
+    Raises:
+        InputError: Orbax has found that; an earlier version, or an optimiser with other stateless parts, is the cause.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "tree structures do not match" not in str(error):
+            raise
+        raise InputError(
+            f"The checkpoint in {str(folder)!r} has other fields than the state of this run. Checkpoints of earlier versions "
+            "cannot be resumed: go on with the version of rljax that saved it, or start a new run. If it is of this version, the "
+            "optimizer is another one: pass the same as when the run was started."
+        ) from error
 
 
 def _abstract(metadata: PyTree) -> PyTree:

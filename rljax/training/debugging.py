@@ -192,8 +192,8 @@ def batch_terms(batch: Batch[np.ndarray]) -> list[Term]:
 def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
     """The policy's scores, and every part of the loss at each token."""
     compare, teacher = _comparison(setup)
-    score = on_sequences(lambda params, packed: compare(params, teacher, packed), setup.mesh, scored_rows(setup))
-    scores, apart = score(setup.whole(state.params), sequences)
+    score = on_sequences(lambda both, packed: compare(*both, packed), setup.mesh, scored_rows(setup))
+    scores, apart = score((setup.whole(state.params), teacher), sequences)
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
     parts = token_terms(setup.algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), apart, placed)
     return [measured(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]

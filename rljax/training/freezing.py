@@ -1,5 +1,7 @@
 """Parameters that are not trained: no gradient flows into them, and the optimiser holds no moments for them."""
 
+from collections.abc import Callable
+
 import jax
 import optax
 from jax.tree_util import KeyPath, tree_leaves_with_path, tree_map_with_path
@@ -53,27 +55,35 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
         policy: the model.
         patterns: of the frozen parameters; without one, the policy is returned as it is.
     """
-    return _held(policy, patterns) if patterns else policy
+    if not patterns:
+        return policy
+    score, features = _held(policy.score, policy.features, patterns)
+    return policy._replace(score=score, features=features)
 
 
 @shared
-def _held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
+def _held(
+    score_of: Callable[[Params, Packed, float], Scores],
+    features_of: Callable[[Params, Packed], Features] | None,
+    patterns: tuple[str, ...],
+) -> tuple[Callable, Callable | None]:
+    """The scores and the features; not the whole policy, whose `init` may hold parameters that would then be kept."""
+
     def stopped(params: Params) -> Params:
         return tree_map_with_path(
             lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path, patterns) else leaf, params
         )
 
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
-        return policy.score(stopped(params), packed, temperature)
+        return score_of(stopped(params), packed, temperature)
 
-    whole = policy.features
-    if whole is None:
-        return policy._replace(score=score)
+    if features_of is None:
+        return score, None
 
     def features(params: Params, packed: Packed) -> Features:
-        return whole(stopped(params), packed)
+        return features_of(stopped(params), packed)
 
-    return policy._replace(score=score, features=features)
+    return score, features
 
 
 @shared

@@ -52,18 +52,31 @@ class Grace:
 
 
 def leave(run: Run, checkpoint: Checkpoint) -> None:
-    """Save a checkpoint, and end the process."""
-    code = INTERRUPTED
+    """Save a checkpoint, close the trackers, and end the process."""
+    code = 1
+    try:
+        save_and_close(run, checkpoint)
+        code = INTERRUPTED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        end_process(code)
+
+
+def save_and_close(run: Run, checkpoint: Checkpoint) -> None:
+    """Save a checkpoint, then close the trackers; the folder is let go only if the checkpoint is on the disk."""
+    is_saved = False
     try:
         run.save(LAST, checkpoint)
         run.saver.wait()
+        is_saved = True
         say_stopped(run, "Stopped within a step, which is given up. Everything up to the step before is saved.")
     except Interrupted:  # there was no room, which has been told
         pass
-    except BaseException:
-        code = 1
-        traceback.print_exc()
     finally:
-        run.folder.let_go()
-        sys.stdout.flush()
-        end_process(code)
+        try:
+            run.trackers.close()
+        finally:
+            if is_saved:
+                run.folder.let_go()
+            sys.stdout.flush()

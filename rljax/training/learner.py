@@ -20,6 +20,7 @@ from rljax.ops.value import explained_variance
 from rljax.parallel import fetch, mini_batches
 from rljax.records import documented, required
 from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
+from rljax.sharing import shared
 from rljax.training.algorithm import reward_weights, with_reward_weights
 from rljax.training.batch_statistics import measured_batch
 from rljax.training.metrics import (
@@ -234,7 +235,8 @@ def make_improve(
                 layout = lay_out(responses, part.mask, rows=rows)
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
-        return move(state._replace(step=state.step + 1)), mean_update(history), sampler_gap(history)
+        policy = mean_update(history)
+        return move(state._replace(step=state.step + 1), policy), policy, sampler_gap(history)
 
     return improve
 
@@ -299,19 +301,23 @@ def make_rollout_values(
 
     if blend is None:
         return values
+    program = _blend_program(blend)
 
     def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
         now = values(state, rollout, sequences)
         before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
         done = np.float32(progress(setup, state))
-        return np.asarray(_blended(before, now, rollout.rewards, rollout.mask, done, blend=blend))
+        return np.asarray(program(before, now, rollout.rewards, rollout.mask, done))
 
     return blended_values
 
 
-@partial(jax.jit, static_argnames="blend")
-def _blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array, *, blend: Callable) -> Array:
-    return blend(before, now, done, outcome_explained(now, rewards, mask))
+@shared
+def _blend_program(blend: Callable) -> Any:
+    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
+        return blend(before, now, done, outcome_explained(now, rewards, mask))
+
+    return jax.jit(blended)
 
 
 def outcome_explained(

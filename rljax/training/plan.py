@@ -184,7 +184,7 @@ def temporaries(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
 
 def for_memory(mesh: Mesh) -> dict[str, str]:
-    """Options with which the compiler keeps apart in time what the program keeps apart.
+    """Options that stop the compiler from removing the program's barriers.
 
     A CPU's compiler removes the barriers before a layer is computed again, and may then compute all layers again at once: the
     temporaries that it reports would be those of a program without `remat`. A program that is compiled with these options is

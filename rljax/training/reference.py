@@ -18,7 +18,7 @@ from rljax.parallel import put
 from rljax.records import required
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.metrics import LearnMetrics
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.state import Places, TrainState, places
 
 
@@ -64,6 +64,11 @@ def at_strength(algorithm: Algorithm, coefficient: Number | None) -> Algorithm:
     return algorithm if coefficient is None else with_kl_coefficient(algorithm, coefficient)
 
 
+def was_updated(policy: UpdateMetrics | None) -> bool:
+    """Whether a step had an update of the policy that was not skipped, by the averages over its updates."""
+    return policy is not None and policy.loss is not None
+
+
 def make_adapt(config: TrainConfig) -> Callable[[TrainState, LearnMetrics], TrainState]:
     """Build the function that moves the coefficient of the KL penalty after a step, by the divergence before its updates.
 
@@ -76,7 +81,7 @@ def make_adapt(config: TrainConfig) -> Callable[[TrainState, LearnMetrics], Trai
 
     def adapt(state: TrainState, metrics: LearnMetrics) -> TrainState:
         divergence, policy = metrics.kl_to_reference, metrics.policy
-        if divergence is None or policy is None or policy.loss is None:
+        if divergence is None or not was_updated(policy):
             return state
         now = required(state.kl_coefficient, "state.kl_coefficient")
         return state._replace(kl_coefficient=put(np.asarray(control(float(now), divergence), np.float32), now.sharding))
@@ -86,19 +91,19 @@ def make_adapt(config: TrainConfig) -> Callable[[TrainState, LearnMetrics], Trai
 
 def make_move(
     algorithm: Algorithm, config: TrainConfig, optimizer: optax.GradientTransformation, state: TrainState
-) -> Callable[[TrainState], TrainState]:
-    """Build the function that moves the reference after the updates of a step; it donates the old state.
+) -> Callable[[TrainState, UpdateMetrics | None], TrainState]:
+    """Build the function that moves the reference after the updates of a step, whose averages it gets; it donates the old state.
 
     The reference stays, or follows the policy as the algorithm says, or is replaced by it at the period of the settings; with
-    that, the policy's optimiser starts anew.
+    that, the policy's optimiser starts anew. A step whose updates were all skipped replaces nothing.
     """
     rate, period = algorithm.reference_rate, config.algorithm.reference_period
     if rate > 0:
-        return lambda state: state._replace(reference=_follow(state.reference, state.params, rate=rate))
+        return lambda state, policy: state._replace(reference=_follow(state.reference, state.params, rate=rate))
     if period is None:
-        return lambda state: state
+        return lambda state, policy: state
     restart = _restart_program(optimizer, places(state), period)
-    return lambda state: restart(state) if int(state.step) % period == 0 else state
+    return lambda state, policy: restart(state) if was_updated(policy) and int(state.step) % period == 0 else state
 
 
 _follow = jax.jit(ema_update, donate_argnums=0, static_argnames="rate")

@@ -10,14 +10,14 @@ import numpy as np
 from rljax.parallel import is_first, of_first, on_first
 from rljax.records import documented, required
 from rljax.rollout import Groups
-from rljax.tracking.alarms import Event
+from rljax.tracking.alarms import Watch
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.grace import Grace, leave
 from rljax.training.guard import check_drawn, skipped_in_a_row
 from rljax.training.learner import LearnLesson, Lesson, Study, make_lesson_learner, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.optimizer import policy_optimizer
-from rljax.training.remedies import CURES, Remedied, curable, remedied, remedy
+from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, changes, curable, remedied
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
 from rljax.training.setup import Setup
@@ -43,7 +43,7 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
         run.log("rl", step, done.numbers)
         watch, events = watch.followed_by({"phase": "rl", "step": step, **done.numbers})
         run.report(events)
-        before, checkpoint = checkpoint, with_remedy(run, checkpoint, events)
+        before, checkpoint = checkpoint, with_remedies(run, checkpoint, watch)
         if checkpoint.remedies != before.remedies:
             tools = tools_after(run, checkpoint)
         unsound = skipped_in_a_row(unsound, done.numbers.get("skipped_updates"))
@@ -140,25 +140,27 @@ def has_own_optimizer(run: Run) -> bool:
     return "optimizer" in run.folder.config["seams"]
 
 
-def with_remedy(run: Run, checkpoint: Checkpoint, events: Sequence[Event]) -> Checkpoint:
-    """The checkpoint with the change that the alarms of its step call for, which is said and written; all processes call it.
+def with_remedies(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
+    """The checkpoint with the changes that the alarms of its step call for, which are said and written; all processes call it.
 
     Args:
         run: the run.
         checkpoint: after the step.
-        events: alarms of the step; those of the first process count.
+        watch: after the row of the step; that of the first process counts.
     """
     if run.config.optimization.remedy == "off":
         return checkpoint
-    names = {event.alarm.name for event in events if event.what == "raised"}
-    flags = of_first(np.asarray([alarm in names for alarm in CURES]))
+    flags = of_first(np.asarray([alarm in watch.seen for alarm in CURES]))
     raised = {alarm for alarm, is_raised in zip(CURES, flags, strict=True) if is_raised}
     raised = curable(raised, own_optimizer=has_own_optimizer(run))
-    change = remedy(run.config, checkpoint.remedies, raised, int(checkpoint.state.step))
-    if change is None:
+    step = int(checkpoint.state.step)
+    new = changes(run.config, checkpoint.remedies, raised, step)
+    if not new:
         return checkpoint
-    remedies = (*checkpoint.remedies, change)
-    run.display.warning(f"remedy: {change}. The next step is compiled anew.")
+    remedies = (*checkpoint.remedies, *new)
+    for change in new:
+        compiles = change.setting in OF_OPTIMIZER and step < run.config.optimization.steps
+        run.display.warning(f"remedy: {change}.{' The next step is compiled anew.' if compiles else ''}")
     run.write("the remedies", lambda: run.folder.write_remedies([each._asdict() for each in remedies]))
     return checkpoint._replace(remedies=remedies)
 

@@ -1,8 +1,8 @@
-"""`--remedy auto`: an alarm that is raised changes the setting that it names, between two steps.
+"""`--remedy auto`: an alarm that is raised changes the setting that it names, between two steps, and again while it lasts.
 
 What it does is pure: the settings in force are those that the run began with, changed by the list of remedies so far. The list is a
-part of the checkpoint, so a resumed run has the same settings at the same steps. A step with other settings is compiled anew, once
-for each remedy.
+part of the checkpoint, so a resumed run has the same settings at the same steps. The first step with another
+setting of the optimiser is compiled anew.
 """
 
 import math
@@ -75,8 +75,8 @@ class Remedied(NamedTuple):
         )
 
 
-def remedy(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str], step: int) -> Remedied | None:
-    """The change that the alarms of a step call for, if there is one.
+def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str], step: int) -> tuple[Remedied, ...]:
+    """The changes that the alarms of a step call for, at most one of each setting.
 
     A setting stays as it is for `QUIET` steps, so that what a change did can be seen before the next one, and no farther from its
     first value than the bound of the cure.
@@ -84,21 +84,23 @@ def remedy(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str
     Args:
         config: settings that the run began with.
         made: changes so far, the oldest first.
-        raised: names of the alarms that were raised by this step.
+        raised: names of the alarms that saw something in this step: one that lasts is answered again.
         step: RL steps done.
 
     Example:
         >>> config = TrainConfig.flat(learning_rate=0.09)
-        >>> first = remedy(config, (), {"large_steps"}, 5)
+        >>> (first,) = changes(config, (), {"large_steps"}, 5)
         >>> print(first.setting, first.before, round(first.after, 4))
         learning_rate 0.09 0.03
-        >>> remedy(config, (first,), {"entropy_collapse"}, 8)
-        >>> round(remedy(config, (first,), {"entropy_collapse"}, 15).after, 4)
-        0.01
+        >>> changes(config, (first,), {"entropy_collapse"}, 8)
+        ()
+        >>> [round(change.after, 4) for change in changes(config, (first,), {"entropy_collapse"}, 15)]
+        [0.01]
     """
     start, now = config.to_flat(), remedied(config, made).to_flat()
+    found: list[Remedied] = []
     for alarm, (setting, factor, bound) in CURES.items():
-        last = max((change.step for change in made if change.setting == setting), default=-QUIET)
+        last = max((change.step for change in (*made, *found) if change.setting == setting), default=-QUIET)
         if alarm not in raised or step < last + QUIET:
             continue
         kind = type(start[setting])
@@ -106,8 +108,8 @@ def remedy(config: TrainConfig, made: Sequence[Remedied], raised: Collection[str
         after = kind(now[setting] * factor)
         after = max(after, limit) if factor < 1 else min(after, limit)
         if not math.isclose(after, now[setting]):
-            return Remedied(step, alarm, setting, now[setting], after)
-    return None
+            found.append(Remedied(step, alarm, setting, now[setting], after))
+    return tuple(found)
 
 
 def remedied(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:

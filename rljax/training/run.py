@@ -151,7 +151,7 @@ def say_stopped(run: Run, text: str) -> None:
 def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
     """Watch of the rows that are written already, and the files of alarms and remedies that belong to them.
 
-    The first host alone has them.
+    Only the first host has one; the others get an empty one.
     """
     watches: list[Watch] = []
 

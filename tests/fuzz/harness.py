@@ -9,7 +9,7 @@ import io
 import os
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ def make_good(folder: Path) -> Good:
 def stopped_before_computing(good: Good) -> Generator[None]:
     """Have `train` stop where it would draw, load or restore its first arrays, and do without what takes devices."""
 
-    def first_state_of(setup: Any) -> Any:
+    def first_state_of(setup: Any, own_parts: Collection[str] = ()) -> Any:
+        del own_parts
         if setup.config.model.path is None:
             return good.state
         first_params(setup)

@@ -1,13 +1,15 @@
 """One of two processes dies, or stands still; the other one notices within the limit, and ends."""
 
+import ctypes
 import signal
+import threading
 import time
 
 import pytest
 from two_hosts import on_two_hosts
 
 from rljax.parallel import LOST_HOST
-from rljax.parallel.watch import DONE, Watch
+from rljax.parallel.watch import DONE, Watch, answered_aborts
 
 LIMIT = 2.0
 PROGRAM = f'''
@@ -64,7 +66,7 @@ class Shelf:
     def key_value_set(self, key, value, allow_overwrite=False):
         assert allow_overwrite
         if not self.is_open:
-            raise RuntimeError("UNAVAILABLE")
+            raise ConnectionError("UNAVAILABLE")
         self.values[key] = value
 
     def key_value_dir_get(self, key):
@@ -95,6 +97,53 @@ def test_the_reason_of_an_end_is_passed_on():
 def test_a_store_out_of_reach_is_the_loss_of_the_first_silent_host():
     reason, _ = left_for({"rljax/beats/1": "4"}, is_open=False)
     assert reason.startswith("Host 1 has given no sign of life for ")
+    assert reason.endswith(" The last beat of this host failed: ConnectionError: UNAVAILABLE.")
+
+
+class Slow(Shelf):
+    """A store that takes longer for a number than a watch waits between two, once it has begun with one."""
+
+    def __init__(self):
+        super().__init__({})
+        self.begun = threading.Event()
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        if value != DONE:
+            self.begun.set()
+            time.sleep(0.3)
+        super().key_value_set(key, value, allow_overwrite)
+
+
+def test_no_beat_comes_after_the_last_one():
+    shelf = Slow()
+    watch = Watch(shelf, 0, 1, 0.5, lambda reason: None)
+    assert shelf.begun.wait(10)
+    watch.stop(DONE)
+    time.sleep(0.4)
+    assert shelf.values == {"rljax/beats/0": DONE}
+
+
+def test_the_beats_of_an_earlier_run_are_not_heard():
+    shelf, reasons = Shelf({"rljax/beats/0/1": DONE}), []
+    watch = Watch(shelf, 0, 2, 0.5, reasons.append, folder="rljax/beats/1")
+    watch.wait()
+    assert len(reasons) == 1
+    watch.stop(DONE)
+
+
+def test_the_handler_of_aborts_that_was_there_is_there_again(monkeypatch):
+    """As that of faulthandler: the address that the C library has."""
+    library = ctypes.CDLL(None)
+    library.signal.restype = ctypes.c_void_p
+    own = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+    first = library.signal(int(signal.SIGABRT), own)
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    try:
+        with answered_aborts(lambda reason: None):
+            pass
+    finally:
+        found = library.signal(int(signal.SIGABRT), ctypes.c_void_p(first))
+    assert found == ctypes.cast(own, ctypes.c_void_p).value
 
 
 def test_a_process_beats():

@@ -1,5 +1,7 @@
 """Times of the phases: no second counts twice, and none of them is lost between a row and what is read from it."""
 
+import threading
+
 import pytest
 
 from rljax.tracking.phase_times import NOUNS, PhaseSeconds, Stopwatch, time_spent, time_text
@@ -33,6 +35,21 @@ def test_a_phase_inside_another_one_interrupts_it(clock):
     with stopwatch.phase("update"):
         clock.now += 32
     assert stopwatch.lap() == PhaseSeconds(sample_seconds=10, judge_seconds=8, update_seconds=32)
+
+
+def test_phases_of_another_thread_do_not_count(clock):
+    stopwatch = Stopwatch(clock)
+
+    def save():
+        with stopwatch.phase("save"):
+            clock.now += 2
+
+    with stopwatch.phase("sample"):
+        clock.now += 1
+        thread = threading.Thread(target=save)
+        thread.start()
+        thread.join()
+    assert stopwatch.lap() == PhaseSeconds(sample_seconds=3)
 
 
 def test_a_lap_begins_at_nothing_and_a_phase_that_fails_has_ended(clock):

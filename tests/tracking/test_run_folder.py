@@ -31,6 +31,14 @@ def metrics_row(phase, step, **numbers):
     return {"phase": phase, "step": step, **numbers}
 
 
+def test_a_folder_stays_where_it_is_when_the_working_directory_changes(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    folders = [RunFolder.create("run", {"seed": 0}), RunFolder.open("run")]
+    monkeypatch.chdir("elsewhere")
+    assert [folder.path for folder in folders] == [tmp_path / "run"] * 2
+
+
 def test_config_round_trips_sorted_and_indented(tmp_path):
     config = {"seed": 0, "data": Path("data") / "train.jsonl", "clip": np.float32(0.5), "adam": Optimizer("adam", (0.9, 0.99)),
               "limit": float("inf"), "resume": None, "quiet": True, "nested": {"b": [1], "a": "é"}}  # fmt: skip

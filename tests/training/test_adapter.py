@@ -214,6 +214,9 @@ def test_a_random_base_is_recognised_on_another_kind_of_device():
 
     assert entry(weights) == entry({"embedding": weights["embedding"] + np.float32(1e-6)})
     assert entry(weights) != entry(weights, seed=1)
+    assert entry(weights) != entry({"embedding": weights["embedding"] * np.float32(1.02)}), (
+        "as another way to draw them gives"
+    )
     assert entry(weights) != entry({"embedding": np.ones((2, 3), np.float32)})
     assert entry(weights) != entry({"head": weights["embedding"]})
 

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from collections import namedtuple
 
 import chex
 import jax
@@ -118,6 +119,19 @@ def test_what_cannot_be_read_at_all_is_one_paragraph(folder, tmp_path):
         restore(folder, lambda phase: state_of(-1))
     with pytest.raises(InputError, match=r"There is no checkpoint in .*: the run ended before it wrote one"):
         restore(tmp_path / "nowhere", lambda phase: state_of(-1))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_one_paragraph(tmp_path):
+    """Its state has no coefficient of the KL penalty; None in a later state, so the arrays are the same."""
+    state = state_of(0)
+    fields = {name: value for name, value in state._asdict().items() if name != "kl_coefficient"}
+    earlier = namedtuple("Earlier", fields)(**fields)
+    save(tmp_path, Checkpoint(earlier, no_history(2)), MARKS)
+    with pytest.raises(
+        InputError, match=r"Checkpoints of earlier versions cannot be resumed: go on with the version"
+    ) as refusal:
+        restore(tmp_path, lambda phase: state)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_checkpoint_restores_onto_another_mesh(folder):

@@ -7,16 +7,22 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import chex
 import pytest
-from small_runs import SMALL, even_length
+from small_runs import SMALL, even_length, is_time
 
 import rljax
+from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
+from rljax.training import grace
+from rljax.training.checkpoint import Checkpoint
 from rljax.training.config import RunConfig
 from rljax.training.grace import Grace
-from rljax.training.interrupt import INTERRUPTED, StopRequest
+from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
+from rljax.training.run import Run
 
 PROGRAM = """
 import sys, time
@@ -51,7 +57,9 @@ GRACE_AND_A_SAVE = 15.0
 
 
 def numbers_of(run):
-    return [{**row, "seconds": 0, "tokens_per_second": 0} for row in read_metrics(run / "metrics.jsonl")]
+    return [
+        {name: value for name, value in row.items() if not is_time(name)} for row in read_metrics(run / "metrics.jsonl")
+    ]
 
 
 def test_a_step_that_takes_longer_is_given_up_and_done_again(tmp_path):
@@ -85,23 +93,59 @@ def test_only_the_first_sigterm_starts_the_time():
         with StopRequest(terminating=lambda: started.append(None)):
             signal.raise_signal(number)
             assert len(started) == expected
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            assert len(started) == expected
 
 
 @pytest.mark.parametrize(("seconds", "is_left"), [(None, False), (0.0, True)])
 def test_what_may_be_given_up_is_given_up_in_time(seconds, is_left):
-    left, grace = threading.Event(), Grace(seconds)
-    with grace.within(left.set):
-        grace.begin()
+    left, time_left = threading.Event(), Grace(seconds)
+    with time_left.within(left.set):
+        time_left.begin()
         assert left.wait(10.0 if is_left else 0.2) == is_left
 
 
 def test_what_may_not_be_given_up_is_finished():
-    left, grace = threading.Event(), Grace(0.0)
-    grace.begin()
+    left, time_left = threading.Event(), Grace(0.0)
+    time_left.begin()
     assert not left.wait(0.2)
-    with grace.within(left.set):
+    with time_left.within(left.set):
         pass
     assert not left.is_set()
+
+
+@pytest.mark.parametrize(("failing", "code"), [(None, INTERRUPTED), ("save", 1), ("room", INTERRUPTED), ("close", 1)])
+def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folder(monkeypatch, capsys, failing, code):
+    calls = []
+
+    def call(name, error=OSError):
+        def work(*arguments):
+            calls.append(name)
+            if failing == name:
+                raise error("gone")
+
+        return work
+
+    monkeypatch.setattr(grace, "end_process", calls.append)
+    monkeypatch.setattr(grace, "say_stopped", call("say"))
+    run = mock.Mock(
+        spec=Run,
+        save=call("save"),
+        saver=SimpleNamespace(wait=call("room", Interrupted)),
+        trackers=SimpleNamespace(close=call("close")),
+        folder=SimpleNamespace(let_go=call("let go")),
+    )
+    grace.leave(run, mock.Mock(spec=Checkpoint))
+    begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
+    assert calls == [*begun.get(failing, ["save", "room", "say", "close", "let go"]), code]
+    assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)
+
+
+@pytest.mark.parametrize("setting", ["grace", "host_timeout"])
+def test_a_time_that_no_timer_can_wait_for_is_refused(setting):
+    with pytest.raises(InputError, match=rf"{setting} is 1e\+12; it must be at most 31,536,000, a year in seconds"):
+        SMALL.replace(**{setting: 1e12})
 
 
 def test_by_default_the_step_is_finished():

@@ -29,6 +29,7 @@ from rljax.training.plan import (
     update_flops,
 )
 from rljax.training.setup import make_shape
+from rljax.training.state import places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
 
 SHAPE = TransformerConfig(vocab_size=512, width=64, layers=6, heads=4, kv_heads=4, head_dim=16, hidden=128)
@@ -94,7 +95,7 @@ def test_the_operations_are_about_those_that_the_compiler_counts():
     state, base = state_shapes(config, algorithm, policy, mesh)
     layout, batch = data_shapes(config, algorithm, mesh, 20)
     compare = without_teacher(make_score(policy, 1.0))
-    step = compile_policy_step(algorithm, compare, policy_optimizer(config), state, mesh)
+    step = compile_policy_step(algorithm, compare, policy_optimizer(config), places(state), mesh)
     counted = step.lower(state, layout, batch, None, base).compile().cost_analysis()["flops"]
     rows, slots = layout.packed.tokens.shape[1:]
     assert (layout.packed.tokens.shape[0], slots) == (1, 32)

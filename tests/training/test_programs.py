@@ -1,5 +1,7 @@
 """Equal runs of one process share their programs: the second one compiles nothing, and traces no model."""
 
+from functools import partial
+
 import jax
 import optax
 import pytest
@@ -8,7 +10,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
-from rljax.sharing import KEPT, shared
+from rljax.sharing import KEPT, has_method, shared
 from rljax.tracking.compiling import watch_compilation
 from rljax.training.update import check_policy
 
@@ -68,6 +70,25 @@ def test_few_results_are_kept():
     for number in range(1, KEPT + 1):
         made(number)
     assert made(0) is not first
+
+
+def test_methods_of_an_object_are_not_remembered():
+    """Its attributes may change, and a program has those of its first trace."""
+
+    class Scale:
+        number = 2.0
+
+        def apply(self, x):
+            return x * self.number
+
+    scale, made = Scale(), shared(jax.jit)
+    assert made(scale.apply)(1.0) == 2.0
+    scale.number = 3.0
+    assert made(scale.apply)(1.0) == 3.0
+    assert made(partial(scale.apply)) is not made(partial(scale.apply))
+    nested = shared(lambda optimizer: optimizer)
+    assert has_method((optax.GradientTransformation(scale.apply, scale.apply),))
+    assert not has_method((optax.sgd(0.1), nested))
 
 
 def test_arguments_without_a_hash_are_not_remembered():

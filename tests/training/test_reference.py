@@ -26,7 +26,7 @@ from rljax.training.kept_batch import KeptBatch
 from rljax.training.learner import make_learner, make_study
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.plan import planned_algorithm
-from rljax.training.reference import check_reference, make_adapt
+from rljax.training.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.state import create, kl_coefficient_of
 
@@ -83,7 +83,6 @@ def test_the_coefficient_of_a_run_follows_the_controller(rows):
     factors = [1 + GAIN * min(max(row["kl_to_reference"] / TARGET - 1, -0.2), 0.2) for row in rows]
     expected = np.cumprod([BETA, *factors[:-1]])
     np.testing.assert_allclose([row["kl_coefficient"] for row in rows], expected, rtol=1e-5)
-    print([(r["kl_to_reference"], r["kl_coefficient"]) for r in rows])
     assert factors[0] == 0.9, "nothing has been learned, so the policy is the reference"
     assert max(factors) == 1.1, "the divergence exceeds the target"
 
@@ -186,6 +185,14 @@ def test_a_step_without_an_update_leaves_the_coefficient(learned):
     moved = adapt(state, LearnMetrics(policy=made, kl_to_reference=1.0))
     assert float(moved.kl_coefficient) == pytest.approx(BETA * 1.02)
     assert moved.kl_coefficient.sharding == state.kl_coefficient.sharding
+
+
+def test_a_step_whose_updates_were_skipped_resets_nothing(learned):
+    setup, state, _ = learned(TINY.replace(reference_period=1))
+    state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference), step=state.step + 1)
+    move = make_move(setup.algorithm, setup.config, setup.optimizer, state)
+    for skipped in (None, UpdateMetrics(None, None, 1.0)):
+        assert move(state, skipped) is state
 
 
 OWN = BY_NAME["rloo"]()

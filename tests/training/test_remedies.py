@@ -5,27 +5,35 @@ import json
 import chex
 import numpy as np
 import pytest
-from small_runs import SMALL, even_length, stopping_after
+from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
 from rljax.cli.examination import settings_of
-from rljax.tracking.alarms import BY_NAME
+from rljax.tracking.alarms import BY_NAME, Watch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, curable, remedied, remedy
+from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, changes, curable, remedied
 
 START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
 
 
 def made_by(alarm, steps):
-    """All changes that an alarm makes which is raised at every one of these steps."""
+    """All changes that an alarm makes which sees something at every one of these steps."""
     made = ()
     for step in range(steps):
-        change = remedy(START, made, {alarm}, step)
-        made = made if change is None else (*made, change)
+        made = (*made, *changes(START, made, {alarm}, step))
     return made
+
+
+def made_in(rows):
+    """All changes in a run with these rows, watched from its first step on."""
+    made, watch = (), Watch()
+    for row in rows:
+        watch, _ = watch.followed_by(row)
+        made = (*made, *changes(START, made, curable(watch.seen, own_optimizer=False), row["step"]))
+    return [(change.step, change.alarm, change.setting) for change in made]
 
 
 def test_alarms_change_settings_that_exist():
@@ -53,11 +61,36 @@ def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, sett
     assert type(made[-1].after) is type(START.to_flat()[setting])
 
 
-def test_one_change_a_step_and_none_for_an_alarm_that_needs_a_person():
-    assert remedy(START, (), {"one_response", "too_easy"}, 5) is None
-    both = remedy(START, (), {"entropy_collapse", "clipped_low"}, 5)
+def test_one_change_of_a_setting_and_none_for_an_alarm_that_needs_a_person():
+    assert changes(START, (), {"one_response", "too_easy"}, 5) == ()
+    (both,) = changes(START, (), {"entropy_collapse", "clipped_low"}, 5)
     assert both.setting == "learning_rate"
     assert both.after == pytest.approx(0.009)
+
+
+def test_two_settings_are_changed_in_one_step():
+    found = changes(START, (), {"groups_missing", "clipped_low", "large_steps"}, 5)
+    assert [(change.alarm, change.setting) for change in found] == [
+        ("large_steps", "learning_rate"),
+        ("groups_missing", "max_tries"),
+    ]
+
+
+def test_an_alarm_that_lasts_is_answered_again_and_one_that_is_over_is_not():
+    """The alarm is raised at step 5 and never cleared in 31 steps; in the second run nothing is seen after the first cut."""
+    rows = [{"phase": "rl", "step": step, "kl": 0.5} for step in range(1, 32)]
+    lasting = [(step, "large_steps", "learning_rate") for step in (5, 15, 25)]
+    assert made_in(rows) == lasting
+    assert made_in([row | {"kl": 0.5 if row["step"] <= 5 else 0.0} for row in rows]) == lasting[:1]
+
+
+def test_an_alarm_soon_after_a_change_is_answered_when_that_has_had_its_time():
+    """Large steps until the first cut, and clipped tokens from step 8 on: their alarm is raised within ten steps of the cut."""
+    rows = [
+        {"phase": "rl", "step": step, "kl": 0.5 if step <= 5 else 0.0, "clip_fraction_low": 0.5 if step >= 8 else 0.0}
+        for step in range(1, 18)
+    ]
+    assert made_in(rows) == [(5, "large_steps", "learning_rate"), (15, "clipped_low", "learning_rate")]
 
 
 def test_the_settings_of_an_optimiser_that_was_passed_stay():
@@ -99,7 +132,7 @@ def runs(tmp_path_factory):
 
 def rows_of(run):
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"]
-    return [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_second")} for row in rows]
+    return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
 def test_a_run_with_large_steps_goes_on_with_smaller_ones_and_says_so(runs):

@@ -9,6 +9,9 @@ from rljax.training.config.flat import flat_names
 LARGEST = 2**31 - 1
 """Largest whole number that a setting can be; counters on devices have 32 bits."""
 
+YEAR = 365 * 24 * 3600
+"""Longest time to wait that a setting can be, in seconds; the timers of threads overflow somewhere above."""
+
 MAY_BE_INFINITE = frozenset({"algorithm_options", "correction_high"})
 """Settings in which infinity means that there is no bound."""
 
@@ -41,6 +44,16 @@ def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
         if value is not None and not value >= least:
             bound = "must not be negative" if least == 0 else f"must be at least {least}"
             raise InputError(f"{flat_names(type(settings))[name]} is {value}; it {bound}.")
+
+
+def check_at_most_a_year(settings: object, names: Iterable[str]) -> None:
+    """Refuse seconds beyond a year; None passes."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value <= YEAR:
+            raise InputError(
+                f"{flat_names(type(settings))[name]} is {value:g}; it must be at most {YEAR:,}, a year in seconds."
+            )
 
 
 def check_positive(settings: object, names: Iterable[str]) -> None:

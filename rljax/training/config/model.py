@@ -7,7 +7,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least
+from rljax.training.config.checks import check_at_least, check_at_most_a_year
 
 
 @documented
@@ -65,3 +65,4 @@ class DevicesConfig:
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_at_least(1, self, ["replicas", "fsdp", "tensor", "host_timeout"])
+        check_at_most_a_year(self, ["host_timeout"])

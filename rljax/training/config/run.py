@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least
+from rljax.training.config.checks import check_at_least, check_at_most_a_year
 
 
 @documented
@@ -47,4 +47,5 @@ class RunConfig:
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_at_least(0, self, ["seed", "eval_every", "sample_every", "shown_samples", "grace"])
+        check_at_most_a_year(self, ["grace"])
         check_at_least(1, self, ["checkpoint_every", "max_to_keep", "max_best_to_keep", "keep_period"])
