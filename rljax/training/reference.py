@@ -99,14 +99,17 @@ def make_move(
     """
     rate, period = algorithm.reference_rate, config.algorithm.reference_period
     if rate > 0:
-        return lambda state, policy: state._replace(reference=_follow(state.reference, state.params, rate=rate))
+        follow = _follow_program(rate)
+        return lambda state, policy: state._replace(reference=follow(state.reference, state.params))
     if period is None:
         return lambda state, policy: state
     restart = _restart_program(optimizer, places(state), period)
     return lambda state, policy: restart(state) if was_updated(policy) and int(state.step) % period == 0 else state
 
 
-_follow = jax.jit(ema_update, donate_argnums=0, static_argnames="rate")
+@shared
+def _follow_program(rate: float) -> Any:
+    return jax.jit(partial(ema_update, rate=rate), donate_argnums=0)
 
 
 @shared

@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
-from make_peer_corrections import functions
 
 GROUPS, KS, WEIGHTS = 6, (2, 3, 5), (1.0, 0.5)
 FIRST = [[1, 0, 0, 1, 0, 0], [0.5, 0, 1, 0.25, 0.125, 0.75], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 1]]
@@ -29,6 +28,8 @@ SECOND = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5,
 
 def of_verl(folder, torch):
     """GDPO of responses of one token, because it normalises the sum over tokens, and a response counts as often as it has any."""
+    from make_peer_corrections import functions  # beside this file, which the tests import from elsewhere
+
     wide = SimpleNamespace(**vars(np) | {"float32": np.float64})
     basic = {"torch": torch, "np": wide, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
     names = ("masked_sum", "masked_mean", "masked_var", "masked_whiten")
@@ -51,6 +52,8 @@ def of_verl(folder, torch):
 
 def of_maxrl(folder, torch):
     """MaxRL of its authors, with their 1e-6."""
+    from make_peer_corrections import functions  # beside this file, which the tests import from elsewhere
+
     names = ("compute_maxrl_outcome_advantage",)
     space = {"torch": torch, "np": np, "defaultdict": defaultdict}
     authors = functions(folder / "verl/trainer/ppo/core_algos.py", names, space)
