@@ -88,6 +88,17 @@ sys.exit(130)
 """
 
 
+STARTER = """
+import signal
+import sys
+
+from rljax.cli.restarting import restarted
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background command, as the suite may be, ignores it
+sys.exit(restarted(["--run", "r"], 3))
+"""
+
+
 def test_ctrl_c_of_a_terminal_reaches_the_training_once(tmp_path):
     """A terminal signals the whole group of the command that it runs."""
     (tmp_path / "rljax").mkdir()
@@ -95,7 +106,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_training_once(tmp_path):
     (tmp_path / "rljax" / "__main__.py").write_text(TRAINING)  # what `python -m rljax` finds in the working directory
     (tmp_path / "starts").mkdir()
     starter = tmp_path / "starts" / "start.py"
-    starter.write_text("import sys\nfrom rljax.cli.restarting import restarted\nsys.exit(restarted(['--run', 'r'], 3))\n")
+    starter.write_text(STARTER)
     own = os.environ | {"PYTHONPATH": str(Path(rljax.__file__).parents[1])}
     process = subprocess.Popen([sys.executable, str(starter)], cwd=tmp_path, env=own, start_new_session=True)
     try:
@@ -106,6 +117,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_training_once(tmp_path):
         assert process.wait(timeout=60) == 130
     finally:
         process.kill()
+        process.wait()
     assert (tmp_path / "came").read_text() == "1"
 
 

@@ -67,7 +67,7 @@ def of_folder(folder):
 @LINUX
 def test_a_killed_trainer_leaves_nothing(trainer):
     process, folder = trainer
-    assert len(of_folder(folder)) >= 3
+    assert eventually(lambda: len(of_folder(folder)) >= 3)
     process.kill()
     assert eventually(lambda: not of_folder(folder) and not list(folder.iterdir()))
 
