@@ -57,6 +57,8 @@ def leave(run: Run, checkpoint: Checkpoint) -> None:
     try:
         save_and_close(run, checkpoint)
         code = INTERRUPTED
+    except Interrupted:  # there was no room, which has been told
+        code = INTERRUPTED
     except BaseException:
         traceback.print_exc()
     finally:
@@ -71,8 +73,6 @@ def save_and_close(run: Run, checkpoint: Checkpoint) -> None:
         run.saver.wait()
         is_saved = True
         say_stopped(run, "Stopped within a step, which is given up. Everything up to the step before is saved.")
-    except Interrupted:  # there was no room, which has been told
-        pass
     finally:
         try:
             run.trackers.close()
