@@ -27,7 +27,7 @@ from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.explain import Explain, run_explain
-from rljax.cli.flags import check_flags
+from rljax.cli.flags import check_flags, check_own_flags
 from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.plan import Plan, run_plan
 from rljax.cli.plot import Plot, run_plot
@@ -149,6 +149,8 @@ def parse(arguments: Sequence[str], begun: Start | None = None) -> Any:
         begun = started(arguments[1:]) if begun is None else begun
         check_flags(arguments[1:], record, begun.config)
         defaults[arguments[0]] = record(begun.config)
+    else:
+        check_own_flags(arguments[0], arguments[1:], record)
     words = ["--help" if word == "--help-all" else word for word in arguments]
     return tyro.cli(_union(defaults), prog="rljax", args=words)
 

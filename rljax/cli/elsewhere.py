@@ -1,6 +1,6 @@
 """Names of settings in TRL, verl and Tunix, and ours for them: one table for error messages and for notebooks/coming_from.md."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rljax.records import documented
@@ -116,9 +116,79 @@ SHORT = {
     "gpus": "--replicas",
     "num-gpus": "--replicas",
     "dp": "--replicas",
-    "tp": "--fsdp",
+    "tp": "--tensor",
 }
 """Further names, by common habit."""
+
+_PAIRS = {
+    "dataset": "give the dataset without a flag",
+    "model-name-or-path": "--model",
+    "dataset-name": "give the dataset without a flag",
+    "train-files": "give the dataset without a flag",
+    "eval-dataset": "--heldout-dataset",
+    "val-files": "--heldout-dataset",
+    "loss-type": "--loss",
+    "beta": "--loss-options beta=0.1",
+    "label-smoothing": "--loss cdpo --loss-options epsilon=0.1",
+    "simpo-gamma": "--loss-options margin=1.4",
+    "max-length": "--max-tokens",
+    "per-device-train-batch-size": "--batch",
+    "train-batch-size": "--batch",
+    "batch-size": "--batch",
+    "num-train-epochs": "--epochs",
+    "total-epochs": "--epochs",
+    "max-steps": "--steps",
+    "lr": "--learning-rate",
+    "warmup-steps": "--learning-rate-warmup",
+    "bf16": "--dtype bfloat16",
+    "gradient-checkpointing": "--remat",
+    "output-dir": "--output",
+    "run-name": "--name",
+    "eval-steps": "--eval-every",
+}
+_DRAWS = {
+    "max-new-tokens": "--max-response-tokens",
+    "max-tokens": "--max-response-tokens",
+    "max-completion-length": "--max-response-tokens",
+    "max-gen-toks": "--max-response-tokens",
+    "num-beams": "take the most frequent of several --samples (maj@k), as there is no beam search",
+}
+IN_COMMAND: Mapping[str, Mapping[str, str]] = {
+    "preference": _PAIRS,
+    "reward-model": {name: ours for name, ours in _PAIRS.items() if not ours.startswith("--loss")},
+    "eval": _DRAWS
+    | {
+        "n": "--samples",
+        "num-samples": "--samples",
+        "num-return-sequences": "--samples",
+        "batch-size": "--batch",
+        "num-examples": "--limit",
+        "tasks": "--dataset",
+        "data-path": "--dataset",
+        "reward-funcs": "--reward",
+        "reward-fn": "--reward",
+        "output-path": "--out",
+        "output-dir": "--out",
+    },
+    "sample": {name: ours for name, ours in _DRAWS.items() if name != "num-beams"}
+    | {
+        "n": "--count",
+        "num-samples": "--count",
+        "num-return-sequences": "--count",
+        "do-sample": "--temperature 1",
+        "input": "--prompt",
+        "text": "--prompt",
+    },
+    "export": {
+        "output-dir": "give the folder without a flag",
+        "torch-dtype": "--dtype",
+        "push-to-hub": "--push OWNER/NAME",
+        "hub-model-id": "--push OWNER/NAME",
+        "merge": "leave it out: an adapter is merged unless --adapter is given",
+    },
+}
+"""Names by which people look for the options of the other commands: TRL's DPOConfig and RewardConfig, `generate` of transformers,
+lm-evaluation-harness, `save_pretrained`. The answer is a flag of ours, or what to do in place of a flag."""
 
 
 def foreign_names(row: Elsewhere) -> Iterator[tuple[str, str]]:
@@ -138,13 +208,13 @@ def ours_for(flag: str) -> str | None:
         >>> ours_for("num_generations"), ours_for("actor_rollout_ref.rollout.n"), ours_for("stepz")
         ('--group-size (num_generations in TRL and Tunix)', '--group-size (actor_rollout_ref.rollout.n in verl)', None)
     """
-    wanted = _plain(flag)
+    wanted = plain(flag)
     for exact in (True, False):
         for row in TABLE:
             hits = [
                 (library, name)
                 for library, name in foreign_names(row)
-                if wanted == _plain(name) or (not exact and wanted == _plain(name.rpartition(".")[2]))
+                if wanted == plain(name) or (not exact and wanted == plain(name.rpartition(".")[2]))
             ]
             if hits:
                 libraries = " and ".join(library for library, name in hits if name == hits[0][1])
@@ -152,7 +222,8 @@ def ours_for(flag: str) -> str | None:
     return SHORT.get(wanted)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name with hyphens alone, in small letters."""
     return name.replace("_", "-").replace(".", "-").lower()
 
 

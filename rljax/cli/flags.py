@@ -1,10 +1,12 @@
-"""Flags of `rljax train` and `rljax config`: which exist, and an answer to each that does not."""
+"""Flags of the commands: which exist, and an answer to each that does not."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-from rljax.cli.elsewhere import ours_for
+import tyro
+
+from rljax.cli.elsewhere import IN_COMMAND, ours_for, plain
 from rljax.cli.starting import flags_in
 from rljax.errors import InputError
 from rljax.text import did_you_mean
@@ -46,6 +48,40 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
     for flag in flags_in(arguments):
         if flag not in known:
             raise InputError(_answer(flag, known, config))
+
+
+def flags_of(record: type) -> set[str]:
+    """Flags of a command that changes no settings of a run."""
+    hints = get_type_hints(record, include_extras=True)
+    flags = {"--help", "--help-all"}
+    for name, flag in flat_names(record).items():
+        kind, markers = _parts(hints[name])
+        if is_dataclass(kind):
+            flags |= flags_of(kind)
+        elif tyro.conf.Positional not in markers:
+            word = flag.replace("_", "-")
+            aliases = [alias for marker in markers for alias in getattr(marker, "aliases", None) or ()]
+            flags |= {f"--{word}", *aliases} | ({f"--no-{word}"} if kind is bool else set())
+    return flags
+
+
+def check_own_flags(command: str, arguments: Sequence[str], record: type) -> None:
+    """Refuse flags that a command without settings of a run does not have, with the flag to use instead.
+
+    Raises:
+        InputError: names the first such flag.
+    """
+    known = flags_of(record)
+    for flag in flags_in(arguments):
+        if flag not in known:
+            ours = IN_COMMAND.get(command, {}).get(plain(flag.removeprefix("--")))
+            advice = did_you_mean(flag, known) if ours is None else f"; {'use ' * ours.startswith('--')}{ours}."
+            raise InputError(f"`rljax {command}` has no option {flag}{advice} `rljax {command} --help` lists all options.")
+
+
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Type and markers of an annotation."""
+    return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 
 def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
