@@ -56,7 +56,7 @@ def flags_of(record: type) -> set[str]:
     flags = {"--help", "--help-all"}
     for name, flag in flat_names(record).items():
         kind, markers = _parts(hints[name])
-        if is_dataclass(kind):
+        if isinstance(kind, type) and is_dataclass(kind):
             flags |= flags_of(kind)
         elif tyro.conf.Positional not in markers:
             word = flag.replace("_", "-")
