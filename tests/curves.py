@@ -1,6 +1,6 @@
 """Runs in the process of the tests leave their curves undrawn: drawing was a third of a small run's time.
 
-The runs of commands that tests start draw them, and so do those inside `drawn`. `tests/tracking/test_plots.py` looks at the drawing.
+The runs of commands that tests start draw them, and so do those inside `drawn`. `tests/tracking/test_plots.py` tests the drawing.
 """
 
 from collections.abc import Generator

@@ -15,8 +15,8 @@ check = beartype(conf=CONFIG)
 def leaf_check(accepts: Callable) -> Callable:
     """Check the one argument of a function, a leaf of a `PyTree[...]`, by its annotation.
 
-    jaxtyping makes such a function at each call of a function with a tree, and lets another checker read it again each time: a tenth
-    of a small run's time.
+    jaxtyping makes such a function at each call of a function with a tree, and lets another checker read it again each time.
+    That was a tenth of a small run's time.
     """
     (annotation,) = accepts.__annotations__.values()
 
