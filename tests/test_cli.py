@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from curves import drawn
 
 from rljax import load_config
 from rljax.algorithms import BY_NAME
@@ -35,7 +36,8 @@ UNFINISHED = {"unfinished_share": 0.65, "unfinished_operands": 4}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "small"
-    assert main(["train", *SMALL, "--run", str(path)]) == 0
+    with drawn():
+        assert main(["train", *SMALL, "--run", str(path)]) == 0
     return path
 
 

@@ -66,6 +66,6 @@ def accumulate(
 
         return jax.lax.cond(counts(part), added, lambda: total), None
 
-    shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts))
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    _, metrics = jax.eval_shape(objective, params, jax.tree.map(lambda x: x[0], parts))  # a gradient is like its parameters
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, metrics))
     return jax.lax.scan(add, zero, parts)[0]

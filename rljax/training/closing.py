@@ -19,6 +19,7 @@ from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoint import BEST, Checkpoint, Quality
+from rljax.training.config import TrainConfig
 from rljax.training.resuming import schedules
 from rljax.training.run import Run, resume_command
 
@@ -42,13 +43,16 @@ def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> Non
     Raises:
         InputError: the reward judged no response.
     """
+    run.saver.wait()
+    run.write("the curves", lambda: draw_curves(run.folder, run.config))
+    on_first(lambda: show_end(run, checkpoint, models))
+
+
+def draw_curves(folder: RunFolder, config: TrainConfig) -> None:
+    """Draw the metrics of a run in its folder."""
     from rljax.tracking.plots import plot_curves  # noqa: PLC0415  the first step need not wait for matplotlib
 
-    folder, config = run.folder, run.config
-    run.saver.wait()
-    title = f"{config.run.name}: {config.algorithm.name}"
-    run.write("the curves", lambda: plot_curves(folder.metrics, folder.curves, title=title))
-    on_first(lambda: show_end(run, checkpoint, models))
+    plot_curves(folder.metrics, folder.curves, title=f"{config.run.name}: {config.algorithm.name}")
 
 
 def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
