@@ -85,7 +85,7 @@ class RewardConfig:
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'. Several, with commas
+    'reasoning_gym' (the score of the task of that name, which has it by default), 'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'. Several, with commas
     between them, are summed."""
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
