@@ -57,7 +57,10 @@ def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
     name = flag.removeprefix("--")
     for task, settings in TASKS.items():
         if name.replace("-", "_") in flat_names(settings).values():
-            return f"{flag} is a setting of the task {task}, which this run does not have; add --task {_full(task)}, without a dataset."
+            return (
+                f"{flag} is a setting of the task {task}, which this run does not have; add --task {_full(task)}, without a "
+                "dataset."
+            )
     if name.replace("-", "_") in config.to_flat():
         return f"{flag} takes no `no-`; see `rljax train --help-all`."
     ours = ours_for(name)

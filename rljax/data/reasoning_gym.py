@@ -49,8 +49,8 @@ def reasoning_gym(
         it has one. The column `reasoning_gym` holds what the reward of that name needs.
 
     Raises:
-        InputError: the package is not installed, there is no such generator or option, the generator refuses an option, or it has too
-            few different problems.
+        InputError: the package is not installed, there is no such generator or option, the generator refuses an option, or it
+            has too few different problems.
     """
     check_optional(PACKAGE, "reasoning-gym")
     request = {"name": name, "train": train, "heldout": heldout, "seed": seed, "options": dict(options)}

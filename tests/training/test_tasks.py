@@ -64,7 +64,7 @@ def test_the_reward_follows_the_task_unless_it_is_chosen():
     [
         ("sum", r"task is 'sum'; did you mean 'sums'\?"),
         ("reasoning_gym", "name one of its generators"),
-        ("sums:3", "Choose sums, iteration, or reasoning_gym:NAME"),
+        ("poetry", "task is 'poetry'; choose sums, iteration or reasoning_gym:NAME"),
     ],
 )
 def test_an_unknown_task_is_answered_with_those_there_are(task, message):
@@ -152,7 +152,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
 
 
 class Counter:
-    """A generator like those of the package: it has as many different problems as `count`, and checks its settings by assertions."""
+    """A generator like those of the package, with as many different problems as `count`; its settings are checked by assertions."""
 
     def __init__(self, config):
         self.config = config

@@ -75,8 +75,8 @@ class ReasoningGymConfig:
     generator: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = "countdown"
     """Name of the generator; it is the second half of the task's name."""
     options: Annotated[Words, tyro.conf.arg(name="task-options")] = field(default_factory=dict)
-    """Settings of the generator, e.g. `--task reasoning_gym:countdown --task-options min_numbers=3 max_numbers=3`; by default its own.
-    A list is written with commas."""
+    """Settings of the generator, e.g. `--task reasoning_gym:countdown --task-options min_numbers=3 max_numbers=3`; by default its
+    own. A list is written with commas."""
     train_problems: int = 1000
     """Number of training problems to generate."""
 
@@ -119,8 +119,6 @@ def task_named(name: str) -> TaskConfig:
             raise InputError(f"task is {name!r}; name one of its generators, as in reasoning_gym:countdown.")
         return ReasoningGymConfig(generator)
     if colon or family not in TASKS:
-        raise InputError(
-            f"task is {name!r}{did_you_mean(name, TASKS)} Choose sums, iteration, or reasoning_gym:NAME, as in "
-            "reasoning_gym:countdown."
-        )
+        near = did_you_mean(name, TASKS)
+        raise InputError(f"task is {name!r}{'; choose sums, iteration or reasoning_gym:NAME.' if near == '.' else near}")
     return TASKS[family]()
