@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Bool, Float
 
@@ -292,4 +292,4 @@ def _critic_with(critic: Critic | None, part: Part, value: Callable[..., Any]) -
         raise ValueError(
             f"the critic's λ follows the length, and {part.word} has a λ of its own; take the former out first"
         )
-    return cast(Critic, critic._replace(**{part.slot.partition(".")[2]: value}))
+    return critic._replace(**{part.slot.partition(".")[2]: value})

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
@@ -37,7 +38,7 @@ def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
 def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """Rise linearly over `warmup` updates (the first is not 0) below a quarter of a cosine, which is 0 after `total` updates."""
     whole = max(total, warmup + 1) + 1
-    return lambda count: warmup_cosine(count + 1, peak=peak, warmup_steps=warmup + 1, total_steps=whole)
+    return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=whole)
 
 
 SCHEDULES = MappingProxyType(

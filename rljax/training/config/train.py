@@ -185,7 +185,7 @@ class TrainConfig:
             InputError: this version does not know a group or a setting, or a value has another type than its setting.
         """
         _refuse_unknown(set(raw) - {"task", *GROUPS})
-        groups = {name: GROUPS[name](**_read(GROUPS[name], raw[name])) for name in GROUPS if name in raw}
+        groups: dict[str, Any] = {name: GROUPS[name](**_read(GROUPS[name], raw[name])) for name in GROUPS if name in raw}
         if raw.get("task") is None:
             return cls(**groups)
         if not isinstance(raw["task"], Mapping) or not isinstance(raw["task"].get("name"), str):
