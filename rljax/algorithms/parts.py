@@ -196,6 +196,12 @@ PARTS: tuple[Part, ...] = (
 """All parts. Numbers without a value in a paper or a document are ours: `rljax equations` has each equation's own text."""
 
 
+WITH_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
+"""Slots that matter to a surrogate alone."""
+WITHOUT_REWARD = frozenset({"step_advantage", "parts_advantage", "teacher_advantage"})
+"""Credit that does not come from the reward of the whole response."""
+
+
 def part_named(slot: str, name: str) -> Part:
     """Find a part.
 
@@ -274,11 +280,15 @@ def _placed(algorithm: Algorithm, part: Part, value: Callable[..., Any]) -> Algo
     outer, _, inner = part.slot.partition(".")
     if inner:
         return algorithm._replace(critic=_critic_with(algorithm.critic, part, value))
+    own = [slot for slot in CREDIT if algorithm._asdict()[slot] is not None]
+    if part.slot in WITH_CREDIT and not own:
+        raise ValueError(f"the algorithm learns from no advantage, so {part.word} would change nothing")
+    if part.slot == "outcome_reward" and set(own) <= WITHOUT_REWARD:
+        raise ValueError(f"the algorithm's {own[0]} does not read the whole reward, so {part.word} would change nothing")
     if part.slot not in CREDIT:
         return algorithm._replace(**{part.slot: value})
     if algorithm.mix is not None and part.slot == "advantage":
         return algorithm._replace(advantage=value)
-    own = [slot for slot in CREDIT if algorithm._asdict()[slot] is not None]
     fixed = {"critic", "teacher_advantage"}.intersection(own)
     if fixed or not own:
         raise ValueError(f"the algorithm learns from {' and '.join(own) or 'a teacher'}, and has no place for {part.word}")

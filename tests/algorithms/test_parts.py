@@ -124,6 +124,8 @@ def test_a_word_names_a_part_and_its_numbers():
         ("ppo", ["advantage=rank"], "learns from critic, and has no place for advantage=rank"),
         ("gkd", ["advantage=rank"], "learns from a teacher"),
         ("on_policy_distillation", ["advantage=rank"], "learns from teacher_advantage"),
+        ("gkd", ["log_ratio=sequence"], "learns from no advantage, so log_ratio=sequence would change nothing"),
+        ("gdpo", ["outcome_reward=rule"], "parts_advantage does not read the whole reward"),
         ("vapo_grpo", ["rollout_advantage=length_quality"], "learns from advantage and critic"),
     ],
 )
