@@ -1,10 +1,11 @@
-"""Floor 1: functions of the user, named as `module:function` or `path.py:function`."""
+"""Floor 1: functions of the user, named as `module:function` or `path.py:function`, and packages that only some runs need."""
 
 import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,43 @@ def import_function(name: str, role: str) -> Callable[..., Any]:
         functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{own}: {source} {state} {function_name!r}; it has {functions if functions else 'none'}.")
     return function
+
+
+def check_optional(package: str, distribution: str) -> None:
+    """Refuse to go on without a package that only some runs need; it is not imported.
+
+    Args:
+        package: its import name.
+        distribution: its name on the package index.
+
+    Raises:
+        InputError: it is not installed; the message has the command that installs it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise InputError(f"The package {distribution} is not installed; run `pip install {distribution}`.")
+
+
+def import_optional(package: str, distribution: str) -> Any:
+    """Import a package that only some runs need.
+
+    Args:
+        package: its import name.
+        distribution: its name on the package index.
+
+    Returns:
+        The module.
+
+    Raises:
+        InputError: it is not installed; the message has the command that installs it.
+
+    Example:
+        >>> import_optional("json", "json").loads("[1]")
+        [1]
+    """
+    check_optional(package.partition(".")[0], distribution)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own dependencies may be older than this Python
+        return importlib.import_module(package)
 
 
 def _import_module(name: str, own: str) -> ModuleType:

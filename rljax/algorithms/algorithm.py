@@ -192,6 +192,8 @@ class Algorithm(NamedTuple):
     """(log_ratio, advantage) -> objective of each token, to be maximised."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]]
     """Mask -> weight of each token in the loss."""
+    outcome_reward: Callable[[Array, Array, Array], Float[Array, "P G"]] | None = None
+    """(rewards, `outcomes`, response lengths in tokens) -> reward of each response, in place of the rollout's."""
     shape_reward: Callable[[Float[Array, "P G"]], Float[Array, "P G"]] | None = None
     """Response lengths in tokens -> a summand of the reward."""
     reward_kl: Callable[[Array, Array, Array, Array], Float[Array, "P G T"]] | None = None
@@ -208,6 +210,8 @@ class Algorithm(NamedTuple):
     """Summands of the loss beside the surrogate."""
     critic: Critic | None = None
     """Credit from a value function."""
+    rollout_advantage: Callable[[Array, Rollout[Array]], Float[Array, "P G"]] | None = None
+    """(rewards, rollout) -> advantage of each response, by more of the responses than their rewards."""
     token_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
     """(token rewards, mask) -> advantage of each token, without a critic."""
     step_advantage: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
@@ -273,8 +277,8 @@ class Algorithm(NamedTuple):
 
 
 CREDIT = (
-    *("advantage", "token_advantage", "step_advantage", "certainty_advantage", "greedy_advantage", "parts_advantage"),
-    *("teacher_advantage", "critic"),
+    *("advantage", "rollout_advantage", "token_advantage", "step_advantage", "certainty_advantage", "greedy_advantage"),
+    *("parts_advantage", "teacher_advantage", "critic"),
 )
 """Slots of an `Algorithm` that credit comes from."""
 

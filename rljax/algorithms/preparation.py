@@ -103,8 +103,11 @@ def _rewards(
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"]]:
     """The reward of each response, and the same spread over its tokens: shaped by length, less the KL penalty."""
     rewards = rollout.rewards
+    lengths = rollout.mask.sum(-1).astype(rewards.dtype)
+    if algorithm.outcome_reward is not None:
+        rewards = algorithm.outcome_reward(rewards, outcomes(rollout), lengths)
     if algorithm.shape_reward is not None:
-        rewards = rewards + algorithm.shape_reward(rollout.mask.sum(-1).astype(rewards.dtype))
+        rewards = rewards + algorithm.shape_reward(lengths)
     token_rewards = rewards_at_last_token(rewards, rollout.mask)
     if algorithm.reward_kl is None:
         return rewards, token_rewards
@@ -199,7 +202,9 @@ def _other_credit(
     if algorithm.teacher_advantage is not None:
         teacher_logp = required(rollout.teacher_logp, "rollout.teacher_logp")
         return algorithm.teacher_advantage(_policy_logp(rollout), teacher_logp, rollout.mask)
-    if algorithm.greedy_advantage is not None:
+    if algorithm.rollout_advantage is not None:
+        credit = algorithm.rollout_advantage(rewards, rollout)
+    elif algorithm.greedy_advantage is not None:
         credit = algorithm.greedy_advantage(rewards, required(rollout.greedy_rewards, "rollout.greedy_rewards"))
     elif algorithm.parts_advantage is not None:
         parts = required(rollout.reward_parts, "rollout.reward_parts")

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from rljax.algorithms import BY_NAME, Algorithm, Correction, Critic, Term
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask
+from rljax.algorithms.parts import PARTS
 from rljax.book.equations import equation_name, public_ops
 from rljax.ops.divergence import ema_update
 from rljax.ops.reference import adaptive_kl_coefficient, reset_reference
+from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import documented
 
 SWITCHED_OFF = (0.0, math.inf)
@@ -21,9 +23,9 @@ SWITCHED_OFF = (0.0, math.inf)
 BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
 """Slots that hold a number, and the op that the trainer calls with it unless it is 0."""
 BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"--kl-target": adaptive_kl_coefficient, "--reference-period": reset_reference}
+    {"--kl-target": adaptive_kl_coefficient, "--reference-period": reset_reference, "--schedule cosine": warmup_cosine}
 )
-"""Flags of the trainer that add an op to any algorithm with a penalty towards a reference."""
+"""Flags of the trainer that add an op to an algorithm; the first two to one with a penalty towards a reference."""
 OWN_PACKAGE = "rljax."
 
 
@@ -155,13 +157,17 @@ def _calling(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
 
 
 def calls_of_records() -> dict[str, tuple[str, ...]]:
-    """Map every algorithm, options included, every correction as `--correction NAME`, and other flags to the ops that they call."""
+    """Map algorithms, options included, and flags to the ops that they call.
+
+    Every correction stands as `--correction NAME`, every part as `--with SLOT=PART`.
+    """
     found = {name: tuple(dict.fromkeys(op for use in uses(name) for op in use.ops)) for name in sorted(BY_NAME)}
     for name, factory in CORRECTIONS.items():
         parameters = inspect.signature(factory).parameters.items()
         bounds = {bound: 0.5 for bound, parameter in parameters if parameter.default is parameter.empty}
         found[f"--correction {name}"] = ops_in(factory(**bounds))
     found["--off-policy-delta"] = ops_in(off_policy_mask(0.5))
+    found |= {f"--with {part.word}": ops_in(part.function) for part in PARTS}
     return found | {flag: ops_in(op) for flag, op in BY_FLAG.items()}
 
 

@@ -13,10 +13,12 @@ from rljax.records import documented
 @documented
 @dataclass(frozen=True)
 class Algorithms:
-    """List the algorithms and the corrections, or show an algorithm slot by slot."""
+    """List the algorithms, the corrections and the parts, or show an algorithm slot by slot."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
     """Names of the algorithms to show with their formulas, slots and equations; by default all are listed."""
+    parts: bool = False
+    """List the parts that `rljax train --with` puts into an algorithm."""
     table: bool = False
     """Print the table of all algorithms and their slots, in Markdown."""
     genealogy: Path | None = None
@@ -26,15 +28,19 @@ class Algorithms:
 
 
 def run_algorithms(command: Algorithms) -> int:
-    """Print the list, the named algorithms or the table, or draw the genealogy.
+    """Print the list, the named algorithms, the parts or the table, or draw the genealogy.
 
     Raises:
         InputError: more than one of them is wanted, a name is unknown, or the picture's suffix is.
     """
-    wanted = [command.table, command.genealogy is not None, command.json]
-    if sum(wanted) > 1 or (command.names and any(wanted[:2])):
-        raise InputError("--table, --genealogy and --json exclude each other; names go with --json alone.")
-    if command.table:
+    wanted = [command.parts, command.table, command.genealogy is not None, command.json]
+    if sum(wanted) > 1 or (command.names and any(wanted[:3])):
+        raise InputError("--parts, --table, --genealogy and --json exclude each other; names go with --json alone.")
+    if command.parts:
+        from rljax.cli.algorithms_text import show_parts  # noqa: PLC0415
+
+        show_parts(sys.stdout)
+    elif command.table:
         from rljax.book.slots import table  # noqa: PLC0415
 
         print(table())

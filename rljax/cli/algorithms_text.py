@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from rljax.algorithms import ABLATIONS, BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.parts import PARTS, Part
 from rljax.book.equations import read_algorithm
 from rljax.book.genealogy import Descent, genealogy
 from rljax.book.slots import fillings
@@ -99,6 +100,19 @@ def _correction(name: str, correction: Callable[..., Any], columns: int) -> str:
     return "\n".join([f"--correction {name}", *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines)])
 
 
+def _part(part: Part, columns: int) -> str:
+    numbers = " ".join(f"{name}={number:g}" for name, number in part.numbers.items())
+    lines = [f"{part.summary}{_named(ops_in(part.function))}", numbers]
+    return "\n".join([part.word, *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
+
+
+def show_parts(stream: TextIO) -> None:
+    """Print the parts of algorithms with their numbers and equations."""
+    columns = columns_of(stream)
+    hint = "`rljax train --with SLOT=PART,NUMBER=VALUE` puts parts into an algorithm; `rljax equations NAME` explains one."
+    stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrapped(hint, columns)]) + "\n")
+
+
 def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
     """Print the named algorithms, or all of them and the corrections, as JSON.
 
@@ -111,6 +125,16 @@ def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
         shown["corrections"] = [
             {"name": name, "summary": required(inspect.getdoc(make), name).splitlines()[0], "bounds": _bounds(make)}
             for name, make in CORRECTIONS.items()
+        ]
+        shown["parts"] = [
+            {
+                "slot": part.slot,
+                "name": part.name,
+                "summary": part.summary,
+                "numbers": dict(part.numbers),
+                "ops": ops_in(part.function),
+            }
+            for part in PARTS
         ]
     stream.write(f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n")
 

@@ -84,11 +84,19 @@ def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 
+def _full(task: str) -> str:
+    """Name of a task as it is typed."""
+    return "reasoning_gym:NAME" if task == "reasoning_gym" else task
+
+
 def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
     name = flag.removeprefix("--")
     for task, settings in TASKS.items():
         if name.replace("-", "_") in flat_names(settings).values():
-            return f"{flag} is a setting of the task {task}, which this run does not have; add --task {task}, without a dataset."
+            return (
+                f"{flag} is a setting of the task {task}, which this run does not have; add --task {_full(task)}, without a "
+                "dataset."
+            )
     if name.replace("-", "_") in config.to_flat():
         return f"{flag} takes no `no-`; see `rljax train --help-all`."
     ours = ours_for(name)

@@ -5,7 +5,8 @@ from types import MappingProxyType
 
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
-from rljax.rewards import choice, code, exact, format, math
+from rljax.rewards import choice, code, exact, format, math, reasoning_gym
+from rljax.rewards.correctness import right_from as right_from
 from rljax.rewards.correctness import verifier as verifier
 from rljax.rewards.sandbox import level
 
@@ -22,6 +23,7 @@ BY_NAME = MappingProxyType(
         "code_fraction": code.code_fraction,
         "format": format.has_final_answer,
         "think_answer": format.think_answer,
+        "reasoning_gym": reasoning_gym.reasoning_gym,
     }
 )
 """The rewards that come with the library."""

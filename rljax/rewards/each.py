@@ -7,7 +7,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.calling import Progress, arguments_for, called_name
-from rljax.rewards.correctness import is_verifier, verifier
+from rljax.rewards.correctness import verifier_like
 from rljax.rewards.failure import Failed
 from rljax.rewards.pool import shared_pool
 from rljax.text import one_line
@@ -58,7 +58,7 @@ def each(
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
     one_by_one.__qualname__ = f"each({called_name(judge_one).rpartition('.')[2]})"
-    return verifier(one_by_one) if is_verifier(judge_one) else one_by_one
+    return verifier_like(one_by_one, judge_one)
 
 
 def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress | None) -> list[Any]:

@@ -84,6 +84,23 @@ def _last_boxed(text: str) -> list[tuple[int, str]]:
     return [] if found is None else [found]
 
 
+def tagged_text(text: str) -> str | None:
+    """Read the content of the last `<answer>...</answer>`, as it is written.
+
+    Args:
+        text: a response. Only its last 200,000 characters are read.
+
+    Returns:
+        What stands between the tags; None without them.
+
+    Example:
+        >>> tagged_text("so <answer>7</answer>, no: <answer> 8 </answer>"), tagged_text("8")
+        (' 8 ', None)
+    """
+    found = _last_tagged(text[-LONGEST_READ:])
+    return found[0][1] if found else None
+
+
 def stated_text(text: str) -> str | None:
     r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or in words.
 

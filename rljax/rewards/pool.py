@@ -60,6 +60,10 @@ class Pool:
         seconds: wall-clock time limit of one item, positive.
         workers: number of processes; None means one per core, at most 8.
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
+        begin: a function without arguments that each worker calls once, named as `function` is; it does not count against the
+            time limit.
+        confined: whether a worker gives up what judging does not need, before its first item: to write files, to read others
+            than those of Python's path, to start processes and to open connections. On Linux only.
 
     Raises:
         InputError: `seconds` or `workers` is not positive.
@@ -70,7 +74,16 @@ class Pool:
         'math:sqrt'
     """
 
-    def __init__(self, function: str, *, seconds: float | int, workers: int | None = None, memory: int | None = None):
+    def __init__(
+        self,
+        function: str,
+        *,
+        seconds: float | int,
+        workers: int | None = None,
+        memory: int | None = None,
+        begin: str | None = None,
+        confined: bool = False,
+    ):
         if not seconds > 0:
             raise InputError(f"the time limit of {function!r} is {seconds!r}; it must be a positive number of seconds.")
         if workers is not None and workers < 1:
@@ -79,6 +92,8 @@ class Pool:
         self.seconds = seconds
         self.count = _default_count() if workers is None else workers
         self.memory = memory
+        self.begin = begin
+        self.confined = confined
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
@@ -150,7 +165,7 @@ class Pool:
         starting = sum(worker.item == _STARTING for worker in self._workers)
         limit = self.count + self._spares
         for _ in range(min(limit - len(self._workers), len(waiting) + self._spares - starting) if waiting else 0):
-            self._workers.append(_start(self.function, self.memory))
+            self._workers.append(_start(self))
 
     def _collect(self) -> list[tuple[int, object]]:
         """Wait until a worker sends something, dies or exceeds its limit, and return the items that this ended."""
@@ -200,12 +215,28 @@ class Pool:
 
 
 @functools.cache
-def _cached_pool(function: str, seconds: float | int, workers: int | None, memory: int | None, owner: int) -> Pool:
+def _cached_pool(
+    function: str,
+    seconds: float | int,
+    workers: int | None,
+    memory: int | None,
+    begin: str | None,
+    confined: bool,
+    owner: int,
+) -> Pool:
     del owner  # part of the cache key: a forked process cannot use its parent's workers
-    return Pool(function, seconds=seconds, workers=workers, memory=memory)
+    return Pool(function, seconds=seconds, workers=workers, memory=memory, begin=begin, confined=confined)
 
 
-def shared_pool(function: str, *, seconds: float | int, workers: int | None = None, memory: int | None = None) -> Pool:
+def shared_pool(
+    function: str,
+    *,
+    seconds: float | int,
+    workers: int | None = None,
+    memory: int | None = None,
+    begin: str | None = None,
+    confined: bool = False,
+) -> Pool:
     """Get this process's pool for these arguments; the same arguments give the same pool.
 
     Args:
@@ -213,6 +244,8 @@ def shared_pool(function: str, *, seconds: float | int, workers: int | None = No
         seconds: as in `Pool`.
         workers: as in `Pool`.
         memory: as in `Pool`.
+        begin: as in `Pool`.
+        confined: as in `Pool`.
 
     Returns:
         A pool that is closed when this process ends.
@@ -224,7 +257,7 @@ def shared_pool(function: str, *, seconds: float | int, workers: int | None = No
         >>> shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
         True
     """
-    return _cached_pool(function, seconds, workers, memory, os.getpid())
+    return _cached_pool(function, seconds, workers, memory, begin, confined, os.getpid())
 
 
 def _default_count() -> int:
@@ -233,12 +266,12 @@ def _default_count() -> int:
     return 1 if cores is None else min(8, cores)
 
 
-def _start(function: str, memory: int | None) -> _Worker:
+def _start(pool: Pool) -> _Worker:
     ours, theirs = Pipe()
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"from rljax.rewards.pool_worker import main\n"
-        f"main({theirs.fileno()}, {function!r}, {memory!r})"
+        f"main({theirs.fileno()}, {pool.function!r}, {pool.memory!r}, {pool.begin!r}, {pool.confined!r})"
     )
     with theirs:
         process = subprocess.Popen(

@@ -17,13 +17,15 @@ from rljax.rewards.sandbox import confine
 from rljax.text import one_line
 
 
-def main(descriptor: int, name: str, memory: int | None) -> None:
+def main(descriptor: int, name: str, memory: int | None, begin: str | None = None, confined: bool = False) -> None:
     """Judge items until the connection is closed.
 
     Args:
         descriptor: the open file descriptor of the connection.
         name: the function, as `rljax.rewards.resolve` reads it.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
+        begin: a function to call once, before anything is given up; or None.
+        confined: whether to give up what judging does not need; see `rljax.rewards.sandbox.confine.give_up`.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -34,6 +36,10 @@ def main(descriptor: int, name: str, memory: int | None) -> None:
     connection = Connection(descriptor)
     try:
         function = _load(name)
+        if begin is not None:
+            _load(begin)()
+        if confined:
+            confine.give_up(sys.path)
     except BaseException as error:  # importing runs user code
         connection.send(Failed("raised", one_line(error)))
         return

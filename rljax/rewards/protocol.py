@@ -21,7 +21,7 @@ from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
 from rljax.rewards.conversation import Messages, as_messages, reads_text
-from rljax.rewards.correctness import is_verifier
+from rljax.rewards.correctness import finds_right, is_verifier
 from rljax.rewards.failure import Failures
 
 MAX_FAILURE_SHARE = 0.1
@@ -237,13 +237,17 @@ def judge(
         values[name] = np.where(answer.valid, answer.values, np.float32(np.nan))
         failures[name] = answer.failures
     valid &= failed == 0
-    decided = [np.where(valid, values[name], np.nan) for name, part in parts.rewards.items() if is_verifier(part)]
-    correct = _all_above_zero(np.stack(decided)) if decided else None
+    decided = [
+        np.where(valid & ~np.isnan(values[name]), finds_right(part, values[name]), np.nan)
+        for name, part in parts.rewards.items()
+        if is_verifier(part)
+    ]
+    correct = _all_right(np.stack(decided)) if decided else None
     return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed, correct)
 
 
-def _all_above_zero(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
-    """1 where all numbers of a column that are not NaN are above 0, 0 where one is not, NaN where all are NaN."""
+def _all_right(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
+    """1 where all numbers of a column that are not NaN are 1, 0 where one is 0, NaN where all are NaN."""
     known = ~np.isnan(values)
     return np.where(known.any(0), ((values > 0) | ~known).all(0), np.nan).astype(np.float32)
 

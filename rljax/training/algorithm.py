@@ -14,6 +14,7 @@ from rljax.algorithms.algorithm import CREDIT
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask
 from rljax.algorithms.critic import with_pretrained_value
+from rljax.algorithms.parts import with_parts
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
 from rljax.models import Policy
@@ -81,6 +82,10 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
             algorithm = without(name, algorithm, part)
         except ValueError as error:
             raise InputError(f"--without {part}: {error}.") from error
+    try:
+        algorithm = _with_parts(algorithm, config.algorithm.parts)
+    except ValueError as error:
+        raise InputError(f"--with {' '.join(config.algorithm.parts)}: {error}.") from error
     check_critic(algorithm, config)
     if config.critic.head is not None:
         head = make_head(config.critic.head, config.critic.head_options)
@@ -89,6 +94,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
 
 
 _blended = shared(with_pretrained_value)
+_with_parts = shared(with_parts)
 
 
 @shared

@@ -1,9 +1,11 @@
 """Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, or a factored second moment; others can be passed."""
 
 from collections.abc import Callable
+from types import MappingProxyType
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
@@ -11,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
@@ -29,6 +32,19 @@ def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total` on a cosine."""
     fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
+
+
+@shared
+def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
+    """Rise linearly over `warmup` updates (the first is not 0) below a quarter of a cosine, which is 0 after `total` updates."""
+    whole = max(total, warmup + 1) + 1
+    return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=whole)
+
+
+SCHEDULES = MappingProxyType(
+    {"constant": lambda peak, warmup, total: constant_schedule(peak, warmup), "cosine": falling_schedule}
+)
+"""Name -> (peak, warm-up, all updates of the run) -> learning rate of each update."""
 
 
 def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -161,8 +177,10 @@ def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.O
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """The built-in optimiser of the policy in RL."""
     optimization = config.optimization
-    built_in = _shared(optimization, constant_schedule(optimization.learning_rate, optimization.learning_rate_warmup))
-    return without_frozen(built_in, optimization.freeze)
+    updates = optimization.steps * optimization.minibatches
+    make = SCHEDULES[optimization.schedule]
+    schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
+    return without_frozen(_shared(optimization, schedule), optimization.freeze)
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:

@@ -5,17 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rljax.data.arithmetic import arithmetic, unfinished
 from rljax.data.dataset import read_problems
 from rljax.data.fault import Fault
-from rljax.data.iteration import iteration, lapses
 from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.records import documented, required
-from rljax.training.config import IterationConfig, TaskConfig, TrainConfig
+from rljax.training.config import TaskConfig, TrainConfig
 from rljax.training.seams import Seams
+from rljax.training.tasks import task_of
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that need a reference answer."""
@@ -37,19 +36,7 @@ class Problems(NamedTuple):
 
 def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
     """Generate problems of a task to train on, and `heldout` others to evaluate on."""
-    if isinstance(task, IterationConfig):
-        options = {"seed": seed, "steps": task.iterations}
-        train = lapses(iteration("train", task.train_problems, **options), share=task.lapse_share)
-        return Problems(train, iteration("heldout", heldout, **options))
-    difficulty = {
-        "operands": task.operands,
-        "digits": task.digits,
-        "operators": task.operators,
-        "nesting": task.nesting,
-    }
-    train = arithmetic("train", task.train_problems, seed=seed, **difficulty)
-    train = unfinished(train, share=task.unfinished_share, operands=task.unfinished_operands)
-    return Problems(train, arithmetic("heldout", heldout, seed=seed, **difficulty))
+    return Problems(*task_of(task).problems(task, heldout, seed))
 
 
 def make_problems(

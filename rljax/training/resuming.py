@@ -97,6 +97,7 @@ def schedules(setup: Setup) -> list[str]:
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": setup.algorithm.needs("progress"),
+        "schedule=cosine": config.optimization.schedule == "cosine",
         "mix_pretrained_value": config.critic.mix_pretrained_value,
     }
     return [reason for reason, holds in scheduled.items() if holds]

@@ -43,6 +43,7 @@ from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, make_stream, problems_of_run
 from rljax.training.reference import check_reference
 from rljax.training.seams import BUILT_IN, Seams, check_parts
+from rljax.training.tasks import task_of
 from rljax.training.teacher import Teacher, make_teacher
 
 
@@ -110,7 +111,7 @@ def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses:
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer of the settings, else the model's own, else characters for a generated task or bytes for a dataset.
+    """Load the tokenizer of the settings, else the model's own, else that of the generated task, or bytes for a dataset.
 
     Raises:
         InputError: it cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
@@ -121,7 +122,7 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
         return folder_tokenizer(locate(config.model.path))
-    return load_tokenizer("bytes" if config.generated_task is None else "characters")
+    return load_tokenizer("bytes" if config.generated_task is None else task_of(config.generated_task).tokenizer)
 
 
 def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
@@ -256,7 +257,7 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
             )
         return None
     if step_reward is None and config.generated_task is not None:
-        return STEP_REWARDS["equations"]
+        step_reward = task_of(config.generated_task).step_reward
     if step_reward is None:
         raise InputError(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "

@@ -11,7 +11,7 @@ from rljax.book.slots import SIZES, Filling, filling, fillings, table
 from rljax.book.uses import BY_FLAG, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
 from rljax.ops import group, ratio, surrogate, weights
 from rljax.ops.divergence import k2, k3
-from rljax.training import reference
+from rljax.training import optimizer, reference
 
 
 def closed_over(function):
@@ -121,8 +121,14 @@ def test_users_are_the_map_turned_round():
 
 
 def test_the_flags_call_what_the_trainer_calls():
-    called = {*ops_in(reference.make_adapt), *ops_in(reference.make_move)}
+    called = {*ops_in(reference.make_adapt), *ops_in(reference.make_move), *ops_in(optimizer.falling_schedule)}
     assert called == {op for flag in BY_FLAG for op in calls_of_records()[flag]} | {"divergence.ema_update"}
+
+
+def test_parts_are_users():
+    used = users(calls_of_records())
+    assert used["unpublished.group_baseline.rank_based"] == ("--with advantage=rank",)
+    assert used["unpublished.schedule.warmup_cosine"] == ("--schedule cosine",)
 
 
 def test_ops_that_ops_call():

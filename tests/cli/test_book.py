@@ -7,6 +7,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
+from rljax.algorithms.parts import PARTS
 from rljax.book.equations import equations
 from rljax.book.errata import Evidence, errata
 from rljax.book.search import search
@@ -170,6 +171,17 @@ def test_json_of_algorithms(capsys):
     assert {"slot": "reward_kl", "ops": ["divergence.kl_in_reward"], "option": "beta"} in only["optional"]
 
 
+def test_parts_are_listed_with_their_numbers_and_equations(capsys):
+    text = printed(capsys, "algorithms", "--parts")
+    for part in PARTS:
+        assert f"{part.word}\n    {part.summary[:20]}" in text
+    assert "low=0.2 high=0.8" in text
+    assert "[selection.in_difficulty_window]" in text
+    found = json.loads(printed(capsys, "algorithms", "--json"))["parts"]
+    assert [(row["slot"], row["name"]) for row in found] == [(part.slot, part.name) for part in PARTS]
+    assert all(row["ops"] for row in found)
+
+
 def test_table_and_picture(capsys, tmp_path):
     assert printed(capsys, "algorithms", "--table") == f"{table()}\n"
     path = tmp_path / "tree.svg"
@@ -181,6 +193,7 @@ def test_table_and_picture(capsys, tmp_path):
     "arguments",
     [
         ("algorithms", "--table", "--json"),
+        ("algorithms", "dapo", "--parts"),
         ("algorithms", "dapo", "--table"),
         ("algorithms", "dapo", "--genealogy", "x.png"),
         ("equations", "--json", "--bibtex"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards import BY_NAME, verifier
+from rljax.rewards import BY_NAME, right_from, verifier
 from rljax.rewards.correctness import is_verifier
 from rljax.rewards.each import each
 from rljax.rewards.math import math_reward
@@ -29,7 +29,9 @@ def length(completions):
 
 def test_the_rewards_that_check_an_answer_are_verifiers():
     found = {name for name, reward in BY_NAME.items() if is_verifier(reward)}
-    assert found == {"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code"}
+    assert found == {"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code"} | {
+        "reasoning_gym"
+    }
     assert is_verifier(math_reward())
     assert is_verifier(partial(is_even, completions=[]))
 
@@ -75,6 +77,27 @@ def test_every_verifier_with_an_opinion_must_agree():
     assert has_verifier(Weighted({"outer": both, "length": length}, {"outer": 1, "length": 1}))
     scores = judge(both, ["p"] * 4, ["2", "12", "3", "?"], {})
     np.testing.assert_array_equal(scores.correct, np.float32([1, 0, 0, np.nan]))
+
+
+@right_from(1.0)
+def share(completions):
+    """Partial credit; None where there is nothing to judge."""
+    return [float(text) if text else None for text in completions]
+
+
+def test_partial_credit_is_not_correct():
+    scores = judge(share, ["p"] * 3, ["1", "0.9", ""], {})
+    np.testing.assert_array_equal(scores.total, np.float32([1, 0.9, 0]))
+    np.testing.assert_array_equal(scores.correct, np.float32([1, 0, np.nan]))
+
+
+@right_from(1.0)
+def share_of_one(completion):
+    return float(completion)
+
+
+def test_a_verifier_of_one_completion_keeps_its_limit():
+    np.testing.assert_array_equal(judge(each(share_of_one), ["p"] * 2, ["1", "0.9"], {}).correct, np.float32([1, 0]))
 
 
 def test_nothing_is_known_without_a_verifier():

@@ -14,9 +14,13 @@ from rljax.errors import InputError
 from rljax.rewards import pool as pools
 from rljax.rewards.failure import Failed
 from rljax.rewards.pool import Pool, shared_pool
+from rljax.rewards.sandbox import landlock
 
 JUDGES = """
 import os, signal, subprocess, sys, threading, time
+
+def begin():
+    os.environ["BEGUN"] = subprocess.run([sys.executable, "-c", ""]).returncode == 0 and "freely"
 
 def act(kind, value=None):
     if kind == "value":
@@ -54,6 +58,17 @@ def act(kind, value=None):
         with open(value, "w") as file:
             file.write(str(child.pid))
         time.sleep(60)
+    if kind == "write":
+        open(value, "w").close()
+    if kind == "read":
+        return open(value).read(1)
+    if kind == "fork":
+        return os.fork()
+    if kind == "socket":
+        import socket
+        return socket.socket().fileno()
+    if kind == "began":
+        return os.environ.get("BEGUN")
     if kind == "print":
         print("not an answer", flush=True)
         return value
@@ -313,3 +328,22 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path, judges, then, lim
         assert all(alive(pid) for pid in workers)
         process.kill()
     assert all(ends(pid, limit) for pid in workers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can take rights from a process that runs")
+def test_a_confined_worker_judges_and_has_given_up_the_rest(judges, tmp_path):
+    """Its beginning, which may do all, comes before."""
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    items = [{"kind": "began"}, {"kind": "value", "value": 3}]
+    items += [{"kind": "write", "value": str(tmp_path / "new")}, {"kind": "fork"}, {"kind": "socket"}]
+    with Pool(f"{judges}:act", seconds=10, workers=1, begin=f"{judges}:begin", confined=True) as pool:
+        began, value, *refused = pool.map(items)
+        assert (began, value) == ("freely", 3)
+        assert all(isinstance(outcome, Failed) for outcome in refused), refused
+        assert not (tmp_path / "new").exists()
+        if landlock.version():
+            (read,) = pool.map([{"kind": "read", "value": str(secret)}])
+            assert isinstance(read, Failed)
+    with Pool(f"{judges}:act", seconds=10, workers=1) as pool:
+        assert pool.map([{"kind": "read", "value": str(secret)}, {"kind": "began"}]) == ["s", None]

@@ -1,5 +1,6 @@
 """Every algorithm learns from what the trainer prepares for it."""
 
+import json
 from dataclasses import replace
 
 import jax
@@ -11,7 +12,10 @@ from whole_runs import TINY, distances, rows
 
 import rljax
 from rljax.algorithms import BY_NAME
+from rljax.errors import InputError
+from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.training.beginning import rl_state
+from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
 from rljax.training.metrics import present
 from rljax.training.rollouts import for_algorithm
@@ -71,6 +75,24 @@ def test_every_algorithm_learns(judge, sampled, name):
     assert all(np.isfinite(value) for value in numbers.values())
     assert ("explained_variance" in numbers) == (name in CRITICS)
     assert max(distances(state.params, before)) > 0
+
+
+def test_parts_and_the_schedule_reach_the_learner(sampled):
+    parts = ("advantage=rank", "keep_group=difficulty_window,low=0.5,high=0.5")
+    config = ONE_STEP.replace(algorithm="dapo", schedule="cosine", **{"with": parts})
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    setup, state = first_state(config, reward=even_length)
+    assert setup.algorithm.advantage is rank_based
+    assert setup.algorithm.keep_group.keywords == {"low": 0.5, "high": 0.5}
+    state = rl_state(setup, state)
+    before = jax.device_get(state.params)
+    state, _ = make_learner(setup, state)(state, sampled)
+    assert max(distances(state.params, before)) > 0
+
+
+def test_a_part_that_cannot_be_is_refused_by_its_flag():
+    with pytest.raises(InputError, match="--with advantage=rang: advantage has no part 'rang'"):
+        first_state(ONE_STEP.replace(algorithm="dapo", **{"with": ("advantage=rang",)}))
 
 
 def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():

@@ -10,7 +10,16 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
-from rljax.training.optimizer import adamw, check_optimizer, constant_schedule, cosine_schedule, factored, learning_rate_of
+from rljax.training.optimizer import (
+    adamw,
+    check_optimizer,
+    constant_schedule,
+    cosine_schedule,
+    factored,
+    falling_schedule,
+    learning_rate_of,
+    policy_optimizer,
+)
 
 
 def test_the_constant_schedule_rises_linearly_and_stays():
@@ -27,6 +36,25 @@ def test_the_cosine_schedule_falls_to_a_tenth():
     np.testing.assert_allclose(
         [float(schedule(step)) for step in (0, 4, 14, 24, 99)], [0.2, 1.0, 0.55, 0.1, 0.1], rtol=1e-6
     )
+
+
+def test_the_falling_schedule_begins_above_0_and_ends_at_0():
+    """The document's equation, one update early: η min(1, t / t_warm) cos(π t / 2T)."""
+    schedule = falling_schedule(2.0, 3, 9)
+    times = np.arange(1, 11)
+    expected = 2.0 * np.minimum(1, times / 4) * np.cos(np.pi * times / 20)
+    np.testing.assert_allclose([float(schedule(count)) for count in range(10)], expected, atol=1e-6)
+    assert float(schedule(0)) > 0 == float(schedule(9))
+
+
+def test_the_schedule_is_that_of_the_settings():
+    for name, last in (("constant", 0.5), ("cosine", 0.0)):
+        config = TrainConfig.flat(schedule=name, learning_rate=0.5, learning_rate_warmup=0, steps=3, minibatches=1)
+        optimizer, params = policy_optimizer(config), {"w": jnp.ones(2)}
+        state = optimizer.init(params)
+        for _ in range(4):
+            _, state = optimizer.update(params, state, params)
+        assert learning_rate_of(state) == pytest.approx(last, abs=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

@@ -38,7 +38,7 @@ def written(path, rows):
 def test_long_chains_are_a_task():
     setup = make_setup(TINY.replace(task="iteration", iterations=(8, 9), train_problems=12, max_response_tokens=64))
     assert {problem.columns["steps"] for problem in setup.train.prompts.problems} <= {8, 9}
-    with pytest.raises(InputError, match="task is 'poetry'; choose sums or iteration"):
+    with pytest.raises(InputError, match="task is 'poetry'; choose sums, iteration or reasoning_gym"):
         TINY.replace(task="poetry")
 
 

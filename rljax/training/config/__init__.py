@@ -9,7 +9,7 @@ from rljax.training.config.optimization import OptimizationConfig, WarmStartConf
 from rljax.training.config.run import RunConfig
 from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.start import load_config
-from rljax.training.config.task import TASKS, IterationConfig, SumsConfig, TaskConfig
+from rljax.training.config.task import TASKS, IterationConfig, ReasoningGymConfig, SumsConfig, TaskConfig
 from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "IterationConfig",
     "ModelConfig",
     "OptimizationConfig",
+    "ReasoningGymConfig",
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",

@@ -26,6 +26,9 @@ class AlgorithmConfig:
     temperature and never changes. It needs the same tokens as the model that is trained."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
+    parts: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
+    """Parts to put into the algorithm in place of its own, each SLOT=PART with its numbers behind commas, e.g. `--with
+    advantage=rank keep_group=difficulty_window,low=0.3,high=0.7`; `rljax algorithms --parts` lists them. --without comes first."""
     correction: str = "none"
     """Weigh tokens to which sampler and learner give different probabilities (another engine, top-k, top-p): 'none', 'capped',
     'masked' (IcePop), 'two_sided', 'sequence', 'sequence_masked' or 'geometric'; `rljax algorithms` explains them."""
@@ -85,8 +88,8 @@ class RewardConfig:
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'model:FOLDER' (a reward model), or your own function as 'package.module:function' or 'file.py:function'. Several, with commas
-    between them, are summed."""
+    'reasoning_gym' (for the task of that name, which has it by default), 'model:FOLDER' (a reward model), or your own function as
+    'package.module:function' or 'file.py:function'. Several, with commas between them, are summed."""
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
     messages: Annotated[bool, tyro.conf.arg(name="reward-messages")] = True

@@ -146,8 +146,9 @@ def _flattened(path: Path, name: str, key: yaml.Node, node: yaml.Node) -> dict[s
     is_mapping = isinstance(node, yaml.MappingNode)
     if name == "task" and is_mapping:
         inner = dict(_pairs(path, node))
-        _check_known(path, inner, {"name", *(field for task in TASKS.values() for field in flat_names(task))}, "the task")
-        return {"task" if field == "name" else field: place for field, place in inner.items()}
+        flat = {"name": "task"} | {field: flag for task in TASKS.values() for field, flag in flat_names(task).items()}
+        _check_known(path, inner, set(flat), "the task")
+        return {flat[field]: place for field, place in inner.items()}
     if name in GROUPS and is_mapping:
         inner, flat = dict(_pairs(path, node)), flat_names(GROUPS[name])
         _check_known(path, inner, set(flat), f"the group {name}")

@@ -11,7 +11,7 @@ _FLAG: Any = type(tyro.conf.arg())
 
 @cache
 def flat_names(group: type) -> dict[str, str]:
-    """Map each field of a group of settings to its flat name.
+    """Map each field of a group of settings to its flat name; fields that no flag sets are left out.
 
     Example:
         >>> from rljax.training.config.optimization import WarmStartConfig
@@ -19,7 +19,13 @@ def flat_names(group: type) -> dict[str, str]:
         'warm_start_steps'
     """
     hints = get_type_hints(group, include_extras=True)
-    return {entry.name: _flag_of(hints[entry.name]) or entry.name for entry in fields(group)}
+    settable = [entry.name for entry in fields(group) if not _is_fixed(hints[entry.name])]
+    return {name: _flag_of(hints[name]) or name for name in settable}
+
+
+def _is_fixed(hint: object) -> bool:
+    """Whether a field is no setting of its own: the name of a task decides it."""
+    return get_origin(hint) is Annotated and tyro.conf.Fixed in get_args(hint)[1:]
 
 
 def _flag_of(hint: object) -> str | None:

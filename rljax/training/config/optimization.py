@@ -49,7 +49,9 @@ class OptimizationConfig:
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
-    """Updates over which the learning rate rises linearly; afterwards it is constant."""
+    """Updates over which the learning rate rises linearly."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """The policy's learning rate in RL after that: 'constant', or 'cosine', which falls to 0 at the end of the run."""
     adam_b1: float = 0.9
     """Decay of the first moment."""
     adam_b2: float = 0.95
@@ -76,6 +78,7 @@ class OptimizationConfig:
             "moments_dtype": ("float32", "bfloat16"),
             "second_moment": ("full", "factored"),
             "remedy": ("off", "auto"),
+            "schedule": ("constant", "cosine"),
         }
         for name, values in choices.items():
             if getattr(self, name) not in values:

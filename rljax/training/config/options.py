@@ -1,4 +1,4 @@
-"""Named numbers on the command line: `--algorithm-options clip_high=0.3 cache=8`."""
+"""Named values on the command line: `--algorithm-options clip_high=0.3 cache=8`."""
 
 from typing import Annotated
 
@@ -25,6 +25,28 @@ def read_options(words: list[str]) -> dict[str, int | float]:
     return options
 
 
+def read_words(words: list[str]) -> dict[str, int | float | str]:
+    """Parse words of the form `name=value`; a value that is no number stays a text.
+
+    Raises:
+        ValueError: a word has another form.
+
+    Example:
+        >>> read_words(["terms=2", "signs=+,-"])
+        {'terms': 2, 'signs': '+,-'}
+    """
+    values: dict[str, int | float | str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name and equals and text):
+            raise ValueError(f"{word!r} is not name=value")
+        try:
+            values |= read_options([word])
+        except ValueError:
+            values[name] = text
+    return values
+
+
 Options = Annotated[
     dict[str, int | float],
     PrimitiveConstructorSpec(
@@ -33,5 +55,16 @@ Options = Annotated[
         instance_from_str=read_options,
         is_instance=lambda instance: isinstance(instance, dict),
         str_from_instance=lambda instance: [f"{name}={number}" for name, number in instance.items()],
+    ),
+]
+
+Words = Annotated[
+    dict[str, int | float | str],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE",
+        instance_from_str=read_words,
+        is_instance=lambda instance: isinstance(instance, dict),
+        str_from_instance=lambda instance: [f"{name}={value}" for name, value in instance.items()],
     ),
 ]

@@ -1,17 +1,24 @@
 """Settings of the generated tasks. Each task has its own record; a run on a dataset uses none of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated, ClassVar
+
+import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
+from rljax.text import did_you_mean
 from rljax.training.config.checks import check_at_least, check_share
+from rljax.training.config.options import Words
 
 
 @documented
 @dataclass(frozen=True)
 class SumsConfig:
     """The task `sums`: arithmetic with written-out steps."""
+
+    reward: ClassVar[str] = "exact"
 
     operands: tuple[int, int] = (3, 6)
     """Minimum and maximum count of numbers in a problem."""
@@ -43,6 +50,8 @@ class SumsConfig:
 class IterationConfig:
     """The task `iteration`: long chains of steps that each depend on the one before."""
 
+    reward: ClassVar[str] = "exact"
+
     iterations: tuple[int, int] = (6, 56)
     """Minimum and maximum number of steps in a problem."""
     lapse_share: float = 0.0
@@ -56,28 +65,60 @@ class IterationConfig:
         check_share(self, ["lapse_share"])
 
 
-TaskConfig = SumsConfig | IterationConfig
+@documented
+@dataclass(frozen=True)
+class ReasoningGymConfig:
+    """The task `reasoning_gym:NAME`: puzzles that a generator of the package reasoning-gym draws and scores."""
 
-TASKS = MappingProxyType({"sums": SumsConfig, "iteration": IterationConfig})
-"""Map of a generated task's name, as in `--task NAME`, to the class of its settings."""
+    reward: ClassVar[str] = "reasoning_gym"
+
+    generator: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = "countdown"
+    """Name of the generator; it is the second half of the task's name."""
+    options: Annotated[Words, tyro.conf.arg(name="task-options")] = field(default_factory=dict)
+    """Settings of the generator, e.g. `--task reasoning_gym:countdown --task-options min_numbers=3 max_numbers=3`; by default its
+    own. A list is written with commas."""
+    train_problems: int = 1000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["train_problems"])
+
+
+TaskConfig = SumsConfig | IterationConfig | ReasoningGymConfig
+
+TASKS = MappingProxyType({"sums": SumsConfig, "iteration": IterationConfig, "reasoning_gym": ReasoningGymConfig})
+"""Map of a generated task's name, as in `--task NAME`, to the class of its settings. After a colon stands the part of the name that
+is a setting of its own."""
 
 
 def task_name(task: TaskConfig) -> str:
     """Name of a task.
 
     Example:
-        >>> task_name(IterationConfig())
-        'iteration'
+        >>> task_name(IterationConfig()), task_name(ReasoningGymConfig("gcd"))
+        ('iteration', 'reasoning_gym:gcd')
     """
-    return next(name for name, record in TASKS.items() if isinstance(task, record))
+    name = next(name for name, record in TASKS.items() if isinstance(task, record))
+    return f"{name}:{task.generator}" if isinstance(task, ReasoningGymConfig) else name
 
 
-def task_named(name: str) -> type[TaskConfig]:
-    """Settings of a task by its name.
+def task_named(name: str) -> TaskConfig:
+    """Default settings of a task by its name.
 
     Raises:
         InputError: there is no such task.
+
+    Example:
+        >>> task_named("reasoning_gym:gcd").generator
+        'gcd'
     """
-    if name not in TASKS:
-        raise InputError(f"task is {name!r}; choose {' or '.join(TASKS)}.")
-    return TASKS[name]
+    family, colon, generator = name.partition(":")
+    if family == "reasoning_gym":
+        if not generator:
+            raise InputError(f"task is {name!r}; name one of its generators, as in reasoning_gym:countdown.")
+        return ReasoningGymConfig(generator)
+    if colon or family not in TASKS:
+        near = did_you_mean(name, TASKS)
+        raise InputError(f"task is {name!r}{'; choose sums, iteration or reasoning_gym:NAME.' if near == '.' else near}")
+    return TASKS[family]()

@@ -1,7 +1,7 @@
 """All settings of a run: `TrainConfig`, grouped in code and flat on the command line. An experiment is one frozen value of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -125,6 +125,7 @@ class TrainConfig:
         changes: dict[str, Any] = {}
         if "task" in settings:
             changes["task"] = _task(settings.pop("task"))
+        keeps_reward = "reward" in settings
         for name, group in self.groups(changes).items():
             flat = flat_names(type(group))
             values = {entry: settings.pop(flag) for entry, flag in flat.items() if flag in settings}
@@ -138,7 +139,14 @@ class TrainConfig:
             )
         if changes.get("data", self.data).dataset is not None and "task" not in changes:
             changes["task"] = None
+        if "task" in changes and not keeps_reward:
+            changes["reward"] = self._follow(changes["task"], changes.get("reward", self.reward))
         return replace(self, **changes)
+
+    def _follow(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
+        """The reward of another task in place of that of the present one; any other reward stays."""
+        before, after = (RewardConfig().name if each is None else each.reward for each in (self.generated_task, task))
+        return replace(reward, name=after) if reward.name == before != after else reward
 
     def to_flat(self) -> dict[str, Any]:
         """Every setting by its flat name; `task` is the task's name.
@@ -165,7 +173,8 @@ class TrainConfig:
         """Return a dict that `from_json` reads back to an equal value."""
         raw = asdict(self)
         if self.task is not None:
-            raw["task"] = {"name": task_name(self.task)} | raw["task"]
+            settings = {name: raw["task"][name] for name in flat_names(type(self.task))}
+            raw["task"] = {"name": task_name(self.task)} | settings
         return raw
 
     @classmethod
@@ -176,18 +185,19 @@ class TrainConfig:
             InputError: this version does not know a group or a setting, or a value has another type than its setting.
         """
         _refuse_unknown(set(raw) - {"task", *GROUPS})
-        groups = {name: _read(GROUPS[name], raw[name]) for name in GROUPS if name in raw}
+        groups: dict[str, Any] = {name: GROUPS[name](**_read(GROUPS[name], raw[name])) for name in GROUPS if name in raw}
         if raw.get("task") is None:
             return cls(**groups)
         if not isinstance(raw["task"], Mapping) or not isinstance(raw["task"].get("name"), str):
             raise InputError(f"The run's config.json has {raw['task']!r:.80} for task, but its name is needed; correct it.")
         settings = dict(raw["task"])
-        return cls(task=_read(task_named(settings.pop("name")), settings), **groups)
+        task = task_named(settings.pop("name"))
+        return cls(task=replace(task, **_read(type(task), settings)), **groups)
 
 
 def _task(value: TaskConfig | str | None) -> TaskConfig | None:
     """Settings of a task from its name, or as they are."""
-    return task_named(value)() if isinstance(value, str) else value
+    return task_named(value) if isinstance(value, str) else value
 
 
 def _unknown(names: set[str]) -> InputError:
@@ -202,12 +212,12 @@ def _refuse_unknown(names: set[str]) -> None:
         raise _unknown(names)
 
 
-def _read(group: type, raw: object) -> Any:
-    """One group of settings; JSON's lists become tuples again."""
+def _read(group: type, raw: object) -> dict[str, Any]:
+    """Settings of one group; JSON's lists become tuples again."""
     if not isinstance(raw, Mapping):
         raise _unknown({str(raw)})
-    _refuse_unknown(set(raw) - {entry.name for entry in fields(group)})
     flat, hints = flat_names(group), hints_of(group)
+    _refuse_unknown(set(raw) - set(flat))
     values = {}
     for name, value in raw.items():
         try:
@@ -216,7 +226,7 @@ def _read(group: type, raw: object) -> Any:
             raise InputError(
                 f"The run's config.json has {value!r:.80} for {flat[name]}, but {error}; correct it."
             ) from error
-    return group(**values)
+    return values
 
 
 def _number(value: object) -> object:

@@ -1,7 +1,6 @@
 """Check that a value read from a file has the type of its setting."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -19,7 +18,7 @@ def hints_of(group: type) -> dict[str, Any]:
         <class 'int'>
     """
     hints, flat = get_type_hints(group, include_extras=True), flat_names(group)
-    return {flat[entry.name]: _bare(hints[entry.name]) for entry in fields(group)}
+    return {setting: _bare(hints[name]) for name, setting in flat.items()}
 
 
 def fitted(value: object, hint: Any) -> Any:
@@ -78,7 +77,7 @@ def expected(hint: Any) -> str:
         count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)} entries"
         return f"a list{count} (each {expected(arguments[0])})"
     if origin is dict:
-        return "a mapping of names to numbers"
+        return "a mapping of names to numbers" + (" or texts" if str in get_args(arguments[1]) else "")
     return WORDS[hint] if hint in WORDS else str(hint)
 
 

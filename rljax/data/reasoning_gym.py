@@ -1,0 +1,219 @@
+"""Problems of the package reasoning-gym: about a hundred generators of puzzles, each with a scorer of its own.
+
+They are drawn in a process of their own. Some generators walk through sets of texts, whose order Python chooses anew in every
+process; there it is fixed, so that a seed always gives the same problems.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.importing import check_optional, import_optional
+from rljax.text import did_you_mean, one_line
+
+PACKAGE = "reasoning_gym"
+COLUMN = "reasoning_gym"
+"""Column of a problem that its scorer reads."""
+OURS = ("seed", "size")
+"""Options of a generator that the run decides."""
+TRIES = 5
+"""Draws for each problem; generators repeat themselves."""
+
+Option = int | float | str
+Entry = Mapping[str, Any]
+
+
+def reasoning_gym(
+    name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]
+) -> tuple[list[Problem], list[Problem]]:
+    """Draw different problems of a generator, to train on and held out; no prompt is in both.
+
+    Args:
+        name: name of the generator, such as `countdown`.
+        train: number of problems to train on.
+        heldout: number of held-out problems.
+        seed: the same seed gives the same problems in the same order.
+        options: settings of the generator by name: numbers, texts, and true or false; a list is a text with commas.
+
+    Returns:
+        The training problems and the held-out ones. The prompt is the generator's question; the demonstration is its answer, where
+        it has one. The column `reasoning_gym` holds what the reward of that name needs.
+
+    Raises:
+        InputError: the package is not installed, there is no such generator or option, the generator refuses an option, or it
+            has too few different problems.
+    """
+    check_optional(PACKAGE, "reasoning-gym")
+    request = {"name": name, "train": train, "heldout": heldout, "seed": seed, "options": dict(options)}
+    drawn = _in_a_process(request)
+    if isinstance(drawn, str):
+        raise InputError(drawn)
+    return drawn["train"], drawn["heldout"]
+
+
+def _in_a_process(request: Mapping[str, object]) -> Any:
+    program = f"import sys; sys.path[:] = {sys.path!r}\nfrom rljax.data.reasoning_gym import serve\nserve()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(request),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        check=False,
+    )
+    if done.returncode:
+        raise InputError(
+            f"drawing the problems of reasoning_gym:{request['name']} failed; see the output above for the reason."
+        )
+    return pickle.loads(done.stdout)
+
+
+def serve() -> None:
+    """Draw the problems that standard input asks for, and write them, or the message of an `InputError`, to standard output."""
+    request = pickle.loads(sys.stdin.buffer.read())
+    with redirect_stdout(sys.stderr):
+        try:
+            answer = draw(**request)
+        except InputError as error:
+            answer = str(error)
+    sys.stdout.buffer.write(pickle.dumps(answer))
+
+
+def draw(name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]) -> dict[str, list[Problem]]:
+    """Draw problems in this process; see `reasoning_gym`.
+
+    Raises:
+        InputError: as there.
+    """
+    kind, settings_type = _generator(name)
+    values = fitted_options(name, settings_type, options)
+    apart: set[str] = set()
+    drawn: dict[str, list[Problem]] = {}
+    for split, count in (("heldout", heldout), ("train", train)):
+        state = np.random.default_rng([seed, len(drawn)])
+        source = _source(name, kind, settings_type, values | {"seed": int(state.integers(2**31)), "size": TRIES * count})
+        entries = _different(source.__getitem__, count, apart)
+        if len(entries) < count:
+            raise InputError(
+                f"reasoning_gym:{name} with the options {dict(options)} has only {len(entries)} different {split} problems in "
+                f"{TRIES * count} draws, and {count} are needed; lower --{split}-problems, or change --task-options."
+            )
+        drawn[split] = [_problem(name, values, entry) for entry in entries]
+    return drawn
+
+
+def _generator(name: str) -> tuple[type, type]:
+    """Class of a generator, and that of its settings."""
+    known: Mapping[str, tuple[type, type]] = import_optional(f"{PACKAGE}.factory", "reasoning-gym").DATASETS
+    if name not in known:
+        near = did_you_mean(name, known)
+        choice = f". It has {', '.join(sorted(known))}." if near == "." else near
+        raise InputError(f"reasoning-gym has no generator {name!r}{choice}")
+    return known[name]
+
+
+def _source(name: str, kind: type, settings_type: type, values: Mapping[str, object]) -> Any:
+    """A generator with its settings; the package checks them by assertions."""
+    try:
+        settings: Any = settings_type(**values)
+        settings.validate()
+        return kind(config=settings)
+    except Exception as error:  # whatever the package raises is about the settings
+        raise InputError(f"reasoning_gym:{name} refuses its options ({one_line(error)}); change --task-options.") from error
+
+
+def _different(entry_at: Callable[[int], Entry], count: int, apart: set[str]) -> list[Entry]:
+    """The first `count` entries whose questions are new; their questions are added to `apart`."""
+    found: list[Entry] = []
+    for index in range(TRIES * count):
+        if len(found) == count:
+            break
+        entry = entry_at(index)
+        if entry["question"] not in apart:
+            apart.add(entry["question"])
+            found.append(entry)
+    return found
+
+
+def _problem(name: str, values: Mapping[str, object], entry: Entry) -> Problem:
+    answer = entry["answer"] if isinstance(entry["answer"], str) else None
+    column = {"generator": name, "options": dict(values), "entry": dict(entry)}
+    return Problem(entry["question"], "" if answer is None else answer, answer, {COLUMN: column})
+
+
+def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]) -> dict[str, object]:
+    """Options of a generator with the types of its defaults.
+
+    Args:
+        name: name of the generator, for messages.
+        settings_type: the dataclass of its settings.
+        options: the options by name.
+
+    Returns:
+        The values by name.
+
+    Raises:
+        InputError: the generator has no such option, or the value has another type.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Settings:
+        ...     terms: int = 3
+        ...     signs: tuple[str, ...] = ("+", "-")
+        >>> fitted_options("sums", Settings, {"terms": 2, "signs": "+,*"})
+        {'terms': 2, 'signs': ('+', '*')}
+    """
+    defaults = {
+        entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
+        for entry in fields(settings_type)
+        if entry.name not in OURS
+    }
+    values: dict[str, object] = {}
+    for option, value in options.items():
+        if option not in defaults:
+            raise InputError(f"reasoning_gym:{name} has no option {option!r}; it has {', '.join(defaults) or 'none'}.")
+        try:
+            values[option] = _as_type_of(defaults[option], value)
+        except ValueError as error:
+            raise InputError(f"--task-options {option}={value}: {error}.") from error
+    return values
+
+
+def _as_type_of(default: object, value: Option) -> object:
+    """The value as the type of the default, or a `ValueError`."""
+    if isinstance(default, list | tuple):
+        first = default[0] if default else ""
+        parts = [_as_type_of(first, _number_or_text(part)) for part in str(value).split(",")]
+        return tuple(parts) if isinstance(default, tuple) else parts
+    if isinstance(default, bool):
+        words = {"true": True, "false": False, "1": True, "0": False}
+        if str(value).lower() not in words:
+            raise ValueError("true or false is expected")
+        return words[str(value).lower()]
+    if isinstance(default, int) and not isinstance(value, int):
+        raise ValueError("a whole number is expected")
+    if isinstance(default, float) and isinstance(value, str):
+        raise ValueError("a number is expected")
+    if default is None or isinstance(default, int | float):
+        return float(value) if isinstance(default, float) else value
+    if isinstance(default, str):
+        return str(value)
+    raise ValueError("this option is neither a number nor a text nor a list of them, so it cannot be set here")
+
+
+def _number_or_text(text: str) -> Option:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

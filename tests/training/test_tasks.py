@@ -1,0 +1,210 @@
+"""Generated tasks: named, set, drawn, judged and trained on; those of reasoning-gym where that package is installed."""
+
+import importlib.util
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from reopened import first_state
+from whole_runs import TINY, distances
+
+from rljax.cli import parse
+from rljax.data import reasoning_gym
+from rljax.errors import InputError
+from rljax.importing import check_optional
+from rljax.rewards.protocol import judge
+from rljax.rewards.reasoning_gym import given_answer
+from rljax.training.beginning import rl_state
+from rljax.training.config import TASKS, ReasoningGymConfig, SumsConfig, TrainConfig
+from rljax.training.learner import make_learner
+from rljax.training.tasks import BY_SETTINGS
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"
+)
+NAME = "reasoning_gym:ransom_note"
+ONE_STEP = TINY.replace(algorithm_options={}, warm_start_steps=0, minibatches=1, microbatch_rows=None)
+
+
+def test_every_settings_of_a_task_have_a_task():
+    assert set(BY_SETTINGS) == set(TASKS.values())
+
+
+def test_the_name_of_a_task_survives_a_file_and_flat_names():
+    config = TrainConfig.flat(task=NAME, task_options={"max_note_length": 2, "text": "a,b"}, train_problems=7)
+    assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": 2, "text": "a,b"}, 7)
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert TrainConfig.flat(**config.to_flat()) == config
+
+
+def test_settings_of_the_task_are_flags_and_lines_of_a_file(tmp_path):
+    flags = ["--task-options", "max_note_length=2", "text=a,b", "--train-problems", "7"]
+    config = parse(["train", "--task", NAME, *flags]).config
+    assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": 2, "text": "a,b"}, 7)
+    for name, content in (("flat.yaml", config.to_flat()), ("run.json", config.to_json())):
+        file = tmp_path / name
+        file.write_text(json.dumps(content))
+        assert parse(["train", "--config", str(file)]).config.task == config.task
+
+
+def test_the_reward_follows_the_task_unless_it_is_chosen():
+    config = TrainConfig.flat(task=NAME)
+    assert config.reward.name == "reasoning_gym"
+    assert config.replace(task="sums").reward.name == config.replace(dataset="x").reward.name == "exact"
+    assert config.replace(reward="math").replace(task="sums").reward.name == "math"
+    assert TrainConfig.flat(task=NAME, reward="math").reward.name == "math"
+    assert TrainConfig.flat(task=SumsConfig(), reward_weights=(2.0,)).replace(task=NAME).reward.weights == (2.0,)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("sum", r"task is 'sum'; did you mean 'sums'\?"),
+        ("reasoning_gym", "name one of its generators"),
+        ("poetry", "task is 'poetry'; choose sums, iteration or reasoning_gym:NAME"),
+    ],
+)
+def test_an_unknown_task_is_answered_with_those_there_are(task, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig.flat(task=task)
+
+
+def test_a_missing_package_is_answered_with_the_command_that_installs_it():
+    with pytest.raises(InputError, match="run `pip install reasoning-gym`"):
+        check_optional("no_package_has_this_name", "reasoning-gym")
+
+
+@dataclass
+class Settings:
+    """Defaults of the types that generators have."""
+
+    seed: int = 0
+    size: int = 5
+    count: int = 3
+    share: float = 0.5
+    negative: bool = True
+    name: str = "x"
+    signs: tuple[str, ...] = ("+",)
+    powers: list[int] = field(default_factory=lambda: [2])
+    nothing: dict = field(default_factory=dict)
+
+
+def test_options_have_the_types_of_their_defaults():
+    options = {"count": 4, "share": 1, "negative": "false", "name": 7, "signs": "+,-", "powers": "1,3"}
+    fitted = reasoning_gym.fitted_options("made_up", Settings, options)
+    assert fitted == {"count": 4, "share": 1.0, "negative": False, "name": "7", "signs": ("+", "-"), "powers": [1, 3]}
+    assert isinstance(fitted["share"], float)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"counts": 1}, "has no option 'counts'; it has count, share, negative"),
+        ({"seed": 1}, "has no option 'seed'"),
+        ({"count": 1.5}, "--task-options count=1.5: a whole number is expected"),
+        ({"share": "half"}, "a number is expected"),
+        ({"negative": "no"}, "true or false is expected"),
+        ({"powers": "1,x"}, "a whole number is expected"),
+        ({"nothing": "x"}, "it cannot be set here"),
+    ],
+)
+def test_an_option_of_another_type_is_refused(option, message):
+    with pytest.raises(InputError, match=message):
+        reasoning_gym.fitted_options("made_up", Settings, option)
+
+
+@pytest.mark.parametrize(("text", "answer"), [(" 7\n", "7"), ("so <answer> 8 </answer>.", "8"), ("<answer>9", "<answer>9")])
+def test_the_answer_is_tagged_or_the_whole_response(text, answer):
+    assert given_answer(text) == answer
+
+
+@needs_package
+def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
+    """The generator walks through a set of letters, whose order changes with the hash seed of the process."""
+    small = {"min_note_length": 1, "max_note_length": 2, "min_magazine_length": 2, "max_magazine_length": 3}
+    settings = {"train_problems": 12, "heldout_problems": 4, "max_prompt_tokens": 400, "max_response_tokens": 6}
+    config = ONE_STEP.replace(task="reasoning_gym:ransom_note", task_options=small, algorithm="grpo", **settings)
+    setup, state = first_state(config)
+    train, heldout = list(setup.train.prompts.problems), list(setup.heldout.prompts.problems)
+    assert (len(train), len(heldout)) == (12, 4)
+    assert len({problem.prompt for problem in [*train, *heldout]}) == 16
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    assert reasoning_gym.reasoning_gym("ransom_note", train=12, heldout=4, seed=0, options=small) == (train, heldout)
+
+    problem = train[0]
+    completions = [problem.answer, f"<answer>{problem.answer}</answer>", f"{problem.answer}, surely", "9"]
+    column = {"reasoning_gym": [problem.columns["reasoning_gym"]]}
+    scores = [judge(setup.train.judge.reward, [problem.prompt], [text], column) for text in completions]  # in one worker
+    assert [float(one.correct[0]) for one in scores] == [1, 1, 0, 0]
+    rewards = np.array([float(one.total[0]) for one in scores], np.float32)
+    assert rewards[:2].tolist() == [1, 1]
+    assert 0 < rewards[2] < 1, "partial credit is kept"
+
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    assert groups.rollout.correct is not None
+    groups = groups._replace(rollout=groups.rollout._replace(rewards=np.tile(rewards, (4, 1))))
+    state, before = rl_state(setup, state), jax.device_get(state.params)
+    state, _ = make_learner(setup, state)(state, groups)
+    assert max(distances(state.params, before)) > 0
+
+
+class Counter:
+    """A generator like those of the package, with as many different problems as `count`; its settings are checked by assertions."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def __getitem__(self, index):
+        number = (self.config.seed + index) % self.config.count
+        return {"question": f"after {number}?", "answer": None if number == 1 else str(number + 1), "metadata": {}}
+
+
+@dataclass
+class Counted(Settings):
+    def validate(self):
+        assert self.count > 0, "count must be positive"
+
+
+@pytest.fixture
+def generators(monkeypatch):
+    known = SimpleNamespace(DATASETS={"counter": (Counter, Counted)})
+    monkeypatch.setattr(reasoning_gym, "import_optional", lambda package, distribution: known)
+
+
+@pytest.mark.usefixtures("generators")
+def test_problems_are_drawn_once_and_a_seed_decides_them():
+    drawn = {seed: reasoning_gym.draw("counter", train=5, heldout=3, seed=seed, options={"count": 9}) for seed in range(4)}
+    for parts in drawn.values():
+        prompts = [problem.prompt for split in ("train", "heldout") for problem in parts[split]]
+        assert len(set(prompts)) == 8
+    assert len({tuple(problem.prompt for problem in parts["train"]) for parts in drawn.values()}) > 1
+    assert reasoning_gym.draw("counter", train=5, heldout=3, seed=2, options={"count": 9}) == drawn[2]
+    answers = {p.prompt: (p.answer, p.demonstration) for parts in drawn.values() for split in parts.values() for p in split}
+    assert answers["after 1?"] == ("", None)
+    assert answers["after 2?"] == ("3", "3")
+
+
+@pytest.mark.usefixtures("generators")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("conter", {}, r"no generator 'conter'; did you mean 'counter'\?$"),
+        ("zzzz", {}, r"no generator 'zzzz'. It has counter."),
+        (
+            "counter",
+            {"count": 0},
+            r"counter refuses its options \(AssertionError: count must be positive.*\); change --task-options",
+        ),
+        (
+            "counter",
+            {"count": 6},
+            "has only 3 different train problems in 25 draws, and 5 are needed; lower --train-problems",
+        ),
+    ],
+)
+def test_what_a_generator_cannot_draw_is_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        reasoning_gym.draw(name, train=5, heldout=3, seed=0, options=options)
