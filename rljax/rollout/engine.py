@@ -51,17 +51,27 @@ class DecodingEngine:
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Draw a response to each request; requests that differ in their budgets alone are decoded together."""
-        params = decode_weights(self.decoder, params)
         responses: dict[int, Response] = {}
+        for ended in self._kinds(params, requests, last=1):
+            responses |= ended
+        return [responses[place] for place in range(len(requests))]
+
+    def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
+        """Draw the responses of `generate`, and yield them as they end: request's place -> response, an eighth of the rows or so
+        at a time."""
+        yield from self._kinds(params, requests, last=8)
+
+    def _kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
+        """Responses to requests of any kind, one kind after the other; see `_draw`."""
+        params = decode_weights(self.decoder, params)
         kinds = [request.sampling._replace(max_tokens=0) for request in requests]
         for kind in dict.fromkeys(kinds):
             places = [place for place, other in enumerate(kinds) if other == kind]
-            drawn = self._draw(params, [requests[place] for place in places])
-            responses |= zip(places, drawn, strict=True)
-        return [responses[place] for place in range(len(requests))]
+            for ended in self._draw(params, [requests[place] for place in places], last=last):
+                yield {places[place]: response for place, response in ended.items()}
 
-    def _draw(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        """Responses to requests that are drawn in the same manner."""
+    def _draw(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
+        """Responses to requests that are drawn in the same manner; when no request waits, the rows left end in `last` pieces."""
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget)
         slots = compiled_rows(min(len(requests), self.slots), row_shards(self.mesh))
@@ -69,25 +79,20 @@ class DecodingEngine:
         place = row_sharding(self.mesh)
         rows = empty_rows(self.decoder, params, rows=slots, length=length, budget=budget, place=place)
         holder = np.full(slots, -1)  # the request that each row answers
-        responses: dict[int, Response] = {}
-
-        def decoded(rows: Rows, enough: int) -> Rows:
-            rows = decode(self.decoder, params, rows, np.int32(enough), sampling=sampling)
-            responses.update(_finished(rows, holder, requests))
-            return rows
-
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
             prompts = self._read(params, requests, block, length, budget)
             waiting = block.waiting
             while waiting:
                 if (holder >= 0).all():
-                    rows = decoded(rows, max(1, slots // 8))
+                    rows = decode(self.decoder, params, rows, np.int32(max(1, slots // 8)), sampling=sampling)
+                    yield _finished(rows, holder, requests)
                 free = np.flatnonzero(holder < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
                 holder[free] = [place for place, _ in begun]
                 rows = self._fill(rows, prompts, requests, free, begun, sampling)
-        decoded(rows, slots)
-        return [responses[place] for place in range(len(requests))]
+        for piece in range(1, last + 1):
+            rows = decode(self.decoder, params, rows, np.int32(-(-slots * piece // last)), sampling=sampling)
+            yield _finished(rows, holder, requests)
 
     def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, budget: int) -> list[Prompts]:
         """Read the prompts of a block part by part; rows and parts are filled up, so that few programs occur."""

@@ -1,6 +1,6 @@
 """Requests to an engine and its responses, as token ids without padding."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -92,6 +92,26 @@ class Engine(Protocol):
 
         Returns:
             The responses, in the order of the requests; on several hosts the same in every process.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that hands out responses while it draws others. `--reward-groups` then judges them meanwhile."""
+
+    def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
+        """Draw the responses of `generate`, and yield them as they end.
+
+        It is called, and the iterator is advanced and closed, in a thread of its own, so that judging goes on beside it. The thread
+        ends when the iterator does, or at its next piece if the run stops.
+
+        Args:
+            params: parameters of the policy.
+            requests: the responses to draw.
+
+        Yields:
+            Some responses, by the places of their requests; each once, in any order that does not depend on time.
         """
         ...
 
