@@ -30,6 +30,7 @@ from rljax.preference.note import folder_tokenizer, read_note
 from rljax.records import documented
 from rljax.rewards.calling import Progress
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
+from rljax.rollout.stopping import Decode
 from rljax.training.adapter import make_base, merged
 from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
 from rljax.training.chosen_reward import make_reward, make_step_reward, own_reward, reward_groups
@@ -196,7 +197,7 @@ def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
         )
 
 
-def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int) -> DecodingEngine:
+def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int, text: Decode) -> DecodingEngine:
     """Make the built-in engine for a policy.
 
     Raises:
@@ -207,7 +208,7 @@ def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int) -
             "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
             "pass an engine to train()."
         )
-    return DecodingEngine(policy.decoder, mesh, prompt_length, slots)
+    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
 
 
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
@@ -319,7 +320,7 @@ def make_worker(
     reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
     engine = seams.engine
     if engine is None:
-        engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots)
+        engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots, text=tokenizer.decode)
     return RolloutWorker(
         engine=engine,
         prompts=prompts,
@@ -339,4 +340,5 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
+        stop=sampling.stop,
     )
