@@ -139,7 +139,7 @@ class DecodingEngine:
         """Rows whose text has a stop string of their request -> tokens of the response."""
         found: dict[int, int] = {}
         for row in np.flatnonzero(holder >= 0).tolist():
-            stop, tokens = requests[holder[row]].sampling.stop, samples.tokens[row, : samples.count[row]]
+            stop, tokens = requests[holder[row]].sampling.stop, np.asarray(samples.tokens[row, : samples.count[row]])
             if stop and (ended[row] or may_have_stopped(tokens, stop, required(self.text, "text"), new=CHECK_TOKENS + 1)):
                 end = stop_end(tokens, stop, required(self.text, "text"))
                 found |= {} if end is None else {row: end}

@@ -1,6 +1,6 @@
 """Seconds of a step whose reward is slow, with judging after the drawing and beside it.
 
-    python experiments/judging_meanwhile.py --result experiments/judging_meanwhile.json
+    python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
 
 The reward sleeps two seconds in each call, as one that waits for a server does. It is called for 8 groups at a time, in both runs
 with the same responses. In the first run the engine returns all responses at once (the built-in one without its `stream`); in the
