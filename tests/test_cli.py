@@ -113,6 +113,21 @@ def test_sample_continues_prompts(run, capsys):
     assert [line[:4] for line in lines] == ["3+4=", "3+4=", "1+1=", "1+1="]
 
 
+def test_sample_and_eval_end_answers_at_a_stop_string(run, tmp_path, capsys):
+    assert main(["sample", str(run), "--prompt", "3+4="]) == 0
+    answer = capsys.readouterr().out.strip().removeprefix("3+4=")
+    assert main(["sample", str(run), "--prompt", "3+4=", "--stop", "no such text", answer[1]]) == 0
+    stopped = capsys.readouterr().out.strip().removeprefix("3+4=")
+    assert stopped == answer[: answer.index(answer[1]) + 1]
+    out = tmp_path / "answers.jsonl"
+    digits = [str(digit) for digit in range(10)]
+    assert main(["eval", str(run), "--limit", "4", "--stop", *digits, "--out", str(out)]) == 0
+    texts = [json.loads(line)["completion"] for line in out.read_text().splitlines()]
+    assert all(not set(text[:-1]) & set(digits) for text in texts)
+    assert json.loads((tmp_path / "answers.settings.json").read_text())["sampling"]["stop"] == digits
+    assert "stop has an empty text" in refused(capsys, "sample", str(run), "--prompt", "3+4=", "--stop", "")
+
+
 def test_plot_draws_again_and_overlays(run, tmp_path, capsys):
     (run / "curves.png").unlink()
     assert main(["plot", str(run)]) == 0

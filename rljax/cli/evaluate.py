@@ -50,6 +50,8 @@ class Eval:
     """Draw from the k likeliest tokens only."""
     top_p: float | None = None
     """Draw from the smallest set of tokens with this share of probability."""
+    stop: tuple[str, ...] | None = None
+    """Texts that end an answer, which keeps them; by default those of the run."""
     by: tuple[str, ...] | None = None
     """Columns to group problems by; by default those of subject, type, level, difficulty and operands that the data has."""
     batch: int = 256

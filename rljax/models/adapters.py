@@ -46,6 +46,18 @@ class Base(NamedTuple):
     """α/r, the factor of A B."""
 
 
+@documented
+class Adapted(NamedTuple):
+    """A frozen matrix beside its change, in the place of the matrix among the parameters: `x W + α/r (x A) B`."""
+
+    matrix: Float[Array | np.ndarray, "*S"]
+    """W, which is not trained."""
+    factors: LowRank
+    """A and B."""
+    scale: Float[Array | np.ndarray, ""]
+    """α/r."""
+
+
 def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """Paths of the matrices that the patterns select among those of the layers.
 
@@ -141,6 +153,33 @@ def whole(base: Base | None, params: Params | None) -> Params:
     if base is None:
         return params
     return base.params if params is None else merge(base.params, params, base.scale)
+
+
+def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]) -> Params:
+    """Put each pair of factors beside its matrix, so that a layer computes `x W + (α/r) (x A) B`.
+
+    Unlike `merge` this makes no second copy of the matrices, and the derivative in the factors needs none in the matrices.
+
+    Args:
+        params: of the base.
+        adapter: its factors.
+        scale: α/r.
+
+    Returns:
+        Parameters with an `Adapted` in the place of each adapted matrix.
+    """
+    if isinstance(adapter, LowRank):
+        return Adapted(params, adapter, scale)
+    if not isinstance(params, dict):
+        return params
+    return {name: side_by_side(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
+
+
+def scored(base: Base | None, params: Params | None) -> Params:
+    """Parameters that scores are computed with: those of `whole`, an adapter beside its matrices and not merged into them."""
+    if base is None or params is None:
+        return whole(base, params)
+    return side_by_side(base.params, params, base.scale)
 
 
 def fingerprint(

@@ -14,6 +14,7 @@ from jax.nn.initializers import normal, ones
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from rljax.models.adapters import Adapted
 from rljax.models.attention import attend, attend_within
 from rljax.models.axes import TENSOR, constrained, row_shards
 from rljax.models.config import TransformerConfig
@@ -60,6 +61,21 @@ def rotate(x: Float[Array, "B T X H"], positions: Int[Array, "B T"], frequencies
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
+def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Array:
+    """Multiply activations with a matrix, in their own precision.
+
+    ::
+
+        x W        with an adapter beside the matrix: x W + (α/r) (x A) B
+    """
+    held = weight.get_value()
+    if not isinstance(held, Adapted):
+        return jnp.einsum(equation, x, held.astype(x.dtype))
+    a, b, scale = (part.astype(x.dtype) for part in (*held.factors, jnp.asarray(held.scale)))
+    change = jnp.tensordot(jnp.tensordot(x, a, axes=a.ndim - 1), b, axes=1)
+    return jnp.einsum(equation, x, held.matrix.astype(x.dtype)) + scale * change
+
+
 class RMSNorm(nnx.Module):
     """Scale to unit root mean square, computed in float32."""
 
@@ -98,9 +114,9 @@ class Attention(nnx.Module):
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         dtype = x.dtype
-        query = jnp.einsum("BTD,DNH->BTNH", x, self.query[...].astype(dtype))
-        key = jnp.einsum("BTD,DKH->BTKH", x, self.key[...].astype(dtype))
-        value = jnp.einsum("BTD,DKH->BTKH", x, self.value[...].astype(dtype))
+        query = product("BTD,DNH->BTNH", x, self.query)
+        key = product("BTD,DKH->BTKH", x, self.key)
+        value = product("BTD,DKH->BTKH", x, self.value)
         if self.config.qkv_bias:
             query = query + self.query_bias[...].astype(dtype)[None, None]
             key = key + self.key_bias[...].astype(dtype)[None, None]
@@ -139,7 +155,7 @@ class Attention(nnx.Module):
         else:
             mixed = attend(grouped, keys, values, jnp.broadcast_to((segments > 0)[:, None], (rows, length, keys.shape[2])))
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
-        out = jnp.einsum("BTNH,NHD->BTD", mixed, self.output[...].astype(x.dtype))
+        out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
         return out, LayerCache(keys, values)
@@ -156,9 +172,9 @@ class SwiGLU(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the feed-forward layer to each token."""
-        gate = jnp.einsum("BTD,DF->BTF", x, self.gate[...].astype(x.dtype))
-        up = jnp.einsum("BTD,DF->BTF", x, self.up[...].astype(x.dtype))
-        return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate) * up, self.down[...].astype(x.dtype))
+        gate = product("BTD,DF->BTF", x, self.gate)
+        up = product("BTD,DF->BTF", x, self.up)
+        return product("BTF,FD->BTD", jax.nn.silu(gate) * up, self.down)
 
 
 class Layer(nnx.Module):

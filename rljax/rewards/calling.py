@@ -275,6 +275,27 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
         )
 
 
+def joined(answers: Sequence[Answer]) -> Answer:
+    """The answers of several calls of one reward as that of a single call for all completions.
+
+    Example:
+        >>> parts = [read_answer([1.0, None], "mine", 2), read_answer([Failed("raised", "KeyError: 'x'")], "mine", 1)]
+        >>> both = joined(parts)
+        >>> both.values.tolist(), both.valid.tolist(), both.failures.total, both.reason
+        ([1.0, 0.0, 0.0], [True, False, False], 1, "completion 0: KeyError: 'x'")
+    """
+    first = next((answer for answer in answers if answer.reason), answers[0])
+    return Answer(
+        values=np.concatenate([answer.values for answer in answers]),
+        valid=np.concatenate([answer.valid for answer in answers]),
+        failed=np.concatenate([answer.failed for answer in answers]),
+        failures=Failures(*map(sum, zip(*(answer.failures for answer in answers), strict=True))),
+        reason=first.reason,
+        whole=all(answer.whole for answer in answers),
+        cause=first.cause,
+    )
+
+
 def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException | None) -> Answer:
     kind = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
     no_rewards, failed = np.zeros(count, np.float32), np.full(count, kind, np.int8)

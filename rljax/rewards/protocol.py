@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Float32, Int8
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.rewards.calling import Progress, ask, called_name, check_failures, read_answer, wait_for
+from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, read_answer, wait_for
 from rljax.rewards.conversation import Messages, as_messages, reads_text
 from rljax.rewards.correctness import finds_right, is_verifier
 from rljax.rewards.failure import Failures
@@ -207,29 +207,71 @@ def judge(
         >>> judge(both, ["1+1="] * 2, ["#2", "#3"], {"answer": ["2"] * 2}).correct.tolist()
         [1.0, 0.0]
     """
+    answers = answers_of(
+        reward, prompts, completions, columns, max_failure_share=max_failure_share, progress=progress, chats=chats
+    )
+    return scores_of(reward, answers, max_failure_share=max_failure_share)
+
+
+def answers_of(
+    reward: Callable,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    columns: Mapping[str, Sequence],
+    *,
+    max_failure_share: float | int = MAX_FAILURE_SHARE,
+    progress: Progress | None = None,
+    chats: Sequence[Messages | None] | None = None,
+) -> list[Answer]:
+    """Call each part of a reward once, and read its answer; the arguments are those of `judge`.
+
+    The answers of several calls can be joined (`rljax.rewards.calling.joined`) before `scores_of` counts their failures.
+
+    Raises:
+        ValueError: for the reasons `judge` gives.
+        InputError: for the reasons `judge` gives, except that of single failures there may be any number.
+    """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
     for name, column in {"completions": completions, **columns}.items():
         if len(column) != len(prompts):
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
-    name = called_name(reward).rpartition(".")[2]
-    parts = reward.flat() if isinstance(reward, Weighted) else Weighted({name: reward}, {name: 1.0})
-    in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts.rewards.values()]
+    parts = _as_sum(reward).rewards.values()
+    in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts]
     asked, answered = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
         [
             ask(part, asked if chat else prompts, answered if chat else completions, columns, progress)
-            for part, chat in zip(parts.rewards.values(), in_chat, strict=True)
+            for part, chat in zip(parts, in_chat, strict=True)
         ]
     )
-    total = np.zeros(len(prompts), np.float32)
-    valid = np.zeros(len(prompts), bool)
-    failed = np.zeros(len(prompts), np.int8)
-    values, failures = {}, {}
-    for (name, part), value, chat in zip(parts.rewards.items(), returned, in_chat, strict=True):
+    answers = []
+    for part, value, chat in zip(parts, returned, in_chat, strict=True):
         answer = read_answer(value, called_name(part), len(prompts))
         if chat and answer.cause is not None:
             answer = answer._replace(reason=f"{answer.reason} {IN_MESSAGES}")
+        if answer.whole:
+            check_failures(answer, called_name(part), max_failure_share)
+        answers.append(answer)
+    return answers
+
+
+def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int = MAX_FAILURE_SHARE) -> Scores:
+    """Sum the answers of a reward's parts.
+
+    Args:
+        reward: as in `judge`.
+        answers: one for each of its parts, for the same N completions.
+        max_failure_share: as in `judge`.
+
+    Raises:
+        InputError: more than the allowed share of completions failed.
+    """
+    parts = _as_sum(reward)
+    count = len(answers[0].values)
+    total, valid, failed = np.zeros(count, np.float32), np.zeros(count, bool), np.zeros(count, np.int8)
+    values, failures = {}, {}
+    for (name, part), answer in zip(parts.rewards.items(), answers, strict=True):
         check_failures(answer, called_name(part), max_failure_share)
         total += np.float32(parts.weights[name]) * answer.values
         valid |= answer.valid
@@ -244,6 +286,14 @@ def judge(
     ]
     correct = _all_right(np.stack(decided)) if decided else None
     return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed, correct)
+
+
+def _as_sum(reward: Callable) -> Weighted:
+    """A reward as a sum of parts that are no sums; a single one is a part under the function's name."""
+    if isinstance(reward, Weighted):
+        return reward.flat()
+    name = called_name(reward).rpartition(".")[2]
+    return Weighted({name: reward}, {name: 1.0})
 
 
 def _all_right(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:

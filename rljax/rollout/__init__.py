@@ -7,7 +7,7 @@ from rljax.rollout.groups import Groups, pad
 from rljax.rollout.judging import Judge
 from rljax.rollout.layout import Layout, lay_out
 from rljax.rollout.packing import Sequences, demonstrated, pack, sequences_of
-from rljax.rollout.request import Engine, Request, Response, Sampling
+from rljax.rollout.request import Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.worker import RolloutWorker
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Sampling",
     "Sequences",
     "Step",
+    "StreamingEngine",
     "collect",
     "demonstrated",
     "lay_out",

@@ -7,12 +7,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int, PRNGKeyArray, UInt32, UInt64
+from jaxtyping import Bool, Int, PRNGKeyArray, UInt32, UInt64
 
 from rljax.data.prompts import left_pad
+from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import fetch, put_rows, row_sharding, row_shards
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import (
     Draws,
@@ -25,6 +26,7 @@ from rljax.rollout.sampling import (
     fill_rows,
     read_prompts,
 )
+from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Slots of prompts that a device reads at once, unless a single prompt has more."""
@@ -42,52 +44,106 @@ class DecodingEngine:
         mesh: devices that share the rows.
         prompt_length: slots that every prompt is padded to, in tokens; a call with a longer one is padded to a power of two.
         slots: most rows that are decoded at once. The key/value cache holds as many rows of prompt and response.
+        text: turns token ids into text; only needed for stop strings.
     """
 
     decoder: Decoder
     mesh: Mesh
     prompt_length: int
     slots: int = 256
+    text: Decode | None = None
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        """Draw a response to each request; requests that differ in their budgets alone are decoded together."""
-        params = decode_weights(self.decoder, params)
+        """Draw a response to each request; requests that differ in their budgets and stop strings alone are decoded together.
+
+        Raises:
+            InputError: a request has stop strings, and the engine has no `text`.
+        """
         responses: dict[int, Response] = {}
-        kinds = [request.sampling._replace(max_tokens=0) for request in requests]
-        for kind in dict.fromkeys(kinds):
-            places = [place for place, other in enumerate(kinds) if other == kind]
-            drawn = self._draw(params, [requests[place] for place in places])
-            responses |= zip(places, drawn, strict=True)
+        for ended in self._kinds(params, requests, last=1):
+            responses |= ended
         return [responses[place] for place in range(len(requests))]
 
-    def _draw(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        """Responses to requests that are drawn in the same manner."""
+    def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
+        """Draw the responses of `generate`, and yield them as they end: request's place -> response, an eighth of the rows or so
+        at a time."""
+        yield from self._kinds(params, requests, last=8)
+
+    def _kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
+        """Responses to requests of any kind, one kind after the other; see `_draw`."""
+        params = decode_weights(self.decoder, params)
+        if self.text is None and any(request.sampling.stop for request in requests):
+            raise InputError(
+                "text: stop strings are looked for in text, and this engine cannot decode token ids; got None."
+            )
+        kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
+        for kind in dict.fromkeys(kinds):
+            places = [place for place, other in enumerate(kinds) if other == kind]
+            for ended in self._draw(params, [requests[place] for place in places], last=last):
+                yield {places[place]: response for place, response in ended.items()}
+
+    def _draw(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
+        """Responses to requests that are drawn in the same manner; when no request waits, the rows left end in `last` pieces."""
         budget = max(request.sampling.max_tokens for request in requests)
-        sampling = requests[0].sampling._replace(max_tokens=budget)
+        sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         slots = compiled_rows(min(len(requests), self.slots), row_shards(self.mesh))
         length = padded_length(requests, self.prompt_length)
         place = row_sharding(self.mesh)
         rows = empty_rows(self.decoder, params, rows=slots, length=length, budget=budget, place=place)
         holder = np.full(slots, -1)  # the request that each row answers
-        responses: dict[int, Response] = {}
-
-        def decoded(rows: Rows, enough: int) -> Rows:
-            rows = decode(self.decoder, params, rows, np.int32(enough), sampling=sampling)
-            responses.update(_finished(rows, holder, requests))
-            return rows
-
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
             prompts = self._read(params, requests, block, length, budget)
             waiting = block.waiting
             while waiting:
                 if (holder >= 0).all():
-                    rows = decoded(rows, max(1, slots // 8))
+                    rows, ended = self._decoded(params, rows, holder, requests, max(1, slots // 8), sampling)
+                    yield ended
                 free = np.flatnonzero(holder < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
                 holder[free] = [place for place, _ in begun]
                 rows = self._fill(rows, prompts, requests, free, begun, sampling)
-        decoded(rows, slots)
-        return [responses[place] for place in range(len(requests))]
+        for piece in range(1, last + 1):
+            rows, ended = self._decoded(params, rows, holder, requests, -(-slots * piece // last), sampling)
+            yield ended
+
+    def _decoded(
+        self,
+        params: Params,
+        rows: Rows,
+        holder: Int[np.ndarray, "B"],
+        requests: Sequence[Request],
+        enough: int,
+        sampling: Sampling,
+    ) -> tuple[Rows, dict[int, Response]]:
+        """Draw until `enough` rows have ended; their responses, whose places in `holder` get free."""
+        responses: dict[int, Response] = {}
+        most = CHECK_TOKENS if any(request.sampling.stop for request in requests) else sampling.max_tokens
+        while True:
+            rows = decode(self.decoder, params, rows, np.int32(enough), np.int32(most), sampling=sampling)
+            ended, samples = fetch((rows.ended, rows.samples))
+            cut = self._cut(samples, ended, holder, requests)
+            finished = [row for row in np.flatnonzero(holder >= 0).tolist() if ended[row] or row in cut]
+            for row in finished:
+                responses[int(holder[row])] = _response(requests[holder[row]], samples, row, cut.get(row))
+            holder[finished] = -1
+            over = ended.copy()
+            over[list(cut)] = True
+            if cut:
+                rows = rows._replace(ended=put_rows(self.mesh, over))
+            if over.sum() >= enough:
+                return rows, responses
+
+    def _cut(
+        self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]
+    ) -> dict[int, int]:
+        """Rows whose text has a stop string of their request -> tokens of the response."""
+        found: dict[int, int] = {}
+        for row in np.flatnonzero(holder >= 0).tolist():
+            stop, tokens = requests[holder[row]].sampling.stop, np.asarray(samples.tokens[row, : samples.count[row]])
+            if stop and (ended[row] or may_have_stopped(tokens, stop, required(self.text, "text"), new=CHECK_TOKENS + 1)):
+                end = stop_end(tokens, stop, required(self.text, "text"))
+                found |= {} if end is None else {row: end}
+        return found
 
     def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, budget: int) -> list[Prompts]:
         """Read the prompts of a block part by part; rows and parts are filled up, so that few programs occur."""
@@ -165,15 +221,6 @@ def padded_length(requests: Sequence[Request], usual: int) -> int:
     return usual if longest <= usual else 1 << (longest - 1).bit_length()
 
 
-def _finished(rows: Rows, holder: Int[np.ndarray, "B"], requests: Sequence[Request]) -> dict[int, Response]:
-    """Responses of the rows that have ended, whose places in `holder` become free."""
-    ended, samples = fetch((rows.ended, rows.samples))
-    finished = np.flatnonzero(ended & (holder >= 0))
-    responses = {int(holder[row]): _response(requests[holder[row]], samples, row) for row in finished.tolist()}
-    holder[finished] = -1
-    return responses
-
-
 def compiled_rows(rows: int, devices: int) -> int:
     """Round a number of rows up to a batch size that the devices can share: eight sizes for each doubling.
 
@@ -203,9 +250,9 @@ def draw_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]:
     return (words[:, 0] << np.uint64(32)) | words[:, 1]
 
 
-def _response(request: Request, samples: Samples, row: int) -> Response:
-    """One row without its padding."""
-    length = int(samples.count[row])
+def _response(request: Request, samples: Samples, row: int, cut: int | None) -> Response:
+    """One row without its padding, and without what was drawn after a stop string."""
+    length = int(samples.count[row]) if cut is None else cut
     return Response(
         prompt_id=request.prompt_id,
         group=request.group,
@@ -213,5 +260,5 @@ def _response(request: Request, samples: Samples, row: int) -> Response:
         mask=np.ones(length, bool),
         behaviour_logp=np.array(samples.behaviour_logp[row, :length]),
         policy_logp=np.array(samples.policy_logp[row, :length]),
-        finish="length" if samples.truncated[row] else "stop",
+        finish="length" if samples.truncated[row] and cut is None else "stop",
     )

@@ -11,8 +11,8 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.parallel import divide, of_first, together
 from rljax.records import documented
 from rljax.rewards import protocol
-from rljax.rewards.calling import Progress
-from rljax.rewards.steps import on_tokens, score_steps
+from rljax.rewards.calling import Answer, Progress, joined
+from rljax.rewards.steps import Step, on_tokens, score_steps
 from rljax.rollout.request import Response
 
 
@@ -34,6 +34,16 @@ class Verdicts(NamedTuple):
     """Reward of the reasoning step that ends at a token; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None
     """Where a reasoning step ends."""
+
+
+@documented
+class Opinion(NamedTuple):
+    """What one call of the reward says."""
+
+    answers: list[Answer]
+    """Of each part of the reward."""
+    steps: list[tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]]
+    """For each response the rewards of its steps and their ends, on its tokens; empty if steps are not judged."""
 
 
 @documented
@@ -77,19 +87,66 @@ class Judge(NamedTuple):
         return self.tokenizer.decode(response.tokens[response.mask].tolist())
 
     def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
+        return self.verdicts([self.called(problems, responses)], length)
+
+    def called(
+        self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
+    ) -> Opinion:
+        """Call the reward once, on this host.
+
+        Args:
+            problems: one for each response.
+            responses: those to judge.
+            before: responses that earlier calls have judged, for the progress.
+            total: responses of all calls; None: of this one.
+
+        Raises:
+            InputError: the call as a whole failed, or returned something other than a finite number or None.
+        """
         completions = [self.completion(response) for response in responses]
         prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
-        options = {"max_failure_share": self.max_failure_share, "progress": self.progress}
-        chats = [problem.messages for problem in problems] if self.messages else None
-        scores = protocol.judge(self.reward, prompts, completions, columns, chats=chats, **options)
+        progress, of_all = self.progress, len(responses) if total is None else total
+        answers = protocol.answers_of(
+            self.reward,
+            prompts,
+            completions,
+            columns,
+            max_failure_share=self.max_failure_share,
+            progress=None if progress is None else lambda done, _: progress(before + done, of_all),
+            chats=[problem.messages for problem in problems] if self.messages else None,
+        )
+        if self.step_reward is None:
+            return Opinion(answers, [])
+        steps = score_steps(self.step_reward, prompts, completions, columns)
+        return Opinion(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
+
+    def verdicts(self, opinions: Sequence[Opinion], length: int) -> Verdicts:
+        """What several calls say about the responses of all of them, in order; their failures are counted together.
+
+        Args:
+            opinions: of one call or more.
+            length: T, slots of the arrays over tokens.
+
+        Raises:
+            InputError: the reward failed on too many responses.
+        """
+        answers = [joined(parts) for parts in zip(*(opinion.answers for opinion in opinions), strict=True)]
+        scores = protocol.scores_of(self.reward, answers, max_failure_share=self.max_failure_share)
         parts = scores.parts if len(scores.parts) > 1 else None
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)
         if self.step_reward is None:
             return verdicts
-        steps = score_steps(self.step_reward, prompts, completions, columns)
-        step_rewards, step_end = np.zeros((len(responses), length), np.float32), np.zeros((len(responses), length), bool)
-        for row, response in enumerate(responses):
-            places = np.flatnonzero(response.mask)
-            on = on_tokens(steps[row], self.tokenizer.decode, response.tokens[places].tolist())
-            step_rewards[row, places], step_end[row, places] = on
+        steps = [row for opinion in opinions for row in opinion.steps]
+        step_rewards, step_end = np.zeros((len(steps), length), np.float32), np.zeros((len(steps), length), bool)
+        for row, (rewards, end) in enumerate(steps):
+            step_rewards[row, : len(rewards)], step_end[row, : len(end)] = rewards, end
         return verdicts._replace(step_rewards=step_rewards, step_end=step_end)
+
+    def _on_tokens(
+        self, response: Response, steps: Sequence[Step]
+    ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
+        """Rewards of a response's steps, and their ends, on its tokens."""
+        rewards, end = np.zeros(len(response.tokens), np.float32), np.zeros(len(response.tokens), bool)
+        places = np.flatnonzero(response.mask)
+        rewards[places], end[places] = on_tokens(steps, self.tokenizer.decode, response.tokens[places].tolist())
+        return rewards, end

@@ -1,6 +1,6 @@
 """Requests to an engine and its responses, as token ids without padding."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -16,7 +16,7 @@ Finish = Literal["stop", "length", "turns"]
 
 @documented
 class Sampling(NamedTuple):
-    """How tokens are drawn. The built-in engine compiles one program for each value."""
+    """How tokens are drawn. The built-in engine compiles one program for each value, `stop` aside."""
 
     max_tokens: int
     """Response budget, EOS included."""
@@ -28,6 +28,9 @@ class Sampling(NamedTuple):
     """Draw from the k likeliest tokens only."""
     top_p: float | None = None
     """Draw from the smallest set of tokens that holds this share of probability."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response: its last token is the one with which its decoded text first has one of them. They stay in the
+    response, which is what was drawn."""
 
 
 @documented
@@ -56,7 +59,7 @@ class Response(NamedTuple):
     group: int
     """Index of the request's group."""
     tokens: Int32[np.ndarray, "N"]
-    """Token ids; a response that ended has EOS as its last one."""
+    """Token ids; a response that ended has EOS as its last one, or the token that completes a stop string."""
     mask: Bool[np.ndarray, "N"]
     """Tokens that the policy drew, which are trained on; False for observations, which are only context."""
     behaviour_logp: Float32[np.ndarray, "N"]
@@ -64,7 +67,7 @@ class Response(NamedTuple):
     policy_logp: Float32[np.ndarray, "N"]
     """Log-probability under softmax(logits / temperature), before top-k and top-p, nats; 0 outside the mask."""
     finish: Finish
-    """Why it ended: EOS ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
+    """Why it ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | None = None
     """RL steps made by the weights that it was drawn with; None for the weights that the engine was called with."""
     turns: tuple[int, ...] = (0,)
@@ -92,6 +95,26 @@ class Engine(Protocol):
 
         Returns:
             The responses, in the order of the requests; on several hosts the same in every process.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that hands out responses while it draws others. `--reward-groups` then judges them meanwhile."""
+
+    def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
+        """Draw the responses of `generate`, and yield them as they end.
+
+        It is called, and the iterator is advanced and closed, in a thread of its own, so that judging goes on beside it. The thread
+        ends when the iterator does, or at its next piece if the run stops.
+
+        Args:
+            params: parameters of the policy.
+            requests: the responses to draw.
+
+        Yields:
+            Some responses, by the places of their requests; each once, in any order that does not depend on time.
         """
         ...
 

@@ -201,11 +201,23 @@ def fill_rows(
 
 
 @partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")
-def decode(decoder: Decoder, params: Params, rows: Rows, enough: Int[Array, ""], *, sampling: Sampling) -> Rows:
-    """Draw tokens until `enough` of the rows have ended, at most all of them."""
+def decode(
+    decoder: Decoder,
+    params: Params,
+    rows: Rows,
+    enough: Int[Array | np.ndarray, ""],
+    most: Int[Array | np.ndarray, ""],
+    *,
+    sampling: Sampling,
+) -> Rows:
+    """Draw tokens until `enough` of the rows have ended, or `most` tokens of each that goes on were drawn."""
 
-    def advance(rows: Rows) -> Rows:
+    def advance(carry: tuple[Rows, Array]) -> tuple[Rows, Array]:
+        rows, count = carry
         logits, state = decoder.advance(params, rows.token, rows.state)
-        return _with_token(rows, state, logits, ~rows.ended, sampling)
+        return _with_token(rows, state, logits, ~rows.ended, sampling), count + 1
 
-    return jax.lax.while_loop(lambda rows: rows.ended.sum() < enough, advance, rows)
+    def goes_on(carry: tuple[Rows, Array]) -> Array:
+        return (carry[0].ended.sum() < enough) & (carry[1] < most)
+
+    return jax.lax.while_loop(goes_on, advance, (rows, jnp.int32(0)))[0]

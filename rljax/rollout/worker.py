@@ -18,6 +18,7 @@ from rljax.rollout.engine import draw_seeds
 from rljax.rollout.environment import Environment, play
 from rljax.rollout.groups import Groups, grouped, padded_responses, right_and_known
 from rljax.rollout.judging import Judge, Verdicts
+from rljax.rollout.meanwhile import judged_meanwhile
 from rljax.rollout.request import Engine, Request, Response, Sampling, check_responses
 
 
@@ -34,6 +35,8 @@ class RolloutWorker:
         environment: judges in place of the reward, for responses of several turns.
         compares_with_greedy: whether each prompt gets one more response, decoded greedily; the others are compared with its reward.
         judging: its context is entered while responses are judged, for example to measure the time.
+        reward_groups: groups of a call of the reward, which judges them while the next ones are drawn; None: one call judges all
+            groups, after the last response.
     """
 
     engine: Engine
@@ -44,6 +47,7 @@ class RolloutWorker:
     environment: Environment | None = None
     compares_with_greedy: bool = False
     judging: Callable[[], AbstractContextManager] = nullcontext
+    reward_groups: int | None = None
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Requests for a response to each of the prompts, with seeds drawn from the key."""
@@ -122,6 +126,17 @@ class RolloutWorker:
                 max_failure_share=share,
                 judging=self.judging,
             )
+        if self.reward_groups is not None:
+            return judged_meanwhile(
+                self.engine,
+                self.judge,
+                params,
+                requests,
+                problems,
+                self.sampling.max_tokens,
+                groups=self.reward_groups,
+                judging=self.judging,
+            )
         responses = self.engine.generate(params, requests)
         check_responses(requests, responses)
         with self.judging():
@@ -137,7 +152,7 @@ class RolloutWorker:
         prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
         return replace(self, prompts=prompts)
 
-    def drawn_with(self, **changes: float | int | None) -> "RolloutWorker":
+    def drawn_with(self, **changes: float | int | tuple[str, ...] | None) -> "RolloutWorker":
         """Return a worker with other sampling settings; see `Sampling`."""
         return replace(self, sampling=self.sampling._replace(**changes))
 

@@ -71,7 +71,7 @@ _TIME = (
         "judge_seconds", RL, "seconds", "Time in which the reward or the environment judged the responses.",
         "wall time", "rljax.tracking.phase_times.Stopwatch",
         "Small beside sample_seconds.",
-        "Too large: the devices wait for the reward. Make it faster, or let it judge a list at once.",
+        "Too large: the devices wait for the reward. Make it faster, or let it judge meanwhile (--reward-groups).",
     ),
     Entry(
         "score_seconds", RL, "seconds",

@@ -33,7 +33,7 @@ class PhaseSeconds(NamedTuple):
     """Seconds of each phase since the row before; None for a phase that did not occur."""
 
     sample_seconds: float | None = None
-    """Responses were drawn, and arranged in groups."""
+    """Responses were drawn, and arranged in groups, while nothing was judged."""
     judge_seconds: float | None = None
     """The reward or the environment was called."""
     score_seconds: float | None = None

@@ -17,7 +17,7 @@ from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base, adapted_paths, fingerprint, init_adapter, whole
 from rljax.models.huggingface import locate, read_config
 from rljax.models.peft_folder import save_adapter
-from rljax.parallel import fetch, on_first, policy_shardings, put
+from rljax.parallel import fetch, on_first, policy_shardings, put, replicated
 from rljax.parallel.mesh import path_names
 from rljax.records import documented, required
 from rljax.tracking.run_folder import RunFolder
@@ -70,7 +70,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
     params = policy.init(jax.random.key(config.run.seed))
     adapted_paths(params, adapter.targets)
     places = policy_shardings(mesh, params, params, policy.partition)
-    return Base(put(params, places), np.asarray(adapter.alpha / adapter.rank, np.float32))
+    return Base(put(params, places), put(np.asarray(adapter.alpha / adapter.rank, np.float32), replicated(mesh)))
 
 
 def first_adapter(config: TrainConfig, base: Base) -> Adapter:

@@ -53,6 +53,7 @@ def evaluate(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
+    stop: Sequence[str] | None = None,
     by: Sequence[str] | None = None,
     batch: int = 256,
     seed: int = 0,
@@ -81,6 +82,7 @@ def evaluate(
         temperature: sampling temperature; by default 1 for several answers to a problem.
         top_k: draw from the k most likely tokens only.
         top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
+        stop: texts that end an answer, which keeps them; by default those of the run.
         by: columns to group problems by; by default the known ones, such as `level`, that the data has.
         batch: maximum number of answers that are drawn at once.
         seed: random seed of the sampling.
@@ -111,7 +113,7 @@ def evaluate(
         environment=environment,
     )
     refuse_missing(opened.missing)
-    worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+    worker = opened.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop)
     worker = worker if limit is None else worker.first(limit)
     answered = worker.prompts.problems
     judged_by = judge_name(reward if environment is None else environment, opened.config.reward.name)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout
 from rljax.models import Packed, Params
+from rljax.models.adapters import scored
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import batched
 from rljax.models.token_scores import default_chunk
@@ -169,16 +170,16 @@ def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Seq
     def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
         shape = rollout.mask.shape
         if algorithm.needs("ref_logp"):
-            rollout = rollout._replace(ref_logp=scores(setup.whole(state.reference), sequences).logp.reshape(shape))
+            rollout = rollout._replace(ref_logp=scores(scored(setup.base, state.reference), sequences).logp.reshape(shape))
         if judge is not None:
             rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
         if certainty is not None:
             rollout = rollout._replace(
-                square_sum=np.asarray(certainty(setup.whole(state.params), sequences)).reshape(shape)
+                square_sum=np.asarray(certainty(scored(setup.base, state.params), sequences)).reshape(shape)
             )
         if algorithm.needs("behaviour_entropy"):
             rollout = rollout._replace(
-                behaviour_entropy=scores(setup.whole(state.params), sequences).entropy.reshape(shape)
+                behaviour_entropy=scores(scored(setup.base, state.params), sequences).entropy.reshape(shape)
             )
         return rollout
 

@@ -25,6 +25,7 @@ from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
+from rljax.training.config.checks import check_stop
 from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
 from rljax.training.saving import Companions, atomically, companions, save_model
@@ -55,8 +56,10 @@ class OpenPolicy(NamedTuple):
     missing: tuple[str, ...] = ()
     """Arguments of `train` that judged the run's responses and were not passed again; if any, answers cannot be judged."""
 
-    def sampler(self, *, temperature: float, top_k: int | None, top_p: float | None) -> RolloutWorker:
-        """Make a worker that samples answers with these settings instead of greedily.
+    def sampler(
+        self, *, temperature: float, top_k: int | None, top_p: float | None, stop: Sequence[str] | None = None
+    ) -> RolloutWorker:
+        """Make a worker that samples answers with these settings instead of greedily; `stop` None: the stop strings of the run.
 
         Raises:
             InputError: a value is out of range.
@@ -66,7 +69,9 @@ class OpenPolicy(NamedTuple):
                 f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be used for sampling: the temperature must not be "
                 "negative, top_k must be at least 1 and top_p above 0 and at most 1."
             )
-        return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p)
+        stop = self.worker.sampling.stop if stop is None else stop
+        check_stop(stop)
+        return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop))
 
     def sample(
         self,
@@ -76,6 +81,7 @@ class OpenPolicy(NamedTuple):
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        stop: Sequence[str] | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
         """Draw continuations of prompts.
@@ -86,6 +92,7 @@ class OpenPolicy(NamedTuple):
             temperature: 0 takes the most likely token each time.
             top_k: draw from the k most likely tokens only.
             top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
+            stop: texts that end a continuation, which keeps them; by default those of the run.
             seed: random seed of the sampling.
 
         Returns:
@@ -99,7 +106,7 @@ class OpenPolicy(NamedTuple):
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
             raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
-        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop)
         responses = _continued(replace(worker, prompts=found), self.params, count, seed)
         return [[worker.judge.completion(response) for response in row] for row in responses]
 
@@ -111,6 +118,7 @@ class OpenPolicy(NamedTuple):
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        stop: Sequence[str] | None = None,
         seed: int = 0,
     ) -> list[list[list[int]]]:
         """Draw continuations of token ids, exactly as they are: no token is added before them.
@@ -121,10 +129,12 @@ class OpenPolicy(NamedTuple):
             temperature: 0 takes the most likely token each time.
             top_k: draw from the k most likely tokens only.
             top_p: draw from the smallest set of most likely tokens that holds this share of the probability.
+            stop: texts that end a continuation, which keeps them; by default those of the run.
             seed: random seed of the sampling.
 
         Returns:
-            The token ids of `count` continuations of each prompt; one that has ended has the end token as its last.
+            The token ids of `count` continuations of each prompt; the last token of one that has ended
+            is the end token, or the one that completes a stop string.
 
         Raises:
             InputError: a value is out of range, a prompt is empty, or an id is not in the model's vocabulary.
@@ -138,7 +148,7 @@ class OpenPolicy(NamedTuple):
                 raise InputError("a prompt has no token ids; give at least one.")
         rows = tuple(list(map(int, tokens)) for tokens in prompts)
         found = EncodedPrompts(tuple(Problem("", "") for _ in rows), rows, dropped=0)
-        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+        worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop)
         responses = _continued(replace(worker, prompts=found), self.params, count, seed)
         return [[response.tokens.tolist() for response in row] for row in responses]
 

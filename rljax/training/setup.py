@@ -1,6 +1,6 @@
 """Build everything that a run uses from its configuration. Errors in it are found here, before anything is written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,15 +27,13 @@ from rljax.models.model_folder import read_json
 from rljax.parallel import check_rows, make_mesh, row_shards
 from rljax.parallel.memory import check_fits, device_bytes
 from rljax.preference.note import folder_tokenizer, read_note
-from rljax.preference.reward_model import PREFIX, reward_of_model
 from rljax.records import documented
-from rljax.rewards import resolve
 from rljax.rewards.calling import Progress
-from rljax.rewards.protocol import combine
-from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
+from rljax.rollout.stopping import Decode
 from rljax.training.adapter import make_base, merged
 from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
+from rljax.training.chosen_reward import make_reward, make_step_reward, own_reward, reward_groups
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
 from rljax.training.critic import Critic, make_critic
 from rljax.training.freezing import check_freeze, held, without_frozen
@@ -200,7 +198,7 @@ def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
         )
 
 
-def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int) -> DecodingEngine:
+def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int, text: Decode) -> DecodingEngine:
     """Make the built-in engine for a policy.
 
     Raises:
@@ -211,59 +209,7 @@ def make_engine(policy: Policy, mesh: Mesh, prompt_length: int, *, slots: int) -
             "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
             "pass an engine to train()."
         )
-    return DecodingEngine(policy.decoder, mesh, prompt_length, slots)
-
-
-def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
-    """Find the rewards by their names, and sum them if there are several; `model:FOLDER` is a reward model.
-
-    Raises:
-        InputError: there is no such reward, or no such model, or the weights do not match the rewards.
-    """
-    everything = [*problems.train, *problems.heldout]
-    chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
-
-    def part(name: str) -> Callable:
-        if name.startswith(PREFIX):
-            folder = name.removeprefix(PREFIX)
-            return reward_of_model(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
-        return resolve(name)
-
-    return combine([part(name) for name in config.reward.names], config.reward.weights)
-
-
-def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
-    """Reward that was passed to `train`: a function, or several that are summed with the weights of the settings.
-
-    Raises:
-        InputError: there is no such reward, or the weights do not match the rewards.
-    """
-    several = [reward] if callable(reward) or isinstance(reward, str) else list(reward)
-    return combine([resolve(part) for part in several], config.reward.weights)
-
-
-def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | None:
-    """Find the function that judges reasoning steps, if the algorithm learns from them.
-
-    Raises:
-        InputError: there is none, it cannot be found, or the algorithm has no use for one.
-    """
-    name, step_reward = config.algorithm.name, config.reward.step_reward
-    if algorithm.step_advantage is None:
-        if step_reward is not None:
-            raise InputError(
-                f"{name} does not learn from steps, so step_reward={step_reward!r} cannot apply to it; leave it "
-                "out, or choose grpo_process."
-            )
-        return None
-    if step_reward is None and config.generated_task is not None:
-        step_reward = task_of(config.generated_task).step_reward
-    if step_reward is None:
-        raise InputError(
-            f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
-            f"({', '.join(STEP_REWARDS)}, or your own as file.py:function)."
-        )
-    return STEP_REWARDS[step_reward] if step_reward in STEP_REWARDS else resolve(step_reward)
+    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
 
 
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
@@ -321,6 +267,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
             worker,
             judge=worker.judge._replace(step_reward=step_reward),
             compares_with_greedy=algorithm.greedy_advantage is not None,
+            reward_groups=reward_groups(config, worker),
         ),
         heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,
@@ -374,7 +321,7 @@ def make_worker(
     reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
     engine = seams.engine
     if engine is None:
-        engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots)
+        engine = make_engine(policy, mesh, prompt_length, slots=config.sampling.decode_slots, text=tokenizer.decode)
     return RolloutWorker(
         engine=engine,
         prompts=prompts,
@@ -394,4 +341,5 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
+        stop=sampling.stop,
     )

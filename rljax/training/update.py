@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
-from rljax.models.adapters import Base, whole
+from rljax.models.adapters import Base, scored
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, put, put_rows, replicated
 from rljax.rollout import Layout, Sequences, lay_out, pack
@@ -188,7 +188,7 @@ def make_gradient(
         penalized = at_strength(algorithm, state.kl_coefficient)
 
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, apart = compare(whole(base, params), teacher, part.packed)
+            scores, apart = compare(scored(base, params), teacher, part.packed)
             rows = rows_of(batch, part.responses)
             return loss(penalized, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
 
@@ -277,7 +277,7 @@ def _supervised_program(score: Score, optimizer: optax.GradientTransformation, w
 
     def step(state: TrainState, packed: Packed, mask: Array, base: Base | None) -> tuple[TrainState, dict[str, Array]]:
         def objective(params: Params) -> tuple[Array, dict[str, Array]]:
-            scores = score(whole(base, params), packed)
+            scores = score(scored(base, params), packed)
             weights = token_mean(mask)
             value = -(weights * jnp.where(mask, scores.logp, 0.0)).sum()
             return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}

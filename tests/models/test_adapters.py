@@ -1,5 +1,6 @@
 """Low-rank adapters: what they change, how they learn, where they lie, and how `peft` reads them."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ from small_models import LLAMA, SHAPES, random_params
 
 from rljax.errors import InputError
 from rljax.models import score_tokens, transformer_policy
-from rljax.models.adapters import Base, LowRank, adapted_paths, fingerprint, init_adapter, merge, whole
+from rljax.models.adapters import Base, LowRank, adapted_paths, fingerprint, init_adapter, merge, scored, whole
 from rljax.models.checkpoint_tensors import entries, get_at
 from rljax.models.language_model import Model
 from rljax.models.model_folder import read_json
@@ -54,6 +55,28 @@ def test_a_new_adapter_leaves_the_model_bit_for_bit(name):
     np.testing.assert_array_equal(logp_of(merged, config), logp_of(params, config))
     assert whole(Base(params, SCALE), None) is params
     assert whole(None, params) is params
+
+
+@pytest.mark.parametrize("targets", [EVERYTHING, ("query", "down"), ("output",)])
+@pytest.mark.parametrize("remat", [False, True])
+def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
+    """Log-probabilities, and the gradient in every factor."""
+    config = replace(LLAMA, remat=remat)
+    base, adapter = Base(random_params(config), SCALE), random_adapter(random_params(config), targets=targets)
+    weights = jax.random.normal(jax.random.key(5), (2, 5))
+
+    def both(form):
+        return jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum())(adapter)
+
+    np.testing.assert_allclose(logp_of(scored(base, adapter), config), logp_of(whole(base, adapter), config), atol=1e-5)
+    (found, by_factor), (expected, by_merged) = both(scored), both(whole)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-3
+    for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
+        size = np.abs(other).max()
+        np.testing.assert_allclose(one / size, other / size, atol=2e-5)
+    assert scored(base, None) is base.params
+    assert scored(None, base.params) is base.params
 
 
 def test_the_change_of_a_matrix_is_the_product_of_its_factors():

@@ -15,6 +15,7 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.adapters import Base, init_adapter, scored, whole
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
 from rljax.rollout import Request, Sampling, Sequences, pack
@@ -32,6 +33,8 @@ LLAMA = TransformerConfig(
 )
 """Llama-3.1-8B."""
 GB = 10**9
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+"""Shape of a random key."""
 MIXING = 2 * QWEN.width * QWEN.head_dim * (QWEN.heads + QWEN.kv_heads) + 3 * QWEN.width * QWEN.hidden
 """Weights of a layer's matrices."""
 
@@ -128,6 +131,31 @@ def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
     one, two = (measured(layers, remat=True) for layers in (1, 2))
     assert one <= 2.5 * GB, "the logits of a chunk, the head's gradient, and the pass of one layer"
     assert two - one <= 0.3 * GB
+
+
+def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
+    """Two layers of Qwen3-0.6B, 128 tokens. Merged, each matrix would be copied, and have a gradient of its own."""
+    config = replace(QWEN, vocab_size=64, layers=2)
+    policy = transformer_policy(config, eos=0)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    adapter = jax.eval_shape(partial(init_adapter, params=params, rank=8, targets=("attention", "feed_forward")), KEY)
+    one = np.ones((1, 64), np.int32)
+    rows = jax.tree.map(
+        lambda array: shape(*array.shape, dtype=array.dtype),
+        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+    )
+
+    def measured(form):
+        def total(adapter, params, rows):
+            return policy.score(form(Base(params, jnp.float32(2.0)), adapter), rows, 1.0).logp.sum()
+
+        return temporaries(compiled(jax.grad(total), adapter, params, rows))
+
+    matrices = 2 * MIXING * 4
+    beside, merged = measured(scored), measured(whole)
+    assert merged >= matrices, "the count would notice a copy"
+    assert merged - beside >= 0.55 * matrices
+    assert beside <= 0.6 * merged, "what is left is the compiler's own transposes, for matrix products on a CPU"
 
 
 def test_8b_parameters_on_8_devices_take_at_most_24_gb_of_each():

@@ -99,10 +99,14 @@ class RewardConfig:
     """Reward of each reasoning step, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
     max_failure_share: float = 0.1
     """Largest share of responses that the reward may fail to judge (exception or time-out). Above this share the run stops."""
+    groups: Annotated[int | None, tyro.conf.arg(name="reward-groups")] = None
+    """Groups in one call of the reward, always the same ones. It judges them while the next responses are drawn, so a slow reward
+    costs less time. By default one call judges all groups that were sampled together, after the last response."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_share(self, ["max_failure_share"])
+        check_at_least(1, self, ["groups"])
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -37,6 +37,19 @@ def _numbers_in(value: object) -> Iterator[int | float]:
         yield value
 
 
+def check_stop(stop: Iterable[str]) -> None:
+    """Refuse stop strings that every response, or half a character, would have, and a text in the place of several."""
+    if isinstance(stop, str):
+        raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
+    if "" in stop:
+        raise InputError("stop has an empty text, with which every response would end; give texts of a character or more.")
+    broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in text), None)
+    if broken is not None:
+        raise InputError(
+            f"stop has {broken!r}, whose replacement character stands for bytes that are no text; give text that a model writes."
+        )
+
+
 def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
     """Refuse settings below `least`; None passes."""
     for name in names:

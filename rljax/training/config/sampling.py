@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_positive, check_positive_share
+from rljax.training.config.checks import check_at_least, check_positive, check_positive_share, check_stop
 
 
 @documented
@@ -24,6 +24,9 @@ class SamplingConfig:
     """Sample from the k most likely tokens only."""
     top_p: float | None = None
     """Sample from the smallest set of most likely tokens that holds this share of the probability."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes one, and
+    keeps it: the reward reads it, and its tokens are trained on. Texts are found inside of tokens and across them."""
     decode_slots: int = 256
     """Responses that are decoded at once; the others wait until some have ended. The key/value cache holds as many rows."""
     oversample: float = 1.5
@@ -44,6 +47,7 @@ class SamplingConfig:
         check_at_least(0, self, ["remembered_rewards"])
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])
+        check_stop(self.stop)
         least = 2 * self.prompts * self.max_response_tokens
         if self.token_budget is not None and (self.token_budget < least or self.group_size < 2):
             raise InputError(

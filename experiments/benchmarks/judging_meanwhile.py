@@ -1,0 +1,88 @@
+"""Seconds of a step whose reward is slow, with judging after the drawing and beside it.
+
+    python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
+
+The reward sleeps two seconds in each call, as one that waits for a server does. It is called for 8 groups at a time, in both runs
+with the same responses. In the first run the engine returns all responses at once (the built-in one without its `stream`); in the
+second it hands them out as they end. All numbers of the two runs but their times are compared.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import jax
+
+import rljax
+from rljax.rollout import DecodingEngine
+from rljax.tracking.rows import read_metrics
+
+CALL_SECONDS = 2.0
+STEPS = 4
+CONFIG = rljax.load_config("arithmetic_dapo").replace(
+    algorithm="grpo",
+    algorithm_options={},
+    prompts=32,
+    group_size=8,
+    tokenizer="bytes",
+    max_response_tokens=80,
+    decode_slots=8,
+    reward_groups=8,
+    warm_start_steps=0,
+    steps=STEPS,
+    eval_every=0,
+    sample_every=0,
+    heldout_problems=8,
+    models="none",
+    quiet=True,
+)
+
+
+def slow(completions: list[str]) -> list[float]:
+    """Two seconds a call; 1 for an even number of characters."""
+    time.sleep(CALL_SECONDS)
+    return [float(len(completion) % 2 == 0) for completion in completions]
+
+
+def measured(folder: Path) -> tuple[dict[str, float], list[dict]]:
+    """Median seconds of the steps after the first, which compiles; and all that the steps computed."""
+    result = rljax.train(CONFIG.replace(run=str(folder)), slow)
+    rows = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
+    names = ("seconds", "sample_seconds", "judge_seconds", "update_seconds")
+    times = {name: round(statistics.median(row[name] for row in rows[1:]), 2) for name in names}
+    return times, [{name: row[name] for name in row if not name.endswith(("seconds", "per_second"))} for row in rows]
+
+
+def main() -> None:
+    """Train twice, compare, and write the times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--result", type=Path, required=True)
+    result, load = parser.parse_args().result, os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        stream = DecodingEngine.stream
+        del DecodingEngine.stream
+        afterwards, expected = measured(Path(folder) / "afterwards")
+        DecodingEngine.stream = stream
+        meanwhile, found = measured(Path(folder) / "meanwhile")
+    content = {
+        "date": date.today().isoformat(),
+        "jax": jax.__version__,
+        "cores": os.cpu_count(),
+        "load_before": round(load, 1),
+        "calls_a_step": CONFIG.sampling.prompts // CONFIG.reward.groups,
+        "seconds_a_call": CALL_SECONDS,
+        "afterwards": afterwards,
+        "meanwhile": meanwhile,
+        "same_numbers": found == expected,
+    }
+    result.write_text(json.dumps(content, indent=2) + "\n")
+    print(json.dumps(content, indent=2))
+
+
+if __name__ == "__main__":
+    main()
