@@ -40,7 +40,7 @@ ARMS = {
 
 CLAIM = Claim(
     paper="The entropy mechanism of reinforcement learning, arXiv:2505.22617",
-    place="Section 4",
+    place="Abstract",
     text="Clip-Cov ends better than GRPO",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
