@@ -3,10 +3,10 @@
 Dr.GRPO calls it a bias by difficulty: questions whose rewards hardly vary get a higher weight than those of
 intermediate difficulty.
 
-Setting: 32 codes of 3 tokens out of 4, of which the first policy is right from almost never to almost always. Contexts
-with a pass rate below 0.2 or above 0.8 count as too hard or too easy; the others as intermediate. 500 rollouts of one
-policy a seed, of 32 prompts and 8 responses. The size of the mean gradient of each context's logits is taken, and the
-share of the extreme contexts in their sum. No training.
+Setting: 32 codes of 3 tokens out of 4, of which the first policy is right from almost never to mostly. Contexts with a
+pass rate below 0.2 or above 0.8 count as too hard or too easy; the others as intermediate. 500 rollouts of one policy a
+seed, of 32 prompts and 8 responses. The size of the mean gradient of each context's logits is taken, and the share of
+the extreme contexts in their sum. No training.
 
 Deviations from the paper: the policy is a table of logits, so that the gradient of a context is its own. A group that
 is right or wrong throughout has no gradient in either algorithm, which is not so by the formula of the deviation alone,

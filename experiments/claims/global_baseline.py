@@ -6,11 +6,11 @@ from most of them.
 
 Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The
 verifier errs on one response in 20. The first logits spread by 2, so that contexts reach from hopeless to easy; every
-seed has another first policy. 8 prompts of 8 responses in all arms.
+seed has another first policy. A step has 8 prompts of 8 responses, in one arm 64 of one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
-REINFORCE++ needs only one response a prompt; an arm has 64 prompts of one. No KL penalty in any arm. Adam; each arm has
-the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
+REINFORCE++ needs only one response a prompt, which is why one arm has no groups. No KL penalty in any arm. Adam; each
+arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun global_baseline
 """
