@@ -5,6 +5,9 @@ The losses are those of `rljax.ops`; the first policy is the reference, and its 
 Axes: N pairs, S states, V tokens, R rows of logits, T tokens of a response.
 """
 
+# pyright: reportCallIssue=false
+# The count of a starred list of scores is not known to a type checker.
+
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
