@@ -21,6 +21,9 @@ What depends on a network does not show: features that prompts share, a large vo
 **A verdict is about these worlds.** It says what an equation does by itself, which is where a claim about an equation
 should begin.
 
+Where algorithms want different learning rates, both sides have the same search for theirs, on seeds of their own, and often
+a verifier that errs on one response in 20; the page of an experiment says so. The others share one learning rate.
+
 The statistic of a claim is one number a seed, its interval is that of Student's t over the seeds, and one rule decides
 all claims: `rljax claims NAME` prints it. {count} intervals at 95 % are {count} looks, so about one in twenty misses its
 true value by chance. A claim to learn more or faster is decided by the mean pass rate during training, one to end

@@ -1,7 +1,8 @@
 """Results of the experiments on claims: numbers of each arm and seed in a JSON file, never of two versions of an experiment.
 
-An experiment is its page, `rljax.book.tabular` and `rljax.book.worlds`. The equations that it tries are not in its hash, as an edit
-that changes no number would throw all results away; a test runs a seed of some experiments again, and compares.
+An experiment is its page, `rljax.book.tabular`, `rljax.book.worlds` and what else of `rljax.book` the page imports. The
+equations that it tries are not in its hash, as an edit that changes no number would throw all results away; a test runs a seed of
+some experiments again, and compares.
 """
 
 import ast
@@ -75,14 +76,26 @@ def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
 
 
 def version_of(file: Path) -> str:
-    """Hash of an experiment: of its code, of `tabular` and of `worlds`, but for the words of its docstring and of `CLAIM`.
+    """Hash of an experiment: of the code of its `sources`, but for the words of its docstring and of `CLAIM`.
 
     Results of another hash are of another experiment, and are not used. `rljax.ops` and `rljax.algorithms` are left out: whoever
     changes what they compute runs the claims again.
     """
-    files = (file, *(Path(module.__file__ or "") for module in (tabular, worlds)))
-    parts = [part for one in files for part in _code(one)]
+    parts = [part for one in sources(file) for part in _code(one)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def sources(file: Path) -> list[Path]:
+    """Files that an experiment consists of: its own, `tabular`, `worlds`, and the other modules of `rljax.book` that it imports.
+
+    `rljax.book.claims` decides about numbers and makes none, so it is left out.
+    """
+    folder = Path(tabular.__file__ or "").parent
+    always = (file, *(Path(module.__file__ or "") for module in (tabular, worlds)))
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    names = sorted(module.removeprefix("rljax.book.") for module in modules if module.startswith("rljax.book."))
+    return [*always, *(folder / f"{name}.py" for name in names if name not in ("claims", "tabular", "worlds"))]
 
 
 def _code(file: Path) -> list[str]:

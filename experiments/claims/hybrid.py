@@ -1,0 +1,74 @@
+"""Is a mixture of VAPO's and GRPO's advantages better than both?
+
+The framework document begins with VAPO's advantage and goes over to GRPO's as training proceeds (its Eqs. 58-59), to
+have the precision of the one and the robustness of the other.
+
+Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
+0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
+another one. The critic has a value for every state, and is pretrained on 50 rollouts where there is one.
+
+Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
+critic's state includes whether all tokens so far were right. alpha is 1.25, so that lambda is 0.8 to 0.975. The share
+of VAPO falls from 1 to 0.05; the document has no numbers. GRPO has VAPO's clip, mean over tokens and loss on right
+responses, so that the advantage is the only difference. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1,
+that ends best on 8 other seeds; the critic's is 0.05. The rival of a seed is the parent that is better on the other
+half of the seeds.
+
+Command: rljax claims --rerun hybrid
+"""
+
+from functools import partial
+
+import numpy as np
+
+from rljax.algorithms import vapo, vapo_grpo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import leaning
+from rljax.book.worlds_of_lengths import chains
+
+WORLD = chains((4, 8, 16, 32), tokens=2)
+MIXED = vapo_grpo(alpha=1.25)
+
+
+def run(algorithm):
+    """One arm."""
+    value_steps = 0 if algorithm.critic is None else 50
+    return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=value_steps)
+
+
+ARMS = {
+    "vapo": run(vapo(alpha=1.25)),
+    "grpo": run(MIXED._replace(critic=None, mix=None)),
+    "mixed": run(MIXED),
+}
+
+
+def lead(arms):
+    """What the mixture has over one of its parents, which is the better one on the other half of the seeds."""
+    seeds = np.arange(len(arms["mixed"]["success"]))
+    leads = np.zeros(len(seeds))
+    for half in (seeds < len(seeds) // 2, seeds >= len(seeds) // 2):
+        rest = ~half if (~half).any() else half
+        parent = max(("vapo", "grpo"), key=lambda arm, rest=rest: arms[arm]["success"][rest].mean())
+        leads[half] = (arms["mixed"]["success"] - arms[parent]["success"])[half]
+    return leads
+
+
+CLAIM = Claim(
+    paper="the framework document (unpublished)",
+    place="Section 9.1.1, Eqs. 58-59",
+    text="an advantage that goes over from VAPO's to GRPO's ends better than either",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success"),
+    statistic=lead,
+    unit="pass rate at the end of the mixture, less that of the parent which is better on the other half of the seeds",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the mixture less VAPO": difference("area", "mixed", "vapo"),
+        "mean pass rate during training, the mixture less GRPO": difference("area", "mixed", "grpo"),
+        "pass rate at the end, VAPO less GRPO": difference("success", "vapo", "grpo"),
+    },
+)

@@ -1,0 +1,62 @@
+"""Are two techniques enough to beat DAPO?
+
+Lite PPO takes the group's mean with the batch's standard deviation, and a mean over tokens, and nothing else. The paper
+reports that it surpasses GRPO and DAPO, which has many more parts.
+
+Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
+ends it. The reward is 1 or -1. A response is cut off after 16 tokens, which counts as wrong; DAPO's soft punishment
+begins after 12. Each of the three tokens has a logit of its own at each step. The first policy wanders with most
+tokens, and two responses in five are cut off; every seed has another one.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
+Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. 4 updates on the parts
+of a rollout of 16 prompts. DAPO's dynamic sampling draws four times as many prompts; an arm is without it.
+
+Command: rljax claims --rerun lite_ppo
+"""
+
+from functools import partial
+
+from rljax.algorithms import dapo, grpo, lite_ppo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import signed
+from rljax.book.worlds_of_lengths import wanderer, wandering
+
+WORLD = wandering(contexts=8, needed=4, budget=16)
+
+
+def run(algorithm):
+    """One arm."""
+    initial = wanderer(WORLD, wander=1.5, answer=-1.5)
+    tries = 1 if algorithm.keep_group is None else 4
+    return Setting(WORLD, initial, algorithm, judge=signed(), prompts=16, minibatches=4, steps=60, tries=tries)
+
+
+ARMS = {
+    "lite_ppo": run(lite_ppo()),
+    "dapo": run(dapo(max_length=16, cache=4)),
+    "dapo without dynamic sampling": run(dapo(max_length=16, cache=4)._replace(keep_group=None)),
+    "grpo": run(grpo(beta=0.0)),
+}
+
+CLAIM = Claim(
+    paper="Tricks or traps, arXiv:2508.08221",
+    place="Abstract",
+    text="Lite PPO ends better than DAPO",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success"),
+    statistic=difference("success", "lite_ppo", "dapo"),
+    unit="pass rate at the end of Lite PPO, less that of DAPO",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "lite_ppo", "dapo"),
+        "pass rate at the end, Lite PPO less DAPO without dynamic sampling": difference(
+            "success", "lite_ppo", "dapo without dynamic sampling"
+        ),
+        "pass rate at the end, Lite PPO less GRPO": difference("success", "lite_ppo", "grpo"),
+        "learning rate of Lite PPO": lambda arms: arms["lite_ppo"]["learning_rate"],
+        "learning rate of DAPO": lambda arms: arms["dapo"]["learning_rate"],
+    },
+)

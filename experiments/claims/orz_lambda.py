@@ -1,0 +1,52 @@
+"""Is PPO better with lambda = 1 than with 0.95?
+
+Open-Reasoner-Zero takes lambda = gamma = 1 and reports that this is what scales, which is the opposite of what VC-PPO
+says of the policy's lambda (`decoupled_lambda`).
+
+Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
+0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
+another one. The critic has a value for every state, and starts at 0, without pretraining.
+
+Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
+critic's state includes whether all tokens so far were right. The paper's 12 critic updates for each of the policy are
+one here. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's
+is 0.05.
+
+Command: rljax claims --rerun orz_lambda
+"""
+
+from functools import partial
+
+from rljax.algorithms import open_reasoner_zero
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import leaning
+from rljax.book.worlds_of_lengths import chains
+
+WORLD = chains((4, 8, 16, 32), tokens=2)
+
+
+def run(algorithm):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100)
+
+
+ARMS = {f"lambda {lambda_:g}": run(open_reasoner_zero(lambda_=lambda_)) for lambda_ in (1.0, 0.95)}
+
+CLAIM = Claim(
+    paper="Open-Reasoner-Zero, arXiv:2503.24290",
+    place="Section 2 and its ablation (place not checked)",
+    text="PPO with lambda = 1 ends better than with 0.95",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success"),
+    statistic=difference("success", "lambda 1", "lambda 0.95"),
+    unit="pass rate at the end with lambda = 1, less that with 0.95",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "lambda 1", "lambda 0.95"),
+        "learning rate with lambda = 1": lambda arms: arms["lambda 1"]["learning_rate"],
+        "learning rate with 0.95": lambda arms: arms["lambda 0.95"]["learning_rate"],
+    },
+)

@@ -1,0 +1,53 @@
+"""Does training learn more where responses that were cut off are left out of the loss?
+
+DAPO calls the punishment of truncated responses a noise, since the reasoning up to there may be sound. Leaving them out
+stabilises training and raises its accuracy from 30 to 36.
+
+Setting: 8 contexts; a right response takes 4 steps of thought and an answer, and may wander in between; a wrong answer
+ends it. The reward is 1 or -1. A response is cut off after 16 tokens, which counts as wrong. Each of the three tokens
+has a logit of its own at each step. The first policy wanders with most tokens, and two responses in five are cut off;
+every seed has another one.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
+Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. To wander never helps
+here, as a longer thought may in a language model; but the sound steps of a truncated response are punished with it.
+
+Command: rljax claims --rerun overlong_filter
+"""
+
+from functools import partial
+
+from rljax.algorithms import dapo, dapo_ladder
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import signed
+from rljax.book.worlds_of_lengths import wanderer, wandering
+
+WORLD = wandering(contexts=8, needed=4, budget=16)
+ROWS = dapo_ladder(dapo(max_length=16, cache=4))
+
+
+def run(algorithm):
+    """One arm."""
+    return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, judge=signed(), steps=100)
+
+
+ARMS = {"all responses": run(ROWS["naive_grpo"]), "truncated ones left out": run(ROWS["overlong_filtering"])}
+
+CLAIM = Claim(
+    paper="DAPO, arXiv:2503.14476",
+    place="Section 3.4, Table 1",
+    text="leaving truncated responses out of the loss ends better",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success"),
+    statistic=difference("success", "truncated ones left out", "all responses"),
+    unit="pass rate at the end without truncated responses, less that with all",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "truncated ones left out", "all responses"),
+        "mean length at the end, the same arms, tokens": difference("length", "truncated ones left out", "all responses"),
+        "learning rate without truncated responses": lambda arms: arms["truncated ones left out"]["learning_rate"],
+        "learning rate with all": lambda arms: arms["all responses"]["learning_rate"],
+    },
+)

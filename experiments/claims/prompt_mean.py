@@ -1,0 +1,54 @@
+"""Should every prompt count the same, or every token of the batch?
+
+ScaleRL compares a mean over each response, over the tokens of each prompt, and over all tokens of the batch. The mean
+over each prompt ends best there, and is taken.
+
+Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
+0. The verifier errs on one response in 20. So a prompt of 32 tokens weighs 8 times one of 4 in a mean over the batch,
+and the same in one over prompts. The first policy is right on about one response in four, and every seed has another
+one.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. All
+responses to a prompt have one length. Every step has one size, as Adam would hide how prompts are weighed against each
+other; each arm has the size, of 0.1, 0.3, 1 and 3, that ends best on 8 other seeds.
+
+Command: rljax claims --rerun prompt_mean
+"""
+
+from functools import partial
+
+from rljax.algorithms import grpo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, unit_steps
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import leaning
+from rljax.book.worlds_of_lengths import chains
+from rljax.ops.weights import token_mean, token_mean_per_group
+
+WORLD = chains((4, 8, 16, 32), tokens=2)
+
+
+def run(weights):
+    """One arm."""
+    algorithm = grpo(beta=0.0)._replace(weights=weights)
+    return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=150, optimizer=unit_steps())
+
+
+ARMS = {"tokens of the batch": run(token_mean), "tokens of a prompt": run(token_mean_per_group)}
+
+CLAIM = Claim(
+    paper="ScaleRL, arXiv:2510.13786",
+    place="Section 3 (subsection not checked)",
+    text="a mean over the tokens of each prompt ends better than one over all tokens of the batch",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success", rates=(0.1, 0.3, 1.0, 3.0)),
+    statistic=difference("success", "tokens of a prompt", "tokens of the batch"),
+    unit="pass rate at the end with a mean over each prompt, less that with one over the batch",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "tokens of a prompt", "tokens of the batch"),
+        "size of a step with a mean over each prompt": lambda arms: arms["tokens of a prompt"]["learning_rate"],
+        "size of a step with one over the batch": lambda arms: arms["tokens of the batch"]["learning_rate"],
+    },
+)

@@ -1,0 +1,57 @@
+"""Does REINFORCE with a leave-one-out baseline beat PPO with a critic?
+
+The paper argues that most of PPO is unnecessary for language models, and reports that RLOO ends with better rewards
+than PPO.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
+errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. PPO's
+critic has a value for every state, and starts at 0.
+
+Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
+critic's state includes whether all tokens so far were right, which a language model's critic would have to learn. No KL
+penalty. Adam; each arm has two candidates, and 8 trials: the learning rates 0.03, 0.1, 0.3 and 1, for PPO with a lambda
+of 0.95 and of 1, for RLOO with groups of 8 and of 4 of the 64 responses. What ends best on 8 other seeds is taken. The
+critic's learning rate is 0.05.
+
+Command: rljax claims --rerun rloo_ppo
+"""
+
+from functools import partial
+
+from rljax.algorithms import ppo, rloo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import codes, leaning
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+
+
+def run(algorithm, **settings):
+    """One candidate."""
+    return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), **({"steps": 150} | settings))
+
+
+ARMS = {
+    "ppo": (run(ppo()), run(ppo(lambda_=1.0))),
+    "rloo": (run(rloo()), run(rloo(), prompts=16, group=4)),
+}
+
+CLAIM = Claim(
+    paper="Back to basics, arXiv:2402.14740",
+    place="Abstract",
+    text="RLOO ends better than PPO",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success"),
+    statistic=difference("success", "rloo", "ppo"),
+    unit="pass rate at the end of RLOO, less that of PPO",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "rloo", "ppo"),
+        "lambda of PPO, 0 for 0.95 and 1 for 1": lambda arms: arms["ppo"]["candidate"],
+        "group of RLOO, 0 for 8 and 1 for 4": lambda arms: arms["rloo"]["candidate"],
+        "learning rate of RLOO": lambda arms: arms["rloo"]["learning_rate"],
+        "learning rate of PPO": lambda arms: arms["ppo"]["learning_rate"],
+    },
+)

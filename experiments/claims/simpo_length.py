@@ -1,0 +1,68 @@
+"""Does an average over tokens keep preferences from making responses longer?
+
+SimPO's reward is the average log-probability of a token. The paper compares it with the sum: without the division by
+the length, responses become longer, and repetitive.
+
+Setting: 8 contexts; every token thinks on or stops, and an answer follows, right or wrong. Each context has two logits
+for thinking on and two for the answer, the same at every place. So the length of a response says nothing about its
+answer. 256 pairs of responses of the first policy; the right one is preferred, and between equals the longer one with
+probability 0.7, as annotators have it. After 64 tokens of thought there is an answer anyway. Every seed has another
+first policy and other pairs.
+
+Deviations from the paper: the policy is a table of logits. The preference for length is ours, so that there is
+something to exploit; the paper's data have one of their own. SimPO has its authors' beta = 2 and margin 1. The sum has
+a beta of 2/13 and the same margin, as responses have 13 tokens at first, so that both rewards begin at one scale. Adam
+at 0.05, 200 updates.
+
+Command: rljax claims --rerun simpo_length
+"""
+
+import jax
+import jax.numpy as jnp
+
+from rljax.book.claims import Claim, difference
+from rljax.book.pairs import PairSetting, measure_pairs
+from rljax.book.worlds import stopping, undecided
+from rljax.ops.reference_free import simpo_loss
+
+WORLD = stopping(contexts=8, horizon=64, shared=True)
+
+
+def right_or_longer(key, one, other):
+    """The right response; between equals the longer one with probability 0.7."""
+    longer = jax.random.bernoulli(key, jnp.where(one.length > other.length, 0.7, 0.3))
+    return jnp.where(one.reward == other.reward, longer, one.reward > other.reward)
+
+
+def average(pairs):
+    """SimPO."""
+    return simpo_loss(pairs.chosen / pairs.chosen_length, pairs.rejected / pairs.rejected_length, beta=2.0, margin=1.0)
+
+
+def total(pairs):
+    """The same without the division by the length."""
+    return simpo_loss(pairs.chosen, pairs.rejected, beta=2.0 / 13.0, margin=1.0)
+
+
+def run(loss):
+    """One arm."""
+    return PairSetting(WORLD, undecided(8), loss, right_or_longer, steps=200)
+
+
+ARMS = {"average": run(average), "sum": run(total)}
+
+CLAIM = Claim(
+    paper="SimPO, arXiv:2405.14734",
+    place="Section 4.2 (subsection not checked)",
+    text="responses grow longer where the reward is a sum over tokens and not their average",
+    arms=ARMS,
+    measure=measure_pairs,
+    statistic=difference("length", "sum", "average"),
+    unit="mean length of a response at the end with the sum, less that with the average, tokens",
+    margin=0.5,
+    figures={
+        "growth with the sum, tokens": lambda arms: arms["sum"]["length"] - arms["sum"]["first_length"],
+        "growth with the average, tokens": lambda arms: arms["average"]["length"] - arms["average"]["first_length"],
+        "pass rate at the end, average less sum": difference("success", "average", "sum"),
+    },
+)

@@ -1,0 +1,63 @@
+"""Does a critic that was pretrained end better?
+
+VC-PPO names the bias of the critic's first values as one of two causes of PPO's failure on long chains of thought, and
+lets the critic learn from returns of the fixed first policy before training.
+
+Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
+0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
+another one. The critic has a value for every state; it starts at 0.5 everywhere, well above the truth. 50 rollouts of
+pretraining.
+
+Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
+critic's state includes whether all tokens so far were right. The critic's first bias is a constant, while a reward
+model's depends on the place. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass
+rate on 8 other seeds; the critic's is 0.05. The arm of equal responses trains for 50 rollouts more instead.
+
+Command: rljax claims --rerun value_pretraining
+"""
+
+from rljax.algorithms import vc_ppo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import leaning
+from rljax.book.worlds_of_lengths import chains
+
+WORLD = chains((4, 8, 16, 32), tokens=2)
+
+
+def run(**settings):
+    """One arm."""
+    initial = leaning(WORLD, lean=2.5)
+    return Setting(WORLD, initial, vc_ppo(), judge=fallible(0.05), **({"steps": 100, "first_value": 0.5} | settings))
+
+
+ARMS = {
+    "without": run(),
+    "pretrained": run(value_steps=50),
+    "without, equal responses": run(steps=150),
+    "without, first values 0": run(first_value=0.0),
+}
+
+CLAIM = Claim(
+    paper="VC-PPO, arXiv:2503.01491",
+    place="Abstract",
+    text="a critic pretrained on the first policy's returns learns more than one that starts with biased values",
+    arms=ARMS,
+    measure=measure_tuned,
+    statistic=difference("area", "pretrained", "without"),
+    unit="mean pass rate during training with pretraining, less that without",
+    margin=0.005,
+    figures={
+        "pass rate at the end, the same arms": difference("success", "pretrained", "without"),
+        "pass rate at the end, less that without after as many responses": difference(
+            "success", "pretrained", "without, equal responses"
+        ),
+        "mean pass rate during training, less that without from first values of 0": difference(
+            "area", "pretrained", "without, first values 0"
+        ),
+        "learning rate with pretraining": lambda arms: arms["pretrained"]["learning_rate"],
+        "learning rate without": lambda arms: arms["without"]["learning_rate"],
+    },
+)
