@@ -48,7 +48,8 @@ def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
         "nesting": task.nesting,
     }
     train = arithmetic("train", task.train_problems, seed=seed, **difficulty)
-    train = unfinished(train, share=task.unfinished_share, operands=task.unfinished_operands)
+    cut = {"share": task.unfinished_share, "operands": task.unfinished_operands, "never": task.unanswered_operands}
+    train = unfinished(train, **cut)
     return Problems(train, arithmetic("heldout", heldout, seed=seed, **difficulty))
 
 
