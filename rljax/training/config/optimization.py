@@ -27,6 +27,9 @@ class WarmStartConfig:
     """End the warm start as soon as held-out greedy accuracy reaches this share."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
     """Warm-start steps between evaluations of this accuracy."""
+    keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
+    """Keep the finished warm start beside the compiled programs, and begin with it in later runs that would compute the same one:
+    the same settings of model, task, data and warm start, seed, sources, packages and machine. For generated tasks only."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
