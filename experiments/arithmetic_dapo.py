@@ -1,7 +1,7 @@
 """A small transformer learns to work out sums to the end: supervised warm start, then DAPO.
 
 The demonstrations of the warm start write out every step. Those of sums of two numbers end with the answer; of those of three numbers
-one in ten does, and of those of four numbers none. A model that imitates them can calculate, but it stops before it answers a longer
+one in five does, and of those of four numbers none. A model that imitates them can calculate, but it stops before it answers a longer
 sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three numbers, then those of four, which no
 demonstration finishes, and all the while to make fewer errors.
 
@@ -24,8 +24,8 @@ CONFIG = rljax.TrainConfig.flat(
     algorithm="dapo",
     algorithm_options={"max_length": 32, "cache": 4},
     operands=(2, 4),
-    train_problems=3000,
-    unfinished_share=0.9,
+    train_problems=2200,
+    unfinished_share=0.8,
     unfinished_operands=3,
     unanswered_operands=4,
     max_prompt_tokens=8,
