@@ -1,9 +1,9 @@
 """A small transformer learns to work out sums to the end: supervised warm start, then DAPO.
 
-The demonstrations of the warm start write out every step. Those of sums of two numbers end with the answer; of those of three numbers
-one in five does, and of those of four numbers none. A model that imitates them can calculate, but it stops before it answers a longer
-sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three numbers, then those of four, which no
-demonstration finishes, and all the while to make fewer errors.
+The demonstrations of the warm start write out every step. Those of sums of two numbers end with the answer; of those of three
+numbers one in five does, and of those of four numbers none. A model that imitates them can calculate, but it stops before it
+answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three numbers, then those of four,
+which no demonstration finishes, and all the while to make fewer errors.
 
 Command:
 

@@ -30,6 +30,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.run import Run
 from rljax.training.warm_start import warm_start
 
+FOLDER, ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
+"""JAX's settings of the compiled programs: their folder, and whether they are kept."""
 READ = ("model", "adapter", "task", "data", "warm_start", "devices")
 """Groups of settings that a warm start reads, but for those of `settings_read`."""
 
@@ -70,13 +72,13 @@ def key_of(config: TrainConfig) -> str:
 
 def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     """File of this run's warm start; None where it is not kept."""
-    config, folder = run.config, jax.config.jax_compilation_cache_dir
+    config, folder = run.config, getattr(jax.config, FOLDER)
     is_generated = (
         config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
     )
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
     is_alone = jax.process_count() == 1 and config.adapter.rank is None
-    is_kept = config.warm_start.keep and folder and jax.config.jax_enable_compilation_cache
+    is_kept = config.warm_start.keep and folder and getattr(jax.config, ENABLED)
     if not (is_kept and is_generated and is_fixed and is_alone) or int(checkpoint.state.warm_step):
         return None
     return Path(folder) / f"warm-start-{key_of(config)[:32]}.npz"
@@ -104,7 +106,7 @@ def read_kept(place: Path, like: Params) -> KeptWarmStart:
     """
     leaves, structure = jax.tree.flatten(like)
     try:
-        with np.load(place, allow_pickle=False) as file:
+        with np.load(io.BytesIO(place.read_bytes()), allow_pickle=False) as file:
             rows, *arrays = (file[name] for name in file.files)
             rows = json.loads(rows.tobytes())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
