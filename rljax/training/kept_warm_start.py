@@ -121,11 +121,13 @@ def kept_or_new_warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     place = place_of(run, checkpoint)
     if place is None:
         return warm_start(run, checkpoint)
-    if place.is_file():
-        try:
-            return taken(run, checkpoint, read_kept(place, checkpoint.state.params))
-        except (OSError, ValueError) as error:
-            run.display.warning(f"{place} holds no warm start that can be used ({error}); it is made again.")
+    kept = None
+    try:
+        kept = read_kept(place, checkpoint.state.params) if place.is_file() else None
+    except (OSError, ValueError) as error:
+        run.display.warning(f"{place} holds no warm start that can be used ({error}); it is made again.")
+    if kept is not None:
+        return taken(run, checkpoint, kept)
     after = warm_start(run, checkpoint)
     rows = [row for row in read_metrics(run.folder.metrics) if row["phase"] == "warm_start"]
     try:
