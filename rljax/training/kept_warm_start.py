@@ -52,12 +52,8 @@ def settings_read(config: TrainConfig) -> dict:
     for name in ("steps", "minibatches", "microbatch_rows", "learning_rate", "remedy"):
         del optimization[name]
     lengths = {name: groups["sampling"][name] for name in ("max_response_tokens", "temperature")}
-    return {
-        **{name: groups[name] for name in READ},
-        "optimization": optimization,
-        "sampling": lengths,
-        "seed": config.run.seed,
-    }
+    whole = {name: groups[name] for name in READ}
+    return whole | {"optimization": optimization, "sampling": lengths, "seed": config.run.seed}
 
 
 def key_of(config: TrainConfig) -> str:
