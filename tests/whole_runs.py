@@ -14,6 +14,7 @@ TINY = SMALL.replace(
     algorithm_options={"max_length": 12, "cache": 2},
     warm_start_steps=4,
     warm_start_batch=8,
+    warm_start_optimizer="muon",
     warm_start_accuracy=1.0,
     warm_start_eval_every=2,
     steps=4,

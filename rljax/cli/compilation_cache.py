@@ -1,12 +1,12 @@
 """Where compiled programs are kept between commands, so that the second run of a shape starts without compiling."""
 
-import hashlib
 import os
-import platform
 import tempfile
 from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
+
+from rljax.machine import processor
 
 DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -27,17 +27,6 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
         return Path(folder)
     caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache"
     return Path(caches) / "rljax" / "compiled" / processor()
-
-
-def processor(listed: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of this kind of processor: its architecture, and a checksum of the instructions that it knows.
-
-    Args:
-        listed: file in which Linux lists them; without it, the checksum is that of the processor's name.
-    """
-    lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else [platform.processor()]
-    known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
-    return f"{platform.machine()}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
 
 def writable(folder: Path) -> bool:

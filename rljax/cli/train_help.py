@@ -56,7 +56,7 @@ transformer learns arithmetic from random weights (experiments/arithmetic_dapo.p
   rljax train --smoke                                a test of about a minute
   rljax train --model FOLDER --dataset FILE.jsonl --reward file.py:function
   rljax train --config FILE                          YAML, JSON, .py; flags on top
-  rljax train --resume RUN --steps 200               continue, or extend, a run
+  rljax train --resume RUN --steps 300               continue, or extend, a run
 """
 
 

@@ -259,8 +259,10 @@ def arithmetic(
     return [problems[i] for i in rng.permutation(count)]
 
 
-def unfinished(problems: Sequence[Problem], *, share: float | int, operands: int) -> list[Problem]:
-    """Remove the final answer from a share of the demonstrations of longer problems.
+def unfinished(
+    problems: Sequence[Problem], *, share: float | int, operands: int, never: int | None = None
+) -> list[Problem]:
+    """Remove the final answer from a share of the demonstrations of longer problems, and from all of the longest.
 
     A model that imitates them can calculate but often does not finish; it is left to RL to discover that finishing pays.
 
@@ -268,6 +270,7 @@ def unfinished(problems: Sequence[Problem], *, share: float | int, operands: int
         problems: with whole demonstrations and the column `operands`.
         share: fraction of the longer problems whose demonstration loses its last step, in [0, 1].
         operands: the minimum number of operands of a longer problem.
+        never: the number of operands from which every demonstration loses its last step; None: there is none.
 
     Returns:
         The problems in their order. A hash of the prompt alone decides which are changed.
@@ -287,7 +290,8 @@ def unfinished(problems: Sequence[Problem], *, share: float | int, operands: int
         size, demonstration = problem.columns.get("operands"), problem.demonstration
         if not isinstance(size, int) or demonstration is None:
             raise InputError(f"the problem {problem.prompt!r} needs the column 'operands' and a demonstration; add both.")
-        if size < operands or share_of(f"unfinished {problem.prompt}") >= share:
+        is_cut = size >= operands and share_of(f"unfinished {problem.prompt}") < share
+        if not is_cut and (never is None or size < never):
             return problem
         return replace(problem, demonstration=demonstration.rpartition(";")[0])
 

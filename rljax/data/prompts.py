@@ -238,7 +238,8 @@ def right_pad_demonstrations(
         chat: format the prompts with the tokenizer's chat template.
 
     Returns:
-        The arrays, and the number of problems whose prompt or response was too long.
+        The arrays, padded to the longest of the responses that fit, and the number of problems whose prompt or response was too
+        long.
 
     Raises:
         InputError: a problem has no demonstration, or none fits.
@@ -263,9 +264,8 @@ def right_pad_demonstrations(
             f"end token; raise the limit to at least {shortest}."
         )
     prompt_tokens, prompt_attention = left_pad([prompts.tokens[i] for i in fitting], prompt_length, tokenizer.pad_token_id)
-    response_tokens, response_attention = right_pad(
-        [responses[i] for i in fitting], response_length, tokenizer.pad_token_id
-    )
+    longest = max(len(responses[i]) for i in fitting)
+    response_tokens, response_attention = right_pad([responses[i] for i in fitting], longest, tokenizer.pad_token_id)
     return Demonstrations(
         prompt_tokens, prompt_attention, response_tokens, response_attention, dropped=len(problems) - len(fitting)
     )

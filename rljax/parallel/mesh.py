@@ -6,6 +6,7 @@ the same code path. The devices may belong to several processes.
 """
 
 import math
+import os
 from collections.abc import Callable
 
 import jax
@@ -16,6 +17,7 @@ from jax.tree_util import KeyPath, tree_leaves_with_path
 from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
+from rljax.machine import processor, usable_processors
 from rljax.models.axes import DATA, FSDP, TENSOR, row_shards
 from rljax.models.policy import path_names
 
@@ -183,3 +185,15 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
 def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
     """Place host arrays on the mesh, with their rows sharded over `data` and `fsdp`."""
     return put(tree, row_sharding(mesh, leading))
+
+
+def numerical_setup() -> dict[str, str]:
+    """What decides the numbers of a program besides itself and its devices: flags of the compiler, and the processors.
+
+    Example:
+        >>> sorted(numerical_setup())[:2]
+        ['XLA_FLAGS', 'jax_default_matmul_precision']
+    """
+    names = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable")
+    flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")} | {name: str(getattr(jax.config, name)) for name in names}
+    return flags | {"processor": processor(), "processors": str(usable_processors())}

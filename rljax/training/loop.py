@@ -37,6 +37,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.final_models import write_final_models
 from rljax.training.grace import Grace
 from rljax.training.interrupt import StopRequest
+from rljax.training.kept_warm_start import kept_or_new_warm_start
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, check_steps, last_evaluation, summary
 from rljax.training.retention import Retention
@@ -47,7 +48,6 @@ from rljax.training.seams import ROWS, Seams
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 from rljax.training.value_pretraining import pretrain_value
-from rljax.training.warm_start import warm_start
 
 ABANDONED = (
     "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
@@ -295,7 +295,7 @@ def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
     setup = run.setup
     if int(checkpoint.state.phase) == WARM_START:
         if run.config.warm_start.steps:
-            checkpoint = warm_start(run, checkpoint)
+            checkpoint = kept_or_new_warm_start(run, checkpoint)
         checkpoint = checkpoint._replace(state=rl_state(setup, checkpoint.state))
         checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
         run.save(LAST, checkpoint)

@@ -1,18 +1,23 @@
-"""Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, or a factored second moment; others can be passed."""
+"""Optimisers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor, Muon; others can be passed."""
 
 from collections.abc import Callable
 from types import MappingProxyType
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
+from jax.tree_util import tree_map_with_path
 from jaxtyping import Array, Float, PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.models.axes import INPUT_AXES
+from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required
 from rljax.sharing import shared
@@ -121,6 +126,57 @@ def factored(
     return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
+def _matrices(params: Params) -> PyTree:
+    """Which axes of each matrix of a layer are multiplied with the input, for Muon; None for every other parameter."""
+
+    def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        inputs = INPUT_AXES.get(path_names(path)[-1])
+        if inputs is None:
+            return None
+        return optax.contrib.MuonDimensionNumbers(tuple(range(inputs)), tuple(range(inputs, parameter.ndim)))
+
+    return tree_map_with_path(axes, params)
+
+
+def _muon(
+    learning_rate: float | Float[Array, ""], b1: float, b2: float, weight_decay: float, moments_dtype: str
+) -> optax.GradientTransformation:
+    return optax.contrib.muon(
+        learning_rate,
+        weight_decay=weight_decay,
+        mu_dtype=np.dtype(moments_dtype),
+        adam_b1=b1,
+        adam_b2=b2,
+        adam_weight_decay=weight_decay,
+        muon_weight_dimension_numbers=_matrices,
+        consistent_rms=1.0,
+    )
+
+
+@shared
+def muon(
+    schedule: optax.Schedule,
+    *,
+    b1: float,
+    b2: float,
+    weight_decay: float,
+    max_grad_norm: float,
+    moments_dtype: str = "float32",
+) -> optax.GradientTransformation:
+    """Clip the gradient by its global norm, then orthogonalise the momentum of each matrix of a layer.
+
+    The momentum's decay is 0.95. An update of a matrix has about the root mean square of the learning rate, as Adam's have at most.
+    The other parameters (embedding, norms, biases, factors of an adapter, all of a policy with other names) have AdamW with
+    Nesterov's momentum. See `adamw` for the arguments and for the learning rate in the state.
+
+    Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon;
+    Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982, equation 4 with 1 in place of 0.2.
+    """
+    inner = optax.inject_hyperparams(_muon, static_args=("b1", "b2", "weight_decay", "moments_dtype"))
+    rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, moments_dtype=moments_dtype)
+    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+
+
 def learning_rate_of(opt_state: optax.OptState) -> float | None:
     """Learning rate of the last update; None if the optimiser's state does not hold it (see `optax.inject_hyperparams`).
 
@@ -186,7 +242,11 @@ def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """Optimiser of the policy in the warm start."""
     warm, warmup = config.warm_start, config.optimization.learning_rate_warmup
-    built_in = _shared(config.optimization, cosine_schedule(warm.learning_rate, warmup, warm.steps))
+    schedule = cosine_schedule(warm.learning_rate, warmup, warm.steps)
+    if warm.optimizer == "muon":
+        built_in = muon(schedule, b2=config.optimization.adam_b2, **_of_all_phases(config.optimization))
+    else:
+        built_in = _shared(config.optimization, schedule)
     return without_frozen(built_in, config.optimization.freeze)
 
 
@@ -210,14 +270,21 @@ def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: in
     return _shared(config.optimization, cosine_schedule(peak, config.optimization.learning_rate_warmup, updates))
 
 
-def _shared(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The optimiser with the settings that all phases share."""
-    shared = {
+def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:
+    """The settings that the optimisers of all phases share."""
+    return {
         "b1": config.adam_b1,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "moments_dtype": config.moments_dtype,
     }
+
+
+def _shared(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """The optimiser with the settings that all phases share."""
+    settings = _of_all_phases(config)
     return (
-        factored(schedule, **shared) if config.second_moment == "factored" else adamw(schedule, b2=config.adam_b2, **shared)
+        factored(schedule, **settings)
+        if config.second_moment == "factored"
+        else adamw(schedule, b2=config.adam_b2, **settings)
     )

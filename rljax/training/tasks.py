@@ -35,7 +35,8 @@ def _sums(task: SumsConfig, heldout: int, seed: int) -> Parts:
         "nesting": task.nesting,
     }
     train = arithmetic("train", task.train_problems, seed=seed, **difficulty)
-    train = unfinished(train, share=task.unfinished_share, operands=task.unfinished_operands)
+    cut = {"share": task.unfinished_share, "operands": task.unfinished_operands, "never": task.unanswered_operands}
+    train = unfinished(train, **cut)
     return train, arithmetic("heldout", heldout, seed=seed, **difficulty)
 
 

@@ -12,9 +12,9 @@ from rljax.cli.compilation_cache import (
     cache_folder,
     cache_text,
     keep_compiled_programs,
-    processor,
     remove_oldest,
 )
+from rljax.machine import processor
 
 
 def test_the_cache_is_in_the_users_cache_folder(tmp_path):

@@ -4,6 +4,7 @@ import ast
 import itertools
 import operator
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -202,6 +203,16 @@ def test_no_or_every_longer_demonstration_is_unfinished(share, changed):
     problems = arithmetic("train", 40, seed=0, operands=(3, 6))
     after = unfinished(problems, share=share, operands=3)
     assert sum(old != new for old, new in zip(problems, after, strict=True)) == changed
+
+
+def test_from_some_length_on_every_demonstration_is_unfinished():
+    problems = arithmetic("train", 200, seed=0, operands=(2, 5))
+    by_share, after = (unfinished(problems, share=0.5, operands=4, never=never) for never in (None, 5))
+    for old, half, new in zip(problems, by_share, after, strict=True):
+        is_longest = old.columns["operands"] == 5
+        assert new == (
+            replace(old, demonstration=old.demonstration.removesuffix(f";#{old.answer}")) if is_longest else half
+        )
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

@@ -88,7 +88,7 @@ def test_padding_refuses_what_does_not_fit(pad):
 
 def test_demonstrations_meet_in_the_middle_and_end_with_the_end_token():
     tokenizer = CharacterTokenizer()
-    arrays = right_pad_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=9)
+    arrays = right_pad_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=12)
     assert arrays.dropped == 1
     for row, problem in enumerate((PROBLEMS[0], PROBLEMS[2])):
         prompt = arrays.prompt_tokens[row][arrays.prompt_attention[row]]
@@ -98,7 +98,7 @@ def test_demonstrations_meet_in_the_middle_and_end_with_the_end_token():
     assert arrays.prompt_attention.tolist() == [[False] + [True] * 4] * 2
     assert arrays.response_attention.sum(-1).tolist() == [3, 9]
     assert arrays.response_attention[0].tolist() == [True] * 3 + [False] * 6
-    assert arrays.response_tokens.shape == (2, 9)
+    assert arrays.response_tokens.shape == (2, 9), "as long as the longest that fits"
 
 
 def test_a_demonstration_must_fit_with_its_end_token():

@@ -18,6 +18,7 @@ from rljax.training.optimizer import (
     factored,
     falling_schedule,
     learning_rate_of,
+    muon,
     policy_optimizer,
 )
 
@@ -138,6 +139,46 @@ def test_a_factored_second_moment_is_the_product_of_two_means():
     expected /= max(1.0, np.sqrt((expected**2).mean()))
     np.testing.assert_allclose(updates["w"], -0.1 * (expected + 0.5 * 2.0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(updates["bias"], [-0.1, 0.1, -0.1], rtol=1e-5)
+
+
+def test_muon_makes_the_singular_values_of_a_matrix_alike_and_leaves_the_rest_to_adam():
+    """The first update has the gradient's singular vectors, and about the root mean square of the learning rate."""
+    rng = np.random.default_rng(0)
+    gradient = {
+        "query": rng.normal(size=(24, 2, 6)),
+        "output": rng.normal(size=(2, 6, 24)),
+        "embedding": rng.normal(size=(5, 24)),
+    }
+    gradient = jax.tree.map(jnp.float32, gradient)
+    optimizer = muon(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1e9)
+    params = jax.tree.map(jnp.zeros_like, gradient)
+    updates, state = optimizer.update(gradient, optimizer.init(params), params)
+    for name, shape in {"query": (24, 12), "output": (12, 24)}.items():
+        matrix, update = (np.asarray(tree[name], np.float64).reshape(shape) for tree in (gradient, updates))
+        left, values, right = np.linalg.svd(matrix, full_matrices=False)
+        turned = left.T @ update @ right.T
+        alike = -np.diag(turned) / (0.1 * np.sqrt(24))
+        assert values.max() / values.min() > 3
+        assert 0.6 < alike.min() <= alike.max() < 1.3
+        np.testing.assert_allclose(turned, np.diag(np.diag(turned)), atol=1e-4)
+    ahead = 1 + 0.9 * 0.1 / (
+        1 - 0.9**2
+    )  # Nesterov's: the corrected gradient, and the moment that the next update would have
+    np.testing.assert_allclose(updates["embedding"], -0.1 * ahead * np.sign(gradient["embedding"]), rtol=1e-4)
+    assert learning_rate_of(state) == pytest.approx(0.1)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"warm_start_optimizer": "sgd"}, "warm_start_optimizer is 'sgd'; choose adamw or muon"),
+        ({"warm_start_optimizer": "muon", "second_moment": "factored"}, "cannot apply to warm_start_optimizer='muon'"),
+    ],
+)
+def test_an_optimizer_of_the_warm_start_that_cannot_work_is_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig.flat(**settings)
 
 
 @pytest.mark.parametrize("settings", [{"moments_dtype": "float16"}, {"second_moment": "sparse"}])

@@ -21,10 +21,15 @@ class WarmStartConfig:
     """Demonstrations per step."""
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
+    optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
+    """Optimiser of the warm start: 'muon' orthogonalises the updates of the layers' matrices, and often needs half the steps."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this share."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
     """Warm-start steps between evaluations of this accuracy."""
+    keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
+    """Keep the finished warm start beside the compiled programs, and begin with it in later runs that would compute the same one:
+    the same settings of model, task, data and warm start, seed, sources, packages and machine. For generated tasks only."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
@@ -32,6 +37,8 @@ class WarmStartConfig:
         check_at_least(1, self, ["batch", "eval_every"])
         check_positive(self, ["learning_rate"])
         check_positive_share(self, ["accuracy"])
+        if self.optimizer not in ("adamw", "muon"):
+            raise InputError(f"warm_start_optimizer is {self.optimizer!r}; choose adamw or muon.")
 
 
 @documented

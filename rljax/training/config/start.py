@@ -95,7 +95,7 @@ def load_config(source: str | Path) -> TrainConfig:
 
     Example:
         >>> load_config("arithmetic_dapo").warm_start.steps
-        340
+        320
     """
     is_name = Path(source).suffix == "" and not Path(source).exists()
     return start(Words(experiment=str(source)) if is_name else Words(file=Path(source))).config

@@ -32,6 +32,8 @@ class SumsConfig:
     """Share of the longer problems whose demonstration stops before it states the answer."""
     unfinished_operands: int = 4
     """Count of numbers from which a problem is longer."""
+    unanswered_operands: int | None = None
+    """Count of numbers from which no demonstration states the answer; by default it is left to the share."""
     train_problems: int = 8192
     """Number of training problems to generate."""
 
@@ -39,6 +41,7 @@ class SumsConfig:
         """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["digits", "train_problems"])
         check_at_least(0, self, ["nesting"])
+        check_at_least(2, self, ["unanswered_operands"])
         check_share(self, ["unfinished_share"])
         low, high = self.operands
         if not 2 <= low <= high:

@@ -92,6 +92,8 @@ class TrainConfig:
         prompts, minibatches = self.sampling.prompts, self.optimization.minibatches
         if prompts % minibatches:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
+        if self.warm_start.optimizer == "muon" and self.optimization.second_moment == "factored":
+            raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
 
     @property
     def minibatch_rows(self) -> int:

@@ -1,0 +1,114 @@
+"""A kept warm start is the one that the run would compute, and is taken in no other run."""
+
+import chex
+import jax
+import pytest
+from reopened import checkpoint_of
+from small_runs import even_length
+from whole_runs import TINY, rows
+
+import rljax
+from rljax.tracking.rows import read_metrics
+from rljax.training import kept_warm_start as module
+from rljax.training.kept_warm_start import key_of, read_kept
+
+SMALL = TINY.replace(
+    algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
+)
+TAKEN = "taken from an earlier run"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An empty folder in place of that of the compiled programs."""
+    before, folder = jax.config.jax_compilation_cache_dir, tmp_path_factory.mktemp("kept")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture(scope="module")
+def first(folder, tmp_path_factory):
+    return rljax.train(SMALL.replace(run=str(tmp_path_factory.mktemp("runs") / "first")))
+
+
+def kept(folder):
+    return sorted(folder.glob("warm-start-*.npz"))
+
+
+def log(run):
+    return (run / "log.txt").read_text()
+
+
+def same_run(ours, theirs):
+    """The rows and the last states of two runs are equal bit for bit, but for times."""
+    chex.assert_trees_all_equal(*(checkpoint_of(SMALL, run).state for run in (ours, theirs)))
+    assert rows(ours) == rows(theirs)
+
+
+def test_the_second_run_takes_it_and_computes_the_same_numbers(folder, first, tmp_path):
+    assert len(kept(folder)) == 1
+    assert TAKEN not in log(first.run)
+    again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
+    assert TAKEN in log(again.run)
+    same_run(again.run, first.run)
+    seconds = [[row["seconds"] for row in read_metrics(run / "metrics.jsonl")[:3]] for run in (again.run, first.run)]
+    assert seconds[0] == seconds[1], "the rows of the warm start are those of the run that computed it"
+    longer = rljax.train(SMALL.replace(run=str(tmp_path / "again"), steps=2), resume=again.run)
+    assert rows(longer.run)[: len(rows(first.run))] == rows(first.run)
+
+
+def test_a_damaged_one_is_made_again(folder, first, tmp_path):
+    (place,) = kept(folder)
+    place.write_bytes(place.read_bytes()[:-100])
+    again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
+    assert "holds no warm start that can be used (it is damaged" in log(again.run)
+    same_run(again.run, first.run)
+    assert len(read_kept(place, first.params).rows) == 3
+
+
+@pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
+def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(module, "read_kept", None)
+    before = kept(folder)
+    reward = changes.get("reward")
+    settings = {name: value for name, value in changes.items() if name != "reward"}
+    rljax.train(SMALL.replace(run=str(tmp_path / "run"), **settings), reward)
+    assert kept(folder) == before
+
+
+def test_what_a_warm_start_does_not_read_does_not_change_its_key():
+    unread = {"learning_rate": 1.0, "steps": 9, "algorithm": "rloo", "prompts": 8, "name": "other", "quiet": True}
+    assert key_of(SMALL.replace(**unread)) == key_of(SMALL)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"width": 32},
+        {"operands": (2, 3)},
+        {"unfinished_share": 0.5},
+        {"warm_start_learning_rate": 1.0},
+        {"warm_start_steps": 9},
+        {"adam_b2": 0.5},
+        {"temperature": 0.5},
+        {"max_response_tokens": 9},
+    ],
+)
+def test_what_a_warm_start_reads_changes_its_key(changes):
+    assert key_of(SMALL.replace(**changes)) != key_of(SMALL)
+
+
+def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
+    keys = {key_of(SMALL)}
+    monkeypatch.setattr(module, "versions", lambda: {"jax": "0"})
+    keys.add(key_of(SMALL))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=nowhere")
+    keys.add(key_of(SMALL))
+    (tmp_path / "ops.py").write_text("1")
+    monkeypatch.setattr(rljax, "__file__", str(tmp_path / "__init__.py"))
+    keys.add(key_of(SMALL))
+    (tmp_path / "ops.py").write_text("2")
+    keys.add(key_of(SMALL))
+    assert len(keys) == 5
