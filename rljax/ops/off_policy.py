@@ -10,7 +10,6 @@ from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import token_log_ratio
 
 
-@in_float32
 def whole_response_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -171,9 +170,9 @@ def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) 
     rest, certain = _log_of_the_rest(logp)
     old_rest, was_certain = _log_of_the_rest(old_logp)
     gap = jnp.where(certain, jnp.inf, old_rest - rest)
-    others = jnp.where(was_certain, 0.0, jnp.exp(jnp.where(was_certain, -1.0, old_rest)) * jnp.where(was_certain, 0.0, gap))
-    never = old_logp == -jnp.inf
-    own = jnp.where(never, 0.0, jnp.exp(old_logp) * (jnp.where(never, 0.0, old_logp) - jnp.where(never, 0.0, logp)))
+    others = jnp.exp(old_rest) * zero_outside(gap, ~was_certain)
+    possible = ~jnp.isneginf(old_logp)
+    own = jnp.exp(old_logp) * (zero_outside(old_logp, possible) - zero_outside(logp, possible))
     return own + others
 
 

@@ -15,7 +15,6 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members
 
 
-@in_float32
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
     """Groups whose responses differ in reward: dynamic sampling keeps these.
 

@@ -178,10 +178,11 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
     lengths = as_float(count_tokens(mask).reshape(-1))
-    ordered = jnp.sort(jnp.where(lengths > 0, lengths, jnp.inf))
-    count = (lengths > 0).sum()
-    middle = (ordered[jnp.maximum(count - 1, 0) // 2] + ordered[count // 2]) / 2
-    return jnp.where(count > 0, middle, 0.0)
+    counted = lengths.astype(bool)
+    ordered = jnp.sort(jnp.where(counted, lengths, jnp.inf))
+    count = counted.sum()
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return jnp.where(counted.any(), middle, 0.0)
 
 
 @in_float32

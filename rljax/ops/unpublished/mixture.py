@@ -88,7 +88,6 @@ def with_exploration_bonus(
     return advantage + beta * bonus
 
 
-@in_float32
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entropy of the policy at a token, less its mean over the batch.
 
