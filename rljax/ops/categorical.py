@@ -18,6 +18,7 @@ from rljax.ops.checks import (
     check_positive,
     check_same_shape,
 )
+from rljax.ops.masked import zero_outside
 
 
 def _check_support(support: Array) -> None:
@@ -331,5 +332,5 @@ def categorical_cross_entropy(
         keep = mask.astype(bool)[..., None]
         logits, target_probs = jnp.where(keep, logits, 0.0), jnp.where(keep, target_probs, 0.0)
     logp = jax.nn.log_softmax(logits, -1)
-    unseen = (target_probs == 0) & (logp == -jnp.inf)
-    return -(target_probs * jnp.where(unseen, 0.0, logp)).sum(-1)
+    unseen = (target_probs == 0) & jnp.isneginf(logp)
+    return -(target_probs * zero_outside(logp, ~unseen)).sum(-1)

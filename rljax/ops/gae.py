@@ -344,9 +344,9 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
-    empty = tokens == 0
-    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(empty, 1.0, tokens)
-    return jnp.where(empty, 0.0, jnp.maximum(1 - 1 / spread, 0.0))
+    counted = tokens.astype(bool)
+    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(counted, tokens, jnp.ones_like(tokens))
+    return jnp.where(counted, jnp.clip(1 - 1 / spread, 0.0, 1.0), 0.0)
 
 
 @in_float32

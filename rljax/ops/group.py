@@ -152,7 +152,9 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
     member = group_members(rewards, valid)
     mean = masked_mean(rewards, member)[..., None]
     positive = mean > 0
-    return jnp.where(positive, masked_centered(rewards, member) / (jnp.where(positive, mean, 1.0) + eps), 0.0)
+    return jnp.where(
+        positive, masked_centered(rewards, member) / (jnp.where(positive, mean, jnp.ones_like(mean)) + eps), 0.0
+    )
 
 
 def process_normalized(

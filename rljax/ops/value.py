@@ -131,8 +131,8 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
     scale = power_of_two(jnp.stack([target.astype(dtype), value.astype(dtype)]).reshape(-1)).reshape(())
     total = _masked_variance(target / scale, mask)
     residual = _masked_variance(target / scale - value / scale, mask)
-    constant = total == 0
-    return jnp.where(constant, 0.0, 1 - residual / jnp.where(constant, 1.0, total))
+    varies = total.astype(bool)
+    return jnp.where(varies, 1 - residual / jnp.where(varies, total, jnp.ones_like(total)), 0.0)
 
 
 def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:

@@ -354,7 +354,7 @@ def neural_symbolic_mixture(
     logp, symbolic_logp, share = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
     # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
-    impossible = shift == -jnp.inf
+    impossible = jnp.isneginf(shift)
     shift = jnp.where(impossible, 0.0, shift)
     # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
     # small that its term could reach the bound.
