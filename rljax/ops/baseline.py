@@ -84,7 +84,7 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
     check_mask(mask=mask)
     check_same_shape(token_rewards=token_rewards, mask=mask)
     counts = mask.astype(bool)
-    check_group(token_rewards=token_rewards[..., 0])
+    check_group(token_rewards=counts.any(-1))
     advantage = length_weighted_centered(zero_outside(token_rewards, mask).sum(-1), counts.sum(-1), valid=counts.any(-1))
     return jnp.where(counts, advantage[..., None], 0.0)
 
@@ -161,8 +161,8 @@ def optimal_token_baseline(
     check_floating(returns=returns, logp=logp, square_sum=square_sum)
     check_mask(mask=mask)
     check_same_shape(returns=returns, logp=logp, square_sum=square_sum, mask=mask)
-    check_group(returns=returns[..., 0])
     counts = mask.astype(bool)
+    check_group(returns=counts.any(-1))
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
     energy = jnp.maximum(norm, 0.0)  # `logp` of another pass may make it negative; outside the mask it is -1
     weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)

@@ -239,7 +239,7 @@ def decoupled_normalized(
         raise ValueError(
             f"weights must have one entry for each of the {scores.shape[-1]} scores, got {list(weights.shape)}"
         )
-    check_group(scores=scores[..., 0])
+    check_group(scores=scores.any(-1))
     if valid is not None:
         check_mask(valid=valid)
         check_same_shape(scores=scores, valid=valid)

@@ -5,8 +5,9 @@
     python tests/mutation/run.py ops --work /tmp/mutation --survivors    # after the tests have changed: survivors again
     python tests/mutation/run.py algorithms --work /tmp/mutation_of_algorithms
 
-Only a copy of the checkout inside the work folder is ever mutated. cosmic-ray is imported late, because the tests collect
-this file for doctests where cosmic-ray is not installed.
+Only a copy of the checkout inside the work folder is ever mutated. Each mutant is tested in a fork of a process that has imported
+JAX, pytest and rljax: the fork imports anew only the faulty module and those that import it. cosmic-ray is imported late, because
+the tests collect this file for doctests where cosmic-ray is not installed.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import gc
 import hashlib
 import importlib
 import importlib.util
+import io
 import os
 import random
 import re
@@ -78,8 +80,6 @@ SHARED = {
 }
 # What others are built on shows a fault in them too.
 ALSO = {"masked": ("group", "weights"), "checks": ("weights", "group", "gae", "categorical")}
-
-
 EVERY_OP = "tests/ops/test_every_op.py"
 
 
@@ -105,7 +105,8 @@ def tests_of_module(module: Path) -> list[str]:
         node.name for node in ast.parse(module.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
     ]
     named = " or ".join(name for name in functions if not name.startswith("_"))
-    return [*(str(ALGORITHMS / f"test_{about}.py") for about in ("against_loops", "defaults", "prepare")), "-k", named]
+    files = [ALGORITHMS / f"test_{about}.py" for about in (module.stem, "against_loops", "defaults", "prepare")]
+    return [*(str(file) for file in files if file.exists()), str(module), "-k", named]
 
 
 def copy_checkout(work: Path, package: str) -> str:
@@ -192,8 +193,10 @@ def warm_up(test_command: str) -> dict[str, set[str]]:
     from jax._src import xla_bridge
 
     packages = "--co -qqq rljax/ops rljax/algorithms tests/mutation/run.py"
-    if status := pytest.main(shlex.split(test_command.format(tests=packages))[1:]):
-        raise SystemExit(f"the modules cannot be collected: pytest ends with {status}")
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        status = pytest.main(shlex.split(test_command.format(tests=packages))[1:])
+    if status:
+        raise SystemExit(f"the modules cannot be collected:\n{output.getvalue()}")
     tests = [path for folder in ("ops", "algorithms") for path in (Path("tests") / folder).rglob("test_*.py")]
     for name in sorted(set().union(*map(imports_of, tests))):
         if importlib.util.find_spec(name.rpartition(".")[0] or name) and not name.startswith("tests."):
