@@ -21,12 +21,12 @@ import io
 import os
 import random
 import re
+import resource
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -260,6 +260,12 @@ def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[s
         return TestOutcome.SURVIVED if passed else TestOutcome.KILLED, output.read().decode()
 
 
+def cpu_of_children() -> float:
+    """CPU seconds of all forks that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def called_with(module: Path, definition: str) -> list[str]:
     """A function of a module, and then those of the module that call it, directly or not."""
     functions = {
@@ -293,14 +299,14 @@ def execute(database, config, *, survivors: bool) -> None:
         module = mutation.module_path
         functions = called_with(module, mutation.definition_name or "")
         os.environ["FAULTY"] = " ".join(functions)
-        written, began = module.stat(), time.monotonic()
+        written, began = module.stat(), cpu_of_children()
         for arguments in tests_of(module, functions):
             mutating.run_tests = lambda *_, module=module, arguments=arguments: test(module, arguments, faulty=True)
             result = mutating.mutate_and_test(item.mutations, "", config.timeout)
             os.utime(module, ns=(written.st_atime_ns, written.st_mtime_ns))  # it is what it was: its bytecode holds
             if result.test_outcome != TestOutcome.SURVIVED:
                 break
-        seconds = time.monotonic() - began
+        seconds = cpu_of_children() - began
         if result.test_outcome != TestOutcome.SURVIVED and arguments not in sound:
             outcome, output = test(module, arguments, faulty=False)
             if outcome != TestOutcome.SURVIVED:
@@ -308,7 +314,7 @@ def execute(database, config, *, survivors: bool) -> None:
             sound.append(arguments)
         database.set_result(item.job_id, result)
         place = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
-        print(f"{number}/{len(items)} {place} {result.test_outcome.value} {seconds:.1f} s", flush=True)
+        print(f"{number}/{len(items)} {place} {result.test_outcome.value} {seconds:.1f} s of CPU", flush=True)
 
 
 def report(database) -> str:
