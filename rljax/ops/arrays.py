@@ -1,9 +1,10 @@
 """Kinds of arguments that the equations take, and their conversion to floating point.
 
 One rule holds for the dtype of every equation. It computes in float32 at least: `in_float32` widens bfloat16 and float16, unless
-the equation hands its arguments first to others that do. What comes back stays wide, so float16 and bfloat16 in mean float32 out, and
-float64 in means float64 out. The gradient of an argument has that argument's dtype. Three functions return the dtype of what they
-update: `divergence.ema_update` and `reference.reset_reference` that of the reference, `weights.overlong_filter` that of the mask.
+the equation hands its arguments first to others that do. What comes back stays wide, so float16 and bfloat16 in mean float32 out,
+and float64 in means float64 out. The gradient of an argument has that argument's dtype. Three functions return the dtype of what
+they update: `divergence.ema_update` and `reference.reset_reference` that of the reference, `weights.overlong_filter` that of the
+mask.
 """
 
 import functools
