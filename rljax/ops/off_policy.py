@@ -134,7 +134,7 @@ def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array,
 def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
     """log(1 - e^logp) where something is left, and where nothing is."""
     certain = logp >= 0
-    return jnp.log(-jnp.expm1(jnp.where(certain, -1.0, logp))), certain
+    return jnp.log(-jnp.expm1(jnp.where(certain, -jnp.ones_like(logp), logp))), certain
 
 
 @in_float32
@@ -214,5 +214,5 @@ def in_trust_region(
     check_floating(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
     check_same_shape(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
     check_nonnegative(threshold=threshold)
-    outward = ((advantage > 0) & (log_ratio > 0)) | ((advantage < 0) & (log_ratio < 0))
+    outward = jnp.sign(advantage) * jnp.sign(log_ratio) > 0
     return ~(outward & (divergence > threshold))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
+from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative
 from rljax.ops.masked import group_members
 
@@ -23,23 +23,23 @@ def _check_k(rewards: Array, *, lowest: int, k: int, spare: int = 0) -> None:
 
 
 def _falling(x: Array, base: Array, steps: int) -> Array:
-    """Π_{m < steps} (x - m) / (base - m), each factor 0 where it would be negative."""
+    """Π_{m < steps} (x - m) / (base - m), each factor 0 where x - m is negative."""
     product = jnp.ones_like(x)
     for step in range(steps):
-        product = product * jnp.maximum(x - step, 0.0) / jnp.maximum(base - step, 1.0)
+        product = ratio_or_zero(product * jnp.maximum(x - step, 0.0), base - step)
     return product
 
 
 def _share_with(rank: Array, size: Array, k: int) -> Array:
     """C(rank, k-1) / C(size, k): share of the subsets of k in which the response of this rank is the best."""
-    return _falling(rank, size, k - 1) * k / jnp.maximum(size - k + 1, 1.0)
+    return ratio_or_zero(_falling(rank, size, k - 1) * k, size - k + 1)
 
 
 def _share_with_two(rank: Array, size: Array, k: int) -> Array:
     """C(rank, k-2) / C(size, k): share in which a response with `rank` others below it is best, and one given other takes part."""
     if k < 2:
         return jnp.zeros_like(rank)
-    return _falling(rank, size - 1, k - 2) * k * (k - 1) / (jnp.maximum(size, 1.0) * jnp.maximum(size - k + 1, 1.0))
+    return ratio_or_zero(_falling(rank, size - 1, k - 2) * k * (k - 1), size * (size - k + 1))
 
 
 def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
@@ -145,7 +145,7 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
     fewer = size - 1
     below = _sum_below(_share_with(rank, fewer, k) * ordered)
     above = _sum_above(_share_with(rank - 1, fewer, k) * ordered)
-    baseline = size * k / jnp.maximum(fewer, 1.0) * (below + above)
+    baseline = ratio_or_zero(size * k, fewer) * (below + above)
     return _in_place(_credit(ordered, rank, size, k) - baseline, back, member, size, k + 1)
 
 

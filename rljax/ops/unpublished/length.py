@@ -338,8 +338,8 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)
-    check_rank(1, edges=edges)
-    if edges.ndim > 1:
+    if edges.ndim != 1:
         raise ValueError(f"edges must have one axis, got shape {list(edges.shape)}")
+    check_rank(1, edges=edges)
     check_ascending(edges=edges)
     return jnp.searchsorted(edges, lengths.astype(edges.dtype), side="left").astype(jnp.int32)

@@ -223,6 +223,7 @@ PAIR = jnp.ones((2, 2))
         (lambda: length.length_bins(LENGTHS, PAIR[0, :0]), "edges must have at least 1 non-empty axes"),
         (lambda: length.length_bins(LENGTHS, jnp.array([2.0, 1.0])), "edges must be ascending"),
         (lambda: length.length_bins(LENGTHS, PAIR), r"edges must have one axis, got shape \[2, 2\]"),
+        (lambda: length.length_bins(LENGTHS, PAIR[0, 0]), r"edges must have one axis, got shape \[\]"),
     ],
 )
 def test_refusals(call, message):
