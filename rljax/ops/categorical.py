@@ -49,7 +49,7 @@ def _check_atoms(support: Array, **distributions: Array) -> None:
     _check_support(support)
     check_floating(**distributions)
     for name, value in distributions.items():
-        if value.ndim == 0 or value.shape[-1] != support.size:
+        if value.shape[-1:] != support.shape:
             raise ValueError(f"{name} must have the support's {support.size} points last, got shape {list(value.shape)}")
 
 

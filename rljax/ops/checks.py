@@ -29,7 +29,7 @@ def check_mask(**masks: Any) -> None:
     for name, value in masks.items():
         if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")
-        if value.ndim == 0 or value.shape[-1] == 0:
+        if value.shape[-1:] in ((), (0,)):
             raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
         is_number = not jnp.issubdtype(value.dtype, jnp.bool_)
         if is_number and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():

@@ -234,7 +234,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
     """
     check_floating(values=values, weight_logits=weight_logits)
     check_same_shape(values=values, weight_logits=weight_logits)
-    if values.ndim == 0 or values.shape[-1] == 0:
+    if values.shape[-1:] in ((), (0,)):
         raise ValueError(f"values must have at least one head on its last axis, got shape {list(values.shape)}")
     return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)
 
