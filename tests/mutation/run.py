@@ -221,6 +221,9 @@ def warm_up(test_command: str) -> dict[str, set[str]]:
 
 def forget(module: Path, dependents: dict[str, set[str]]) -> None:
     """Make Python import a module anew, and all that import it."""
+    from beartype._cache.cacheclear import clear_caches  # it knows classes by their name: those of a record are new now
+
+    clear_caches()
     name = ".".join(module.with_suffix("").parts)
     gone = {name} | dependents[name]
     for other in gone:
