@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 from rljax.algorithms.algorithm import Algorithm, Term, TermInputs
 from rljax.ops.checks import check_between, check_nonnegative
 from rljax.ops.group import group_normalized
+from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
 from rljax.ops.token_choice import clip_cov_tokens, kl_cov_tokens, token_covariance
@@ -75,7 +76,7 @@ def uniform_of(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*row
         6
     """
     counts = mask.astype(bool)
-    bits = jax.lax.bitcast_convert_type(jnp.where(counts, logp, 0.0).astype(jnp.float32), jnp.uint32).reshape(-1)
+    bits = jax.lax.bitcast_convert_type(zero_outside(logp, mask).astype(jnp.float32), jnp.uint32).reshape(-1)
     place = (jnp.cumsum(counts, -1) - 1).astype(jnp.uint32).reshape(-1)
     fold = jax.vmap(jax.random.fold_in)
     tokens = fold(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(place), bits)

@@ -47,12 +47,12 @@ class LossMetrics(NamedTuple):
             >>> LossMetrics(nothing, nothing, nothing, nothing, nothing, None, {}).numbers()
             {}
         """
-        if float(self.share) == 0:
+        if not float(self.share):
             return {}
         fields = self._asdict()
         del fields["share"], fields["up_clipped"], fields["terms"]
         values = {name: float(value) for name, value in (fields | self.terms).items() if value is not None}
-        if self.up_clipped is not None and values["clip_fraction_high"] > 0:
+        if self.up_clipped is not None and values["clip_fraction_high"]:
             values["up_clipped_probability"] = float(self.up_clipped) / values["clip_fraction_high"]
         return values
 
@@ -84,7 +84,7 @@ class ValueMetrics(NamedTuple):
             >>> ValueMetrics(*jnp.zeros(6)).numbers()
             {}
         """
-        if float(self.weight) == 0:
+        if not float(self.weight):
             return {}
         return {"value_loss": float(self.loss), "value_explained_variance": float(explained_variance_of(self))}
 

@@ -34,7 +34,7 @@ def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
 def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] = k3) -> tuple[Term, ...]:
     """KL penalty in the loss, `β Σ w · estimator(logp, ref_logp)`; no term at all when beta is 0."""
     check_nonnegative(beta=beta)
-    if beta == 0:
+    if not beta:
         return ()
 
     def per_token(inputs: TermInputs) -> Array:
@@ -51,7 +51,7 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     would not be 0 for the sampler itself.
     """
     check_nonnegative(coefficient=coefficient)
-    if coefficient == 0:
+    if not coefficient:
         return ()
     return (Term("sampler_kl", coefficient, lambda inputs: k3(inputs.logp, inputs.policy_logp)),)
 
@@ -62,7 +62,7 @@ def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
     The denominator of ρ is the sampler's log-probability: the tokens are its draws, and for them alone is the estimate unbiased.
     """
     check_nonnegative(beta=beta)
-    if beta == 0:
+    if not beta:
         return ()
 
     def per_token(inputs: TermInputs) -> Array:
@@ -75,7 +75,7 @@ def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
 def kl_penalty(beta: float) -> Callable[[Array, Array, Array, Array], Array] | None:
     """KL penalty in the reward, `r_t - β (log π - log π_ref)`; no slot, and no reference model, when beta is 0."""
     check_nonnegative(beta=beta)
-    return None if beta == 0 else partial(kl_in_reward, beta=beta)
+    return partial(kl_in_reward, beta=beta) if beta else None
 
 
 def kl_coefficient(algorithm: Algorithm) -> Number:
@@ -127,7 +127,7 @@ def _reads_reference(term: Term) -> bool:
 def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     """Entropy in the objective, `-c Σ w · H`; no term at all when the coefficient is 0."""
     check_nonnegative(coefficient=coefficient)
-    if coefficient == 0:
+    if not coefficient:
         return ()
     return (Term("entropy_bonus", -coefficient, _entropy, needs="entropy"),)
 
@@ -135,7 +135,7 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
 def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
     """`c Σ w · D`, D the algorithm's `teacher_divergence` of each token; no term at all when the coefficient is 0."""
     check_nonnegative(coefficient=coefficient)
-    if coefficient == 0:
+    if not coefficient:
         return ()
     return (Term("teacher_divergence", coefficient, _teacher_divergence, needs="teacher_divergence"),)
 
@@ -147,6 +147,6 @@ def positive_examples(coefficient: float) -> tuple[Term, ...]:
     coefficient is 0.
     """
     check_nonnegative(coefficient=coefficient)
-    if coefficient == 0:
+    if not coefficient:
         return ()
     return (Term("positive_examples", coefficient, _negative_logp, weights=_on_correct_tokens),)

@@ -34,7 +34,7 @@ def scalar() -> ValueHead:
         >>> scalar().size
         1
     """
-    return ValueHead(1, lambda outputs: outputs[..., 0])
+    return ValueHead(1, lambda outputs: outputs.squeeze(-1))
 
 
 def mixture(*, heads: int = 4) -> ValueHead:

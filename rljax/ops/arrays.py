@@ -1,9 +1,10 @@
 """Kinds of arguments that the equations take, and their conversion to floating point.
 
-One rule holds for the dtype of every equation. It computes in float32 at least: `in_float32` widens bfloat16 and float16, and
-what comes back stays wide, so float16 and bfloat16 in mean float32 out, and float64 in means float64 out. The gradient of an
-argument has that argument's dtype. Three functions return the dtype of what they update: `divergence.ema_update` and
-`reference.reset_reference` that of the reference, `weights.overlong_filter` that of the mask.
+One rule holds for the dtype of every equation. It computes in float32 at least: `in_float32` widens bfloat16 and float16, unless
+the equation hands its arguments first to others that do. What comes back stays wide, so float16 and bfloat16 in mean float32 out,
+and float64 in means float64 out. The gradient of an argument has that argument's dtype. Three functions return the dtype of what
+they update: `divergence.ema_update` and `reference.reset_reference` that of the reference, `weights.overlong_filter` that of the
+mask.
 """
 
 import functools
@@ -71,6 +72,18 @@ def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
     Strict dtype promotion refuses to mix integers with floating point, and so does this library.
     """
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def ratio_or_zero(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`numerator / denominator`, and 0 where the denominator is 0, in value and gradient.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ratio_or_zero(jnp.array([1.0, 1.0]), jnp.array([4.0, 0.0])).tolist()
+        [0.25, 0.0]
+    """
+    defined = denominator.astype(bool)
+    return jnp.where(defined, numerator / jnp.where(defined, denominator, jnp.ones_like(denominator)), 0.0)
 
 
 def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Lengths, Mask, as_float, in_float32
+from rljax.ops.arrays import Lengths, Mask, as_float, in_float32, ratio_or_zero
 from rljax.ops.checks import check_floating, check_group, check_lengths, check_mask, check_one_a_row, check_same_shape
 from rljax.ops.masked import group_members, masked_centered, zero_outside
 
@@ -50,11 +50,10 @@ def length_weighted_centered(
     weights = jnp.where(member, as_float(lengths).astype(rewards.dtype), 0.0)
     centered = masked_centered(rewards, member)
     total = weights.sum(-1, keepdims=True)
-    drift = (weights * centered).sum(-1, keepdims=True) / jnp.where(total > 0, total, 1.0)
-    return jnp.where(member & (total > 0), centered - drift, 0.0)
+    drift = ratio_or_zero((weights * centered).sum(-1, keepdims=True), total)
+    return jnp.where(member & weights.any(-1, keepdims=True), centered - drift, 0.0)
 
 
-@in_float32
 def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """`length_weighted_centered` of whole responses, on each of their tokens.
 
@@ -85,7 +84,7 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
     check_mask(mask=mask)
     check_same_shape(token_rewards=token_rewards, mask=mask)
     counts = mask.astype(bool)
-    check_group(token_rewards=token_rewards[..., 0])
+    check_group(token_rewards=counts.any(-1))
     advantage = length_weighted_centered(zero_outside(token_rewards, mask).sum(-1), counts.sum(-1), valid=counts.any(-1))
     return jnp.where(counts, advantage[..., None], 0.0)
 
@@ -123,7 +122,6 @@ def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "
     return rewards - greedy_reward[..., None]
 
 
-@in_float32
 def optimal_token_baseline(
     returns: Float[Array, "*P G T"], logp: Float[Array, "*P G T"], square_sum: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
@@ -163,15 +161,14 @@ def optimal_token_baseline(
     check_floating(returns=returns, logp=logp, square_sum=square_sum)
     check_mask(mask=mask)
     check_same_shape(returns=returns, logp=logp, square_sum=square_sum, mask=mask)
-    check_group(returns=returns[..., 0])
     counts = mask.astype(bool)
+    check_group(returns=counts.any(-1))
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
-    energy = jnp.where(counts, jnp.maximum(norm, 0.0), 0.0)  # `logp` of another pass may make it negative
+    energy = jnp.maximum(norm, 0.0)  # `logp` of another pass may make it negative; outside the mask it is -1
     weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
     clean = zero_outside(returns, mask)
-    order = jnp.argsort(~counts, axis=-1, stable=True)  # the tokens first: slot t then holds token t of every response
-    weight, by_position = (jnp.take_along_axis(x, order, axis=-1) for x in (weight, clean))
-    total = weight.sum(-2, keepdims=True)
-    baseline = jnp.where(total > 0, (weight * by_position).sum(-2, keepdims=True) / jnp.where(total > 0, total, 1.0), 0.0)
-    of_slots = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order, axis=-1), axis=-1)
+    order = jnp.argsort(~counts)  # the tokens first: slot t then holds token t of every response
+    weight, by_position = (jnp.take_along_axis(x, order) for x in (weight, clean))
+    baseline = ratio_or_zero((weight * by_position).sum(-2, keepdims=True), weight.sum(-2, keepdims=True))
+    of_slots = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order))
     return jnp.where(counts, clean - of_slots, 0.0)

@@ -6,7 +6,7 @@ Unlike a group's, they see all prompts of the batch: compute them once, before i
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
+from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
 from rljax.ops.checks import (
     check_floating,
     check_group,
@@ -20,7 +20,6 @@ from rljax.ops.masked import group_members, masked_centered, masked_normalized
 from rljax.ops.selection import has_mixed_outcomes
 
 
-@in_float32
 def batch_normalized(
     advantage: Float[Array, "*rows T"], mask: Mask, *, eps: Number = 1e-8, ddof: int = 0
 ) -> Float[Array, "*rows T"]:
@@ -59,7 +58,6 @@ def batch_normalized(
     return flat.reshape(advantage.shape)
 
 
-@in_float32
 def batch_normalized_rewards(
     rewards: Float[Array, "..."], *, eps: Number = 1e-8, ddof: int = 0, valid: Mask | None = None
 ) -> Float[Array, "..."]:
@@ -101,17 +99,16 @@ def batch_normalized_rewards(
     return masked_normalized(flat, member, eps=eps, ddof=ddof).reshape(rewards.shape)
 
 
-def _standard_deviation(x: Float[Array, "..."], member: Array, ddof: int) -> Float[Array, ""]:
-    """Over all members of the batch."""
-    centered = masked_centered(x.reshape(-1), member.reshape(-1))
+def _over_deviation(
+    x: Float[Array, "*P G"], of: Float[Array, "*P G"], member: Array, *, eps: Number, ddof: int
+) -> Float[Array, "*P G"]:
+    """`x / (σ + ε)` with σ of all members of the batch in `of`, and 0 where σ is 0."""
+    centered = masked_centered(of.reshape(-1), member.reshape(-1))
     freedom = jnp.maximum(member.sum() - ddof, 1).astype(x.dtype)
     variance = jnp.square(centered).sum() / freedom
-    return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
-
-
-def _over(x: Float[Array, "..."], scale: Float[Array, ""], eps: Number) -> Float[Array, "..."]:
-    """`x / (scale + eps)`, and 0 where the scale is 0."""
-    return jnp.where(scale > 0, x / (jnp.where(scale > 0, scale, 1.0) + eps), 0.0)
+    varies = variance.astype(bool)
+    std = jnp.sqrt(jnp.where(varies, variance, jnp.ones_like(variance)))
+    return jnp.where(varies, x / (std + eps), 0.0)
 
 
 @in_float32
@@ -150,7 +147,7 @@ def centered_over_reward_std(
     check_nonnegative(eps=eps)
     check_one_of((0, 1), ddof=ddof)
     member = group_members(rewards, valid)
-    return _over(masked_centered(rewards, member), _standard_deviation(rewards, member, ddof), eps)
+    return _over_deviation(masked_centered(rewards, member), rewards, member, eps=eps, ddof=ddof)
 
 
 @in_float32
@@ -190,7 +187,7 @@ def centered_over_advantage_std(
     check_one_of((0, 1), ddof=ddof)
     member = group_members(rewards, valid)
     centered = masked_centered(rewards, member)
-    return _over(centered, _standard_deviation(centered, member, ddof), eps)
+    return _over_deviation(centered, centered, member, eps=eps, ddof=ddof)
 
 
 @in_float32
@@ -242,7 +239,7 @@ def decoupled_normalized(
         raise ValueError(
             f"weights must have one entry for each of the {scores.shape[-1]} scores, got {list(weights.shape)}"
         )
-    check_group(scores=scores[..., 0])
+    check_group(scores=scores.any(-1))
     if valid is not None:
         check_mask(valid=valid)
         check_same_shape(scores=scores, valid=valid)
@@ -284,4 +281,4 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
     mixed = has_mixed_outcomes(rewards, valid=valid)
     kept = mixed.sum().astype(rewards.dtype)
     groups = group_members(rewards, valid).any(-1).sum().astype(rewards.dtype)
-    return jnp.where(kept > 0, groups / jnp.maximum(kept, 1), 0.0)
+    return ratio_or_zero(groups, kept)

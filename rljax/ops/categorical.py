@@ -18,11 +18,12 @@ from rljax.ops.checks import (
     check_positive,
     check_same_shape,
 )
+from rljax.ops.masked import zero_outside
 
 
 def _check_support(support: Array) -> None:
     check_floating(support=support)
-    if support.ndim != 1 or support.shape[0] < 2:
+    if support.ndim != 1 or support.size < 2:
         raise ValueError(f"support must be one axis of at least 2 points, got shape {list(support.shape)}")
     if is_concrete(support) and not (np.diff(np.asarray(support)) > 0).all():
         raise ValueError(f"support must increase strictly, got {np.asarray(support)}")
@@ -48,10 +49,8 @@ def _check_atoms(support: Array, **distributions: Array) -> None:
     _check_support(support)
     check_floating(**distributions)
     for name, value in distributions.items():
-        if value.ndim == 0 or value.shape[-1] != support.shape[0]:
-            raise ValueError(
-                f"{name} must have the support's {support.shape[0]} points last, got shape {list(value.shape)}"
-            )
+        if value.shape[-1:] != support.shape:
+            raise ValueError(f"{name} must have the support's {support.size} points last, got shape {list(value.shape)}")
 
 
 def _last(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
@@ -84,7 +83,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
         C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document.
     """
     check_at_least(2, bins=bins)
-    if not -np.inf < low < high < np.inf:
+    if not (np.isfinite([low, high]).all() and low < high):
         raise ValueError(f"low must be below high, both finite, got low {low} and high {high}")
     return jnp.linspace(low, high, bins)
 
@@ -92,10 +91,10 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
 def _between_neighbours(target: Float[Array, "..."], support: Float[Array, "N"]) -> Float[Array, "... N"]:
     """Two-hot weights of each target, held to the support first."""
     held = jnp.clip(target, support[0], support[-1])
-    left = jnp.clip(jnp.searchsorted(support, held, side="right") - 1, 0, support.shape[0] - 2)
+    left = jnp.minimum(jnp.searchsorted(support, held, side="right") - 1, support.size - 2)
     share = (held - support[left]) / (support[left + 1] - support[left])
-    hot = jax.nn.one_hot(jnp.stack([left, left + 1]), support.shape[0], dtype=support.dtype)
-    return hot[0] * (1 - share)[..., None] + hot[1] * share[..., None]
+    below, above = jax.nn.one_hot(jnp.stack([left, left + 1]), support.size, dtype=support.dtype)
+    return below * (1 - share)[..., None] + above * share[..., None]
 
 
 @in_float32
@@ -170,7 +169,7 @@ def hl_gauss(
     check_positive(sigma_ratio=sigma_ratio)
     _check_support(support)
     _check_even(support)
-    width = (support[-1] - support[0]) / (support.shape[0] - 1)
+    width = (support[-1] - support[0]) / (support.size - 1)
     edges = jnp.append(support - width / 2, support[-1] + width / 2)
     _check_covered(target, edges)
     held = jnp.clip(target, edges[0], edges[-1])[..., None]
@@ -331,5 +330,5 @@ def categorical_cross_entropy(
         keep = mask.astype(bool)[..., None]
         logits, target_probs = jnp.where(keep, logits, 0.0), jnp.where(keep, target_probs, 0.0)
     logp = jax.nn.log_softmax(logits, -1)
-    unseen = (target_probs == 0) & (logp == -jnp.inf)
-    return -(target_probs * jnp.where(unseen, 0.0, logp)).sum(-1)
+    unseen = (target_probs == 0) & jnp.isneginf(logp)
+    return -(target_probs * zero_outside(logp, ~unseen)).sum(-1)

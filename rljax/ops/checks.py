@@ -29,9 +29,9 @@ def check_mask(**masks: Any) -> None:
     for name, value in masks.items():
         if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")
-        if value.ndim == 0 or value.shape[-1] == 0:
+        if value.shape[-1:] in ((), (0,)):
             raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
-        is_number = value.dtype != jnp.bool_
+        is_number = not jnp.issubdtype(value.dtype, jnp.bool_)
         if is_number and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
             raise ValueError(f"{name} must hold only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
 
@@ -102,7 +102,7 @@ def check_one_of(options: tuple[object, ...], /, **numbers: Any) -> None:
 def check_boolean(**arrays: Any) -> None:
     """Refuse an array that is not boolean: a verdict is yes or no, a score is not a verdict."""
     for name, value in arrays.items():
-        if not hasattr(value, "dtype") or value.dtype != jnp.bool_:
+        if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.bool_):
             raise ValueError(f"{name} must be a boolean array, got {_describe(value)}")
 
 

@@ -34,8 +34,8 @@ def _token_log_ratio(
 def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number) -> Float[Array, "*rows T"]:
     """The ratio where it lies within the bounds, 0 elsewhere."""
     outside = ratio_outside_bounds(log_ratio, mask, low=low, high=high)
-    ratio = jnp.exp(jnp.where(outside, 0, log_ratio))
-    return zero_outside(jnp.where(outside, 0, ratio), mask)
+    kept = mask.astype(bool) & ~outside
+    return zero_outside(jnp.exp(zero_outside(log_ratio, kept)), kept)
 
 
 @in_float32
@@ -78,7 +78,6 @@ def truncated_importance_weight(
     return zero_outside(jnp.minimum(ratio, cap), mask)
 
 
-@in_float32
 def masked_importance_weight(
     learner_logp: Float[Array, "*rows T"],
     sampler_logp: Float[Array, "*rows T"],
@@ -206,7 +205,6 @@ def sequence_truncated_importance_weight(
     return zero_outside(jnp.minimum(ratio, cap), mask)
 
 
-@in_float32
 def sequence_masked_importance_weight(
     learner_logp: Float[Array, "*rows T"],
     sampler_logp: Float[Array, "*rows T"],
@@ -250,7 +248,6 @@ def sequence_masked_importance_weight(
     return _kept_weight(response_log_ratio(learner_logp, sampler_logp, mask), mask, low=low, high=high)
 
 
-@in_float32
 def geometric_rejection(
     learner_logp: Float[Array, "*rows T"],
     sampler_logp: Float[Array, "*rows T"],
@@ -298,7 +295,6 @@ def geometric_rejection(
     return zero_outside((~outside).astype(log_ratio.dtype), mask)
 
 
-@in_float32
 def ratio_outside_bounds(
     log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number
 ) -> Bool[Array, "*rows T"]:

@@ -58,19 +58,17 @@ def generalized_jsd(
             "exact_kl(logits, teacher_logits), reverse"
         )
     logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
-    possible = (logp > -jnp.inf) | (teacher_logp > -jnp.inf)
+    possible = ~(jnp.isneginf(logp) & jnp.isneginf(teacher_logp))
     shares = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
-    mixture = jnp.logaddexp(*(jnp.where(possible, share, 0) for share in shares))
+    mixture = jnp.logaddexp(*(zero_outside(share, possible) for share in shares))
 
     def kl_to_mixture(own: Array) -> Float[Array, "*rows"]:
-        likely = own > -jnp.inf
-        gap = jnp.where(likely, own, 0) - jnp.where(likely, mixture, 0)
-        return (jnp.exp(own) * gap).sum(-1)
+        likely = ~jnp.isneginf(own)
+        return (jnp.exp(own) * (zero_outside(own, likely) - zero_outside(mixture, likely))).sum(-1)
 
     return beta * kl_to_mixture(teacher_logp) + (1 - beta) * kl_to_mixture(logp)
 
 
-@in_float32
 def teacher_log_ratio(
     logp: Float[Array, "*rows T"], teacher_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:

@@ -50,7 +50,6 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return logp - ref_logp
 
 
-@in_float32
 def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the right gradient.
 
@@ -82,7 +81,6 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
     return jnp.square(k1(logp, ref_logp)) / 2
 
 
-@in_float32
 def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref) whose gradient is that of the other KL.
 
@@ -153,10 +151,10 @@ def importance_weighted_k3(
     check_same_shape(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
     d, ratio = ref_logp - logp, jnp.exp(logp - old_logp)
     far = d > 1
-    near_d, far_d = jnp.where(far, 0, d), jnp.where(far, d, 0)
+    near_d, far_d = zero_outside(d, ~far), zero_outside(d, far)
     near = ratio * (jnp.expm1(near_d) - near_d)
     # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_old does not.
-    return jnp.where(far, jnp.exp(jnp.where(far, ref_logp - old_logp, 0)) - ratio * (1 + far_d), near)
+    return jnp.where(far, jnp.exp(zero_outside(ref_logp - old_logp, far)) - ratio * (1 + far_d), near)
 
 
 @in_float32
@@ -193,9 +191,9 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
     check_same_shape(logits=logits, ref_logits=ref_logits)
     check_rank(1, logits=logits)
     logp, ref_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(ref_logits)
-    possible = jnp.exp(logp) > 0
-    gap = jnp.where(possible, logp, 0) - jnp.where(possible, ref_logp, 0)
-    return (jnp.exp(logp) * gap).sum(-1)
+    probability = jnp.exp(logp)
+    possible = probability.astype(bool)
+    return (probability * (zero_outside(logp, possible) - zero_outside(ref_logp, possible))).sum(-1)
 
 
 @in_float32
@@ -229,7 +227,7 @@ def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
     check_rank(1, logits=logits)
     logp = jax.nn.log_softmax(logits)
     probability = jnp.exp(logp)
-    return -(probability * jnp.where(probability > 0, logp, 0)).sum(-1)
+    return -(probability * zero_outside(logp, probability.astype(bool))).sum(-1)
 
 
 @in_float32
@@ -279,7 +277,6 @@ def kl_in_reward(
     return zero_outside(rewards, mask) - beta * penalty
 
 
-@in_float32
 def batch_normalized_kl(
     logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:

@@ -69,7 +69,7 @@ def _scan_back(step: Step, start: Carry, mask: Mask, *arrays: Array) -> Float[Ar
     def body(carry: Carry, now: Carry) -> tuple[Carry, Array]:
         keep_now, *tokens = now
         stepped, out = step(carry, *tokens)
-        passed = tuple(jnp.where(keep_now, new, old) for new, old in zip(stepped, carry, strict=True))
+        passed = jax.tree.map(lambda new, old: jnp.where(keep_now, new, old), stepped, carry)
         return passed, jnp.where(keep_now, out, jnp.zeros_like(out))
 
     _, out = jax.lax.scan(body, start, (jnp.moveaxis(keep, -1, 0), *inputs), reverse=True)
@@ -217,13 +217,13 @@ def monte_carlo_returns(
     discount = jnp.asarray(gamma, rewards.dtype)
 
     def step(carry: Carry, reward: Array) -> tuple[Carry, Array]:
-        total = reward + discount * carry[0]
+        (later,) = carry
+        total = reward + discount * later
         return (total,), total
 
     return _scan_back(step, (_after_last(bootstrap, mask, rewards.dtype),), mask, rewards)
 
 
-@in_float32
 def lambda_returns(
     rewards: Float[Array, "*rows T"],
     values: Float[Array, "*rows T"],
@@ -265,7 +265,6 @@ def lambda_returns(
     return advantage + zero_outside(values, mask).astype(advantage.dtype)
 
 
-@in_float32
 def decoupled_gae(
     rewards: Float[Array, "*rows T"],
     values: Float[Array, "*rows T"],
@@ -345,9 +344,9 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
-    empty = tokens == 0
-    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(empty, 1.0, tokens)
-    return jnp.where(empty, 0.0, jnp.clip(1 - 1 / spread, 0.0, 1.0))
+    counted = tokens.astype(bool)
+    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(counted, tokens, jnp.ones_like(tokens))
+    return jnp.where(counted, jnp.clip(1 - 1 / spread, 0.0, 1.0), 0.0)
 
 
 @in_float32

@@ -19,7 +19,6 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members, masked_centered, masked_mean, masked_normalized
 
 
-@in_float32
 def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Reward less the mean of its group.
 
@@ -50,7 +49,6 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
     return masked_centered(rewards, group_members(rewards, valid))
 
 
-@in_float32
 def group_normalized(
     rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
@@ -154,10 +152,11 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
     member = group_members(rewards, valid)
     mean = masked_mean(rewards, member)[..., None]
     positive = mean > 0
-    return jnp.where(positive, masked_centered(rewards, member) / (jnp.where(positive, mean, 1.0) + eps), 0.0)
+    return jnp.where(
+        positive, masked_centered(rewards, member) / (jnp.where(positive, mean, jnp.ones_like(mean)) + eps), 0.0
+    )
 
 
-@in_float32
 def process_normalized(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:

@@ -43,7 +43,6 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
     return jnp.where(mask.astype(bool), x, jnp.zeros_like(x))
 
 
-@in_float32
 def masked_sum(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     """Sum over the tokens of the mask.
 
@@ -130,7 +129,6 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
     return mask.astype(bool).sum(-1, dtype=jnp.int32)
 
 
-@in_float32
 def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entries of the mask less their mean.
 
@@ -161,9 +159,8 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
     """
     clean = zero_outside(x, mask)
     counts = mask.astype(bool)
-    comparable = counts & (counts.sum(-1, keepdims=True) > 1)
-    lowest = jnp.where(comparable, clean, jnp.inf).min(-1, keepdims=True)
-    offset = jnp.where(comparable, clean - jnp.where(comparable.any(-1, keepdims=True), lowest, 0.0), 0.0)
+    comparable = counts & (counts.sum(-1, keepdims=True) >= 2)
+    offset = clean - jnp.where(comparable, clean, jnp.inf).min(-1, keepdims=True)
     return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
 
 
@@ -202,12 +199,11 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
     freedom = mask.astype(bool).sum(-1, keepdims=True) - ddof
     scale = power_of_two(centered)
     variance = jnp.square(centered / scale).sum(-1, keepdims=True) / jnp.maximum(freedom, 1).astype(x.dtype)
-    constant = variance == 0
-    std = scale * jnp.sqrt(jnp.where(constant, 1.0, variance))
-    return jnp.where(constant, 0.0, centered / (std + eps))
+    varies = variance.astype(bool)
+    std = scale * jnp.sqrt(jnp.where(varies, variance, jnp.ones_like(variance)))
+    return jnp.where(varies, centered / (std + eps), 0.0)
 
 
-@in_float32
 def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Array, "*P G"]:
     """Responses of a group that take part in a comparison.
 

@@ -10,7 +10,6 @@ from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import token_log_ratio
 
 
-@in_float32
 def whole_response_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -135,7 +134,7 @@ def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array,
 def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
     """log(1 - e^logp) where something is left, and where nothing is."""
     certain = logp >= 0
-    return jnp.log(-jnp.expm1(jnp.where(certain, -1.0, logp))), certain
+    return jnp.log(-jnp.expm1(jnp.where(certain, -jnp.ones_like(logp), logp))), certain
 
 
 @in_float32
@@ -171,9 +170,9 @@ def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) 
     rest, certain = _log_of_the_rest(logp)
     old_rest, was_certain = _log_of_the_rest(old_logp)
     gap = jnp.where(certain, jnp.inf, old_rest - rest)
-    others = jnp.where(was_certain, 0.0, jnp.exp(jnp.where(was_certain, -1.0, old_rest)) * jnp.where(was_certain, 0.0, gap))
-    never = old_logp == -jnp.inf
-    own = jnp.where(never, 0.0, jnp.exp(old_logp) * (jnp.where(never, 0.0, old_logp) - jnp.where(never, 0.0, logp)))
+    others = jnp.exp(old_rest) * zero_outside(gap, ~was_certain)
+    possible = ~jnp.isneginf(old_logp)
+    own = jnp.exp(old_logp) * (zero_outside(old_logp, possible) - zero_outside(logp, possible))
     return own + others
 
 
@@ -215,5 +214,5 @@ def in_trust_region(
     check_floating(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
     check_same_shape(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
     check_nonnegative(threshold=threshold)
-    outward = ((advantage > 0) & (log_ratio > 0)) | ((advantage < 0) & (log_ratio < 0))
+    outward = jnp.sign(advantage) * jnp.sign(log_ratio) > 0
     return ~(outward & (divergence > threshold))

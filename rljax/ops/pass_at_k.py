@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, in_float32
+from rljax.ops.arrays import Mask, Number, in_float32, ratio_or_zero
 from rljax.ops.checks import check_at_least, check_between, check_nonnegative
 from rljax.ops.masked import group_members
 
@@ -23,32 +23,32 @@ def _check_k(rewards: Array, *, lowest: int, k: int, spare: int = 0) -> None:
 
 
 def _falling(x: Array, base: Array, steps: int) -> Array:
-    """Π_{m < steps} (x - m) / (base - m), each factor 0 where it would be negative."""
+    """Π_{m < steps} (x - m) / (base - m), each factor 0 where x - m is negative."""
     product = jnp.ones_like(x)
     for step in range(steps):
-        product = product * jnp.maximum(x - step, 0.0) / jnp.maximum(base - step, 1.0)
+        product = ratio_or_zero(product * jnp.maximum(x - step, 0.0), base - step)
     return product
 
 
 def _share_with(rank: Array, size: Array, k: int) -> Array:
     """C(rank, k-1) / C(size, k): share of the subsets of k in which the response of this rank is the best."""
-    return _falling(rank, size, k - 1) * k / jnp.maximum(size - k + 1, 1.0)
+    return ratio_or_zero(_falling(rank, size, k - 1) * k, size - k + 1)
 
 
 def _share_with_two(rank: Array, size: Array, k: int) -> Array:
     """C(rank, k-2) / C(size, k): share in which a response with `rank` others below it is best, and one given other takes part."""
     if k < 2:
         return jnp.zeros_like(rank)
-    return _falling(rank, size - 1, k - 2) * k * (k - 1) / (jnp.maximum(size, 1.0) * jnp.maximum(size - k + 1, 1.0))
+    return ratio_or_zero(_falling(rank, size - 1, k - 2) * k * (k - 1), size * (size - k + 1))
 
 
 def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
     """Rewards from the lowest up, the others after them as 0; their ranks 0, 1, …; how many there are; the way back."""
-    order = jnp.argsort(jnp.where(member, rewards, jnp.inf), axis=-1)
-    lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order, -1)
+    order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
+    lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order)
     rank = jnp.broadcast_to(jnp.arange(rewards.shape[-1], dtype=rewards.dtype), rewards.shape)
     size = jnp.broadcast_to(member.sum(-1, keepdims=True).astype(rewards.dtype), rewards.shape)
-    return lowest_first, rank, size, jnp.argsort(order, axis=-1)
+    return lowest_first, rank, size, jnp.argsort(order)
 
 
 def _sum_above(x: Array) -> Array:
@@ -63,12 +63,12 @@ def _sum_below(x: Array) -> Array:
 
 def _in_place(credit: Array, back: Array, member: Array, size: Array, k: int) -> Array:
     """In the order of the responses; 0 for those that do not take part, and in groups of fewer than k."""
-    return jnp.where(member & (size >= k), jnp.take_along_axis(credit, back, -1), 0.0)
+    return jnp.where(member & (size >= k), jnp.take_along_axis(credit, back), 0.0)
 
 
 def _credit(rewards: Array, rank: Array, size: Array, k: int) -> Array:
     """n s_i, lowest reward first."""
-    others = _sum_above(_share_with_two(jnp.maximum(rank - 1, 0.0), size, k) * jnp.where(rank < size, rewards, 0.0))
+    others = _sum_above(_share_with_two(rank - 1, size, k) * rewards)
     return size * (_share_with(rank, size, k) * rewards + others)
 
 
@@ -142,11 +142,10 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
     member = group_members(rewards, valid)
     _check_k(rewards, lowest=1, k=k, spare=1)
     ordered, rank, size, back = _ascending(rewards, member)
-    present = jnp.where(rank < size, ordered, 0.0)
     fewer = size - 1
-    below = _sum_below(_share_with(rank, fewer, k) * present)
-    above = _sum_above(_share_with(jnp.maximum(rank - 1, 0.0), fewer, k) * present)
-    baseline = size * k / jnp.maximum(fewer, 1.0) * (below + above)
+    below = _sum_below(_share_with(rank, fewer, k) * ordered)
+    above = _sum_above(_share_with(rank - 1, fewer, k) * ordered)
+    baseline = ratio_or_zero(size * k, fewer) * (below + above)
     return _in_place(_credit(ordered, rank, size, k) - baseline, back, member, size, k + 1)
 
 
@@ -186,7 +185,7 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
     _check_k(rewards, lowest=2, k=k)
     ordered, rank, size, back = _ascending(rewards, member)
     before = jnp.concatenate([ordered[..., :1], ordered[..., :-1]], -1)
-    steps = jnp.where(rank < size, _share_with(rank, size, k) * (ordered - before), 0.0)
+    steps = _share_with(rank, size, k) * (ordered - before)
     return _in_place(size * jax.lax.cumsum(steps, steps.ndim - 1), back, member, size, k)
 
 
@@ -235,7 +234,7 @@ def pass_at_k_normalized(
     wrong = size - right.sum(-1, keepdims=True).astype(rewards.dtype)
     all_wrong = _falling(wrong, size, k)
     deviation = jnp.sqrt(all_wrong * (1 - all_wrong))
-    no_signal = (deviation == 0) | (size < k)
+    signal = deviation.astype(bool) & (size >= k)
     beside_a_wrong_one = _falling(wrong - 1, size - 1, k - 1)
     value = jnp.where(right, all_wrong, all_wrong - beside_a_wrong_one)
-    return jnp.where(member & ~no_signal, value / (jnp.where(no_signal, 1.0, deviation) + eps), 0.0)
+    return jnp.where(member & signal, value / (jnp.where(signal, deviation, jnp.ones_like(deviation)) + eps), 0.0)

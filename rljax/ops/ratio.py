@@ -14,7 +14,6 @@ from rljax.ops.checks import check_floating, check_positive, check_rank, check_s
 from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 
 
-@in_float32
 def token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -53,7 +52,6 @@ def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*r
     return jnp.where(mask.astype(bool), per_row[..., None], 0)
 
 
-@in_float32
 def sequence_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -87,7 +85,6 @@ def sequence_log_ratio(
     return _over_tokens(masked_mean(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
-@in_float32
 def sequence_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -124,7 +121,6 @@ def sequence_token_log_ratio(
     return sequence + (token - jax.lax.stop_gradient(token))
 
 
-@in_float32
 def response_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
@@ -179,7 +175,6 @@ def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
         raise ValueError(f"old_logp must hold groups of at least 2 responses on its last axis but one, got {shape}")
 
 
-@in_float32
 def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator: the sampler's expected probability within a group, lengths normalised away.
 
@@ -215,7 +210,6 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
     return _log_denominator(masked_mean(old_logp, mask), mask)
 
 
-@in_float32
 def group_expectation_log_ratio(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
@@ -255,7 +249,6 @@ def group_expectation_log_ratio(
     return sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)
 
 
-@in_float32
 def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator as the paper writes it, of whole-response probabilities.
 
@@ -290,7 +283,6 @@ def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G 
     return _log_denominator(masked_sum(old_logp, mask), mask)
 
 
-@in_float32
 def group_expectation_log_ratio_unnormalized(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:

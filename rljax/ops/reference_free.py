@@ -83,7 +83,6 @@ def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     return capped - jax.nn.log1mexp(-capped)
 
 
-@in_float32
 def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
     """Negative log-likelihood of a preference, where the reward is the log of the odds.
 

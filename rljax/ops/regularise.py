@@ -45,7 +45,6 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
     return token_mean(mask.astype(bool) & correct[..., None])
 
 
-@in_float32
 def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Language-model loss of each token.
 

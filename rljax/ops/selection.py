@@ -15,7 +15,6 @@ from rljax.ops.checks import (
 from rljax.ops.masked import group_members
 
 
-@in_float32
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
     """Groups whose responses differ in reward: dynamic sampling keeps these.
 
@@ -173,9 +172,10 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
 
 def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
     """log(1 - p + p e^g) - p g; of two ways to write log Z the first keeps its digits, the second cannot overflow."""
-    near = jnp.log1p(p * jnp.expm1(jnp.minimum(gain, 32.0)))
+    bounded = jnp.minimum(gain, 32.0)
+    near = jnp.log1p(p * jnp.expm1(bounded))
     far = jnp.logaddexp(jnp.log1p(-p), jnp.log(p) + gain)
-    return jnp.where(gain < 32.0, near, far) - p * gain
+    return jnp.where(gain > bounded, far, near) - p * gain
 
 
 def _kl_if_often_right(q: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:

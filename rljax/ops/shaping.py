@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Lengths, Number, as_float, at_least_float32, in_float32
+from rljax.ops.arrays import Lengths, Number, as_float, in_float32
 from rljax.ops.checks import (
     check_between,
     check_boolean,
@@ -114,4 +114,4 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         raise ValueError(f"weights must name the parts {sorted(parts)}, and at least one, got {sorted(weights)}")
     check_floating(**parts)
     check_same_shape(**parts)
-    return functools.reduce(jnp.add, (weights[name] * at_least_float32(part) for name, part in parts.items()))
+    return functools.reduce(jnp.add, (weights[name] * part for name, part in parts.items()))

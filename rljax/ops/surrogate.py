@@ -241,7 +241,6 @@ def sapo(
     return jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
 
 
-@in_float32
 def gmpo(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask, *, clip: float = 0.4
 ) -> Float[Array, "*rows T"]:

@@ -19,7 +19,7 @@ def _count(number: Array, share: Number) -> Array:
 def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Array, "..."]:
     """The candidates that are at least as large as the `wanted`-th largest of them."""
     flat = jnp.sort(jnp.where(candidate, x, -jnp.inf).reshape(-1))[::-1]
-    return candidate & (x >= flat[jnp.minimum(wanted, flat.size) - 1])
+    return candidate & (x >= flat[wanted - 1])
 
 
 @in_float32
@@ -92,7 +92,6 @@ def only_high_entropy(
     return jnp.where(high_entropy_tokens(entropy, mask, share=share), advantage, 0.0)
 
 
-@in_float32
 def token_covariance(
     logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:

@@ -15,7 +15,6 @@ from rljax.ops.checks import (
 from rljax.ops.masked import zero_outside
 
 
-@in_float32
 def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Half the squared error of the critic.
 
@@ -95,7 +94,6 @@ def clipped_value_loss(
     return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(held - target))
 
 
-@in_float32
 def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
     """Share of the returns' variance that the critic accounts for, over all response tokens of the batch.
 
@@ -133,14 +131,13 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
     scale = power_of_two(jnp.stack([target.astype(dtype), value.astype(dtype)]).reshape(-1)).reshape(())
     total = _masked_variance(target / scale, mask)
     residual = _masked_variance(target / scale - value / scale, mask)
-    constant = total == 0
-    return jnp.where(constant, 0.0, 1 - residual / jnp.where(constant, 1.0, total))
+    varies = total.astype(bool)
+    return jnp.where(varies, 1 - residual / jnp.where(varies, total, jnp.ones_like(total)), 0.0)
 
 
 def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
     """Variance over the tokens that count; exactly 0 when they are all the same, since distances to one of them are averaged."""
     keep = mask.astype(bool)
     count = jnp.maximum(keep.sum(), 1).astype(x.dtype)
-    lowest = jnp.where(keep.any(), jnp.min(jnp.where(keep, x, jnp.inf)), 0.0)
-    distance = jnp.where(keep, x - lowest, 0.0)
+    distance = jnp.where(keep, x - jnp.where(keep, x, jnp.inf).min(), 0.0)
     return jnp.where(keep, jnp.square(distance - distance.sum() / count), 0.0).sum() / count

@@ -7,7 +7,7 @@ in the rows, so any split into micro-batches or devices adds up to the same numb
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, as_float
+from rljax.ops.arrays import Mask, Number, as_float, ratio_or_zero
 from rljax.ops.checks import (
     check_at_least,
     check_boolean,
@@ -15,12 +15,6 @@ from rljax.ops.checks import (
     check_one_a_row,
     check_rank,
 )
-
-
-def _ratio(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`numerator / denominator`, and 0 where the denominator is 0."""
-    empty = denominator == 0
-    return jnp.where(empty, 0.0, numerator / jnp.where(empty, 1.0, denominator))
 
 
 def _tokens(mask: Mask) -> Float[Array, "..."]:
@@ -31,7 +25,7 @@ def _tokens(mask: Mask) -> Float[Array, "..."]:
 
 def _some(lengths: Float[Array, "..."]) -> Float[Array, ""]:
     """How many of the lengths are above 0."""
-    return (lengths > 0).sum().astype(lengths.dtype)
+    return lengths.astype(bool).sum().astype(lengths.dtype)
 
 
 def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
@@ -59,7 +53,7 @@ def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
         DAPO, arXiv:2503.14476, Eq. 8, over the batch as its authors' code does; Eq. 28 of the design document.
     """
     tokens = _tokens(mask)
-    return _ratio(tokens, tokens.sum())
+    return ratio_or_zero(tokens, tokens.sum())
 
 
 def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
@@ -88,7 +82,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
     """
     tokens = _tokens(mask)
     lengths = tokens.sum(-1, keepdims=True)
-    return _ratio(tokens, lengths * _some(lengths))
+    return ratio_or_zero(tokens, lengths * _some(lengths))
 
 
 def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"]:
@@ -118,7 +112,7 @@ def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"
     """
     check_at_least(1, max_length=max_length)
     tokens = _tokens(mask)
-    return _ratio(tokens, _some(tokens.sum(-1)) * jnp.asarray(max_length, tokens.dtype))
+    return ratio_or_zero(tokens, _some(tokens.sum(-1)) * jnp.asarray(max_length, tokens.dtype))
 
 
 def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
@@ -147,7 +141,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         `constant_length` with a length of 1.
     """
     tokens = _tokens(mask)
-    return _ratio(tokens, _some(tokens.sum(-1)))
+    return ratio_or_zero(tokens, _some(tokens.sum(-1)))
 
 
 def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
@@ -179,7 +173,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
     check_rank(2, mask=mask)
     tokens = _tokens(mask)
     sizes = tokens.sum((-2, -1), keepdims=True)
-    return _ratio(tokens, sizes * _some(sizes))
+    return ratio_or_zero(tokens, sizes * _some(sizes))
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:

@@ -61,6 +61,13 @@ def test_slots_between_and_after_the_tokens_do_not_change_the_draw():
     assert not spread[:, ~mask].any()
 
 
+def test_the_draw_of_a_run_is_that_of_its_next_start():
+    """These numbers are of no formula: another version of the library that draws others does not continue an older run."""
+    logp, mask = jnp.array([[-0.5, -1.25, jnp.nan], [-2.0, -0.75, -3.0]]), jnp.array([[1, 1, 0], [1, 1, 1]])
+    expected = [[0.15157294, 0.64719045, 0.0], [0.65393102, 0.47218394, 0.46465504]]
+    np.testing.assert_allclose(uniform_of(logp, mask), expected, rtol=1e-6)
+
+
 def test_the_draw_is_uniform():
     draws = np.asarray(uniform_of(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
     assert ((draws >= 0) & (draws < 1)).all()

@@ -5,36 +5,57 @@
     python tests/mutation/run.py ops --work /tmp/mutation --survivors    # after the tests have changed: survivors again
     python tests/mutation/run.py algorithms --work /tmp/mutation_of_algorithms
 
-Only a copy of the checkout inside the work folder is ever mutated. cosmic-ray is imported late, because the tests collect
-this file for doctests where cosmic-ray is not installed.
+Only a copy of the checkout inside the work folder is ever mutated. Each mutant is tested in a fork of a process that has imported
+JAX, pytest and rljax: the fork imports anew only the faulty module and those that import it. cosmic-ray is imported late, because
+the tests collect this file for doctests where cosmic-ray is not installed.
 """
 
 import argparse
 import ast
+import contextlib
+import gc
 import hashlib
 import importlib
+import importlib.util
+import io
 import os
 import random
 import re
+import resource
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("cosmic-ray.toml")
-# Most of a run is the compilation of programs that a mutant does not touch: keep even the quickest to compile. And begin
-# with the example in the docstring of the faulty function.
+# Most of a run is the compilation of programs that a mutant does not touch: keep even the quickest to compile. Begin with the
+# example of the faulty function, then the tests that call it or a function that it is part of, the quick ones first. One
+# failure ends it, so do not make the failing example smaller.
 IN_CONFTEST = """
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+quick = hypothesis.settings(phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate], report_multiple_bugs=False)
+hypothesis.settings.register_profile("mutation", quick)
+hypothesis.settings.load_profile("mutation")
+
+
+def late(item):
+    faulty = os.environ["FAULTY"].split()
+    if not hasattr(item, "function"):  # an example
+        return 0 if item.name.rpartition(".")[2] in faulty[:1] else 3
+    drawn = getattr(item.obj, "hypothesis", None)
+    code = (drawn.inner_test if drawn else item.function).__code__
+    about = any(name in part for name in faulty for part in (*code.co_names, code.co_name))
+    return (1 if about else 4) + bool(drawn)
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: not item.name.endswith(os.environ["FAULTY"]))
+    items.sort(key=late)
 """
 ALGORITHMS = Path("tests/algorithms")
 # What several algorithms share, and the tests that are about it; the file of an algorithm is tested by those that name it.
@@ -57,12 +78,22 @@ SHARED = {
     "terms": ("test_against_loops.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
     "value_head": ("test_value_head.py",),
 }
-IMPORTED_ONCE = ("jax.numpy", "hypothesis.extra.numpy", "beartype", "optax")
 # What others are built on shows a fault in them too.
 ALSO = {"masked": ("group", "weights"), "checks": ("weights", "group", "gae", "categorical")}
+EVERY_OP = "tests/ops/test_every_op.py"
 
 
-def tests_of(module: Path) -> list[str]:
+def tests_of(module: Path, functions: list[str]) -> list[list[str]]:
+    """Arguments of pytest that test a module of the checkout, and its doctests; then those that test some functions of it."""
+    about_all = [tests_of_module(module)]
+    if module.parts[1] == "ops":
+        folder = ".".join(module.with_suffix("").parts[2:])
+        public = [f"{folder}.{name}" for name in functions if not name.startswith("_")]
+        about_all += [[EVERY_OP, "-k", " or ".join(public)]] if public else []
+    return about_all
+
+
+def tests_of_module(module: Path) -> list[str]:
     """Arguments of pytest that test a module of the checkout, and its doctests."""
     if module.parts[1] == "ops":
         folder = Path("tests") / module.parent.relative_to("rljax")
@@ -74,7 +105,8 @@ def tests_of(module: Path) -> list[str]:
         node.name for node in ast.parse(module.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
     ]
     named = " or ".join(name for name in functions if not name.startswith("_"))
-    return [*(str(ALGORITHMS / f"test_{about}.py") for about in ("against_loops", "defaults", "prepare")), "-k", named]
+    files = [ALGORITHMS / f"test_{about}.py" for about in (module.stem, "against_loops", "defaults", "prepare")]
+    return [*(str(file) for file in files if file.exists()), str(module), "-k", named]
 
 
 def copy_checkout(work: Path, package: str) -> str:
@@ -139,8 +171,73 @@ def draw(database, config, sample: int, seed: int) -> None:
     database.set_multiple_results(others, WorkResult(WorkerOutcome.SKIPPED))
 
 
-def run_forked(command: str, timeout: float):
-    """As `cosmic_ray.testing.run_tests`, in a fork: to import JAX anew for each mutant would take most of the time."""
+def imports_of(path: Path) -> set[str]:
+    """Modules that a file imports when it is run; `from a import b` may mean `a` or `a.b`."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def warm_up(test_command: str) -> dict[str, set[str]]:
+    """Import, once, all that the tests need, as they will import it; returns the modules that import each module of rljax."""
+    import pytest
+    from jax._src import xla_bridge
+
+    packages = "--co -qqq rljax/ops rljax/algorithms tests/mutation/run.py"
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        status = pytest.main(shlex.split(test_command.format(tests=packages))[1:])
+    if status:
+        raise SystemExit(f"the modules cannot be collected:\n{output.getvalue()}")
+    tests = [path for folder in ("ops", "algorithms") for path in (Path("tests") / folder).rglob("test_*.py")]
+    for name in sorted(set().union(*map(imports_of, tests))):
+        if importlib.util.find_spec(name.rpartition(".")[0] or name) and not name.startswith("tests."):
+            with contextlib.suppress(ModuleNotFoundError):  # a name in a module, not a module
+                importlib.import_module(name)
+    assert not xla_bridge.backends_are_initialized(), "its threads would be missing in a fork"
+    needed = {
+        name: imports_of(Path(module.__file__))
+        for name, module in sys.modules.items()
+        if name.split(".")[0] == "rljax" and module.__file__
+    }
+    dependents = {name: {other for other, names in needed.items() if name in names} for name in needed}
+    for _ in needed:  # until nothing is added: those that import a dependent depend too
+        longer = {name: found.union(*(dependents[other] for other in found)) for name, found in dependents.items()}
+        if longer == dependents:
+            break
+        dependents = longer
+    gc.collect()
+    gc.freeze()
+    return dependents
+
+
+def forget(module: Path, dependents: dict[str, set[str]]) -> None:
+    """Make Python import a module anew, and all that import it."""
+    from beartype._cache.cacheclear import clear_caches  # it knows classes by their name: those of a record are new now
+
+    clear_caches()
+    name = ".".join(module.with_suffix("").parts)
+    gone = {name} | dependents[name]
+    for other in gone:
+        parent, _, last = other.rpartition(".")
+        if parent in sys.modules:
+            vars(sys.modules[parent]).pop(last, None)
+        del sys.modules[other]
+    for other in [other for other in sys.modules if other.rpartition(".")[0] in gone]:  # of a package that is imported anew
+        parent, _, last = other.rpartition(".")
+        setattr(importlib.import_module(parent), last, sys.modules[other])
+
+
+def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[str, set[str]], faulty: bool):
+    """As `cosmic_ray.testing.run_tests`, in a fork: to import all anew for each mutant would take most of the time."""
     import pytest
     from cosmic_ray.work_item import TestOutcome
 
@@ -152,12 +249,37 @@ def run_forked(command: str, timeout: float):
                 signal.alarm(int(timeout))  # which ends the process
                 os.dup2(output.fileno(), sys.stdout.fileno())
                 os.dup2(output.fileno(), sys.stderr.fileno())
+                sys.dont_write_bytecode = faulty
+                forget(module, dependents)
                 status = int(pytest.main(shlex.split(command)[1:]))
+            except BaseException:
+                traceback.print_exc()
             finally:
+                sys.stdout.flush()
                 os._exit(status)
         _, status = os.waitpid(child, 0)
         output.seek(0)
-        return TestOutcome.KILLED if status else TestOutcome.SURVIVED, output.read().decode()
+        passed = status == 0 or os.waitstatus_to_exitcode(status) == pytest.ExitCode.NO_TESTS_COLLECTED
+        return TestOutcome.SURVIVED if passed else TestOutcome.KILLED, output.read().decode()
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of all forks that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def called_with(module: Path, definition: str) -> list[str]:
+    """A function of a module, and then those of the module that call it, directly or not."""
+    functions = {
+        node.name: {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    found = [definition]
+    for name in found:  # which grows
+        found += [caller for caller, names in functions.items() if name in names and caller not in found]
+    return found
 
 
 def execute(database, config, *, survivors: bool) -> None:
@@ -165,28 +287,37 @@ def execute(database, config, *, survivors: bool) -> None:
     from cosmic_ray import mutating
     from cosmic_ray.work_item import TestOutcome
 
-    mutating.run_tests = run_forked
+    dependents = warm_up(config.test_command)
 
-    def command(module: Path) -> str:
-        return config.test_command.format(tests=shlex.join(tests_of(module)))
+    def test(module: Path, arguments: list[str], *, faulty: bool):
+        command = config.test_command.format(tests=shlex.join(arguments))
+        return run_forked(command, config.timeout, module=module, dependents=dependents, faulty=faulty)
 
     again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
     items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
     random.Random(0).shuffle(items)  # so that what an interrupted session has done is a random sample too
-    sound: set[Path] = set()
+    sound: list[list[str]] = []
     for number, item in enumerate(items, 1):
         (mutation,) = item.mutations
         module = mutation.module_path
-        if module not in sound:
-            outcome, output = run_forked(command(module), config.timeout)
+        functions = called_with(module, mutation.definition_name or "")
+        os.environ["FAULTY"] = " ".join(functions)
+        written, began = module.stat(), cpu_of_children()
+        for arguments in tests_of(module, functions):
+            mutating.run_tests = lambda *_, module=module, arguments=arguments: test(module, arguments, faulty=True)
+            result = mutating.mutate_and_test(item.mutations, "", config.timeout)
+            os.utime(module, ns=(written.st_atime_ns, written.st_mtime_ns))  # it is what it was: its bytecode holds
+            if result.test_outcome != TestOutcome.SURVIVED:
+                break
+        seconds = cpu_of_children() - began
+        if result.test_outcome != TestOutcome.SURVIVED and arguments not in sound:
+            outcome, output = test(module, arguments, faulty=False)
             if outcome != TestOutcome.SURVIVED:
                 raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
-            sound.add(module)
-        os.environ["FAULTY"] = f".{mutation.definition_name}"
-        result = mutating.mutate_and_test(item.mutations, command(module), config.timeout)
+            sound.append(arguments)
         database.set_result(item.job_id, result)
         place = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
-        print(f"{number}/{len(items)} {place} {result.test_outcome.value}", flush=True)
+        print(f"{number}/{len(items)} {place} {result.test_outcome.value} {seconds:.1f} s of CPU", flush=True)
 
 
 def report(database) -> str:
@@ -220,8 +351,6 @@ def main() -> None:
     from cosmic_ray.config import load_config
     from cosmic_ray.work_db import WorkDB, use_db
 
-    for name in IMPORTED_ONCE:
-        importlib.import_module(name)
     work = options.work.resolve()
     drawn = f"sample {options.sample}, seed {options.seed}, code {copy_checkout(work, options.package)}"
     note = work / "drawn.txt"
@@ -229,7 +358,6 @@ def main() -> None:
         raise SystemExit(f"{note} says {note.read_text(encoding='utf-8')}, this is {drawn}: choose a new --work folder")
     os.chdir(work / "checkout")
     sys.path.insert(0, str(work / "checkout"))  # so that the copy is tested, not an installed rljax
-    sys.dont_write_bytecode = True  # two mutants of one second would share it
     config = load_config(CONFIG)
     config["module-path"] = f"rljax/{options.package}"
     with use_db(work / "session.sqlite", WorkDB.Mode.create) as database:

@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.ops.arrays import as_float, at_least_float32, common_dtype, in_float32, is_concrete, power_of_two
+from rljax.ops.arrays import (
+    as_float,
+    at_least_float32,
+    common_dtype,
+    in_float32,
+    is_concrete,
+    power_of_two,
+    ratio_or_zero,
+)
 
 
 def test_a_traced_value_is_not_concrete():
@@ -59,3 +67,11 @@ def test_a_power_of_two_lies_within_a_factor_of_two_below_the_largest():
     np.testing.assert_array_equal(mantissa, 0.5)
     largest = np.abs(x).max(1)[:-1]
     assert ((scale[:-1] <= largest) & (largest / 2 < scale[:-1])).all()
+
+
+def test_a_ratio_without_a_denominator_is_0_in_value_and_gradient():
+    numerator, denominator = jnp.array([3.0, 3.0, 3.0]), jnp.array([-2.0, 0.0, 0.5])
+    with jax.debug_nans(True):
+        assert ratio_or_zero(numerator, denominator).tolist() == [-1.5, 0.0, 6.0]
+        gradient = jax.grad(lambda n, d: ratio_or_zero(n, d).sum(), (0, 1))(numerator, denominator)
+    assert [x.tolist() for x in gradient] == [[-0.5, 0.0, 2.0], [-0.75, 0.0, -12.0]]

@@ -245,6 +245,7 @@ N = jnp.ones((2, 3), int)
     ("call", "message"),
     [
         (lambda: ops.uniform_support(1.0, 1.0, 3), "low must be below high, both finite, got low 1.0 and high 1.0"),
+        (lambda: ops.uniform_support(1.0, 0.5, 3), "low must be below high, both finite, got low 1.0 and high 0.5"),
         (lambda: ops.uniform_support(0.0, float("inf"), 3), "both finite"),
         (lambda: ops.uniform_support(0.0, 1.0, 1), "bins must be at least 2, got 1"),
         (lambda: ops.two_hot(N, Z), "target must be a floating-point array"),

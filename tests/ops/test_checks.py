@@ -20,6 +20,7 @@ REFUSALS = [
     (lambda: checks.check_mask(m=jnp.array(True)), r"^m must have at least one token on its last axis, got bool\[\]$"),
     (lambda: checks.check_mask(m=jnp.ones((2, 0))), r"^m must have at least one token .* got float32\[2, 0\]$"),
     (lambda: checks.check_mask(m=FLOATS), r"^m must hold only 0 and 1, got values \[0.5 2. \]$"),
+    (lambda: checks.check_mask(m=jnp.arange(7)), r"^m must hold only 0 and 1, got values \[0 1 2 3 4\]$"),
     (lambda: checks.check_mask(m=-INTEGERS), r"^m must hold only 0 and 1, got values \[-2 -1\]$"),
     (lambda: checks.check_same_shape(a=FLOATS, b=FLOATS[:1]), r"^b must have the shape of a \[2\], got \[1\]$"),
     (lambda: checks.check_same_shape(a=FLOATS, b=FLOATS, c=FLOATS[None]), r"^c must have the shape of a \[2\], got"),

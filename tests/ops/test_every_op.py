@@ -492,3 +492,17 @@ def test_half_precision_gives_what_its_rounded_numbers_give(name):
         rounded = rounded.astype(jnp.bfloat16)
     chex.assert_trees_all_equal_shapes_and_dtypes(op(**halves), rounded)
     chex.assert_trees_all_close(op(**halves), rounded, rtol=1e-5)
+
+
+def may_be_traced(name):
+    """Hyper-parameters that are real and may be arrays."""
+    parameters = inspect.signature(OPS[name]).parameters
+    return [key for key in numbers(name) if isinstance(CALLS[name][key], float) and parameters[key].annotation is not float]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if may_be_traced(name)])
+def test_hyper_parameters_of_half_precision_give_what_their_rounded_numbers_give(name):
+    halves = {key: jnp.asarray(CALLS[name][key], jnp.bfloat16) for key in may_be_traced(name)}
+    rounded = call(name, **{key: half.astype(jnp.float32) for key, half in halves.items()})
+    chex.assert_trees_all_equal_shapes_and_dtypes(call(name, **halves), rounded)
+    chex.assert_trees_all_close(call(name, **halves), rounded, rtol=1e-6)

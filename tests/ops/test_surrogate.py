@@ -343,3 +343,7 @@ def test_refusals(op, arguments, message):
 def test_refusals_of_hyper_parameters(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_no_advantage_is_no_objective_however_far_the_ratio_has_moved():
+    assert surrogate.clipped(jnp.array([200.0, -200.0]), jnp.zeros(2)).tolist() == [0.0, 0.0]

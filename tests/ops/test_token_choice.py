@@ -35,6 +35,14 @@ def test_high_entropy_and_kl_cov_take_the_largest(x, mask, share):
             assert chosen(function(dirty, jnp.array(mask), share=share)) == expected
 
 
+def test_tokens_are_counted_exactly_in_half_precision():
+    x = jnp.arange(0x3000, 0x3000 + 1036, dtype=jnp.uint16).view(jnp.bfloat16)  # the count itself would be 1040 in bfloat16
+    for function in (token_choice.high_entropy_tokens, token_choice.kl_cov_tokens):
+        assert function(x, jnp.ones(x.shape, bool), share=0.25).sum() == 259
+    bounds = {"lower": -1.0, "upper": 1.0}
+    assert token_choice.clip_cov_tokens(x, x, jnp.ones(x.shape, bool), share=0.25, **bounds).sum() == 259
+
+
 @given(numbers_of, numbers_of, masks_of)
 def test_only_high_entropy_keeps_their_advantage(advantage, entropy, mask):
     with jax.enable_x64(True):

@@ -6,7 +6,7 @@ Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid`
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32
+from rljax.ops.arrays import Lengths, Mask, Number, as_float, in_float32, ratio_or_zero
 from rljax.ops.checks import (
     check_between,
     check_floating,
@@ -62,10 +62,8 @@ def weighted_centered(
     used = jnp.where(member, weights, 0.0)
     check_nonnegative(weights=used)
     centered = masked_centered(rewards, member)
-    total = used.sum(-1, keepdims=True)
-    has_baseline = total > 0
-    drift = (used * centered).sum(-1, keepdims=True) / jnp.where(has_baseline, total, 1.0)
-    return jnp.where(member & has_baseline, centered - drift, 0.0)
+    drift = ratio_or_zero((used * centered).sum(-1, keepdims=True), used.sum(-1, keepdims=True))
+    return jnp.where(member & used.any(-1, keepdims=True), centered - drift, 0.0)
 
 
 @in_float32
@@ -96,11 +94,10 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
     """
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
-    empty = tokens == 0
-    return jnp.where(empty, 0.0, 1.0 / jnp.sqrt(jnp.where(empty, 1.0, tokens)))
+    counted = tokens.astype(bool)
+    return jnp.where(counted, 1.0 / jnp.sqrt(jnp.where(counted, tokens, jnp.ones_like(tokens))), 0.0)
 
 
-@in_float32
 def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows"]:
     """Quality weight: the policy's probability of a response, as a geometric mean over its tokens.
 
@@ -222,12 +219,12 @@ def _centered_by_type(
 ) -> Float[Array, "P G"]:
     """Reward less the mean of its type, taken from the lowest of the type as `masked_centered` does, so that 0 is exact."""
     same = types[:, None] == types[None, :]
-    lowest = jnp.where(member, rewards, jnp.inf).min(-1)
-    lowest = jnp.where(same, lowest[None, :], jnp.inf).min(-1, keepdims=True)
+    lowest = jnp.where(member, rewards, jnp.inf).min(1)
+    lowest = jnp.where(same, lowest[None, :], jnp.inf).min(1, keepdims=True)
     offset = jnp.where(member, rewards - lowest, 0.0)
-    size = jnp.where(same, member.sum(-1)[None, :], 0).sum(-1, keepdims=True)
-    mean = jnp.where(same, offset.sum(-1)[None, :], 0.0).sum(-1, keepdims=True) / jnp.maximum(size, 1).astype(rewards.dtype)
-    return jnp.where(member & (size > 1), offset - mean, 0.0)
+    size = jnp.where(same, member.sum(1)[None, :], 0).sum(1, keepdims=True)
+    mean = jnp.where(same, offset.sum(1)[None, :], 0.0).sum(1, keepdims=True) / jnp.maximum(size, 1).astype(rewards.dtype)
+    return jnp.where(member & (size >= 2), offset - mean, 0.0)
 
 
 @in_float32

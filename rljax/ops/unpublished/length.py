@@ -178,10 +178,11 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
     lengths = as_float(count_tokens(mask).reshape(-1))
-    ordered = jnp.sort(jnp.where(lengths > 0, lengths, jnp.inf))
-    count = (lengths > 0).sum()
-    middle = (ordered[jnp.maximum(count - 1, 0) // 2] + ordered[count // 2]) / 2
-    return jnp.where(count > 0, middle, 0.0)
+    counted = lengths.astype(bool)
+    ordered = jnp.sort(jnp.where(counted, lengths, jnp.inf))
+    count = counted.sum()
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return jnp.where(counted.any(), middle, 0.0)
 
 
 @in_float32
@@ -337,8 +338,8 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)
-    check_rank(1, edges=edges)
-    if edges.ndim > 1:
+    if edges.ndim != 1:
         raise ValueError(f"edges must have one axis, got shape {list(edges.shape)}")
+    check_rank(1, edges=edges)
     check_ascending(edges=edges)
     return jnp.searchsorted(edges, lengths.astype(edges.dtype), side="left").astype(jnp.int32)

@@ -88,7 +88,6 @@ def with_exploration_bonus(
     return advantage + beta * bonus
 
 
-@in_float32
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entropy of the policy at a token, less its mean over the batch.
 
@@ -235,7 +234,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
     """
     check_floating(values=values, weight_logits=weight_logits)
     check_same_shape(values=values, weight_logits=weight_logits)
-    if values.ndim == 0 or values.shape[-1] == 0:
+    if values.shape[-1:] in ((), (0,)):
         raise ValueError(f"values must have at least one head on its last axis, got shape {list(values.shape)}")
     return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)
 
@@ -355,7 +354,7 @@ def neural_symbolic_mixture(
     logp, symbolic_logp, share = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
     # Only a shift for the exponentials: it cancels, so its gradient (infinite at alpha 0 and 1) must not be followed.
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
-    impossible = shift == -jnp.inf
+    impossible = jnp.isneginf(shift)
     shift = jnp.where(impossible, 0.0, shift)
     # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. No other share is so
     # small that its term could reach the bound.

@@ -22,20 +22,20 @@ def _check_offset_decay(gamma: Number, lambda_base: Number, alpha: Number, max_l
 
 def _in_front(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Move the response tokens of each row to its front, zeros after them, so that an offset counts response tokens."""
-    order = jnp.argsort(~mask.astype(bool), axis=-1, stable=True)
-    return jnp.take_along_axis(zero_outside(x, mask), order, -1)
+    order = jnp.argsort(~mask.astype(bool))
+    return jnp.take_along_axis(zero_outside(x, mask), order)
 
 
 def _in_place(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Undo `_in_front`."""
     keep = mask.astype(bool)
-    rank = jnp.maximum(jnp.cumsum(keep, -1) - 1, 0)
-    return zero_outside(jnp.take_along_axis(x, rank, -1), mask)
+    rank = jnp.cumsum(keep, -1) - 1  # -1 in front of the first token, outside the mask
+    return zero_outside(jnp.take_along_axis(x, rank), mask)
 
 
 def _power(base: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Array, "..."]:
     """base^offset, 1 at offset 0; the plain power has a NaN gradient at 0^0."""
-    return jnp.where(offset == 0, 1.0, base) ** offset
+    return jnp.where(offset.astype(bool), base, jnp.ones_like(base)) ** offset
 
 
 @in_float32

@@ -129,10 +129,10 @@ def push_history(
         prompt, row, counted = entry
         order = jnp.cumsum(counted, dtype=jnp.int32) - 1
         total = counted.sum(dtype=jnp.int32)
-        start = memory.next_slot.at[prompt].get(mode="fill", fill_value=0)
+        start = memory.next_slot[prompt]
         kept = counted & (order >= total - capacity)
         slot = jnp.where(kept, (start + order) % capacity, capacity)
-        filled = jnp.minimum(memory.size.at[prompt].get(mode="fill", fill_value=0) + total, capacity)
+        filled = jnp.minimum(memory.size[prompt] + total, capacity)
         return RewardHistory(
             memory.rewards.at[prompt, slot].set(row, mode="drop"),
             memory.next_slot.at[prompt].set((start + total) % capacity, mode="drop"),
@@ -183,7 +183,6 @@ def join_history(
     return jnp.concatenate([rewards, past], axis=-1), jnp.concatenate([counts, known], axis=-1)
 
 
-@in_float32
 def temporal_advantage(
     history: RewardHistory,
     prompt_ids: Int[Array, "P"],

@@ -49,7 +49,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
     if warmup_steps > total_steps:
         raise ValueError(f"warmup_steps must not exceed total_steps {total_steps}, got {warmup_steps}")
     time = jnp.minimum(jnp.asarray(step, jnp.result_type(float)), total_steps)
-    warm = jnp.minimum(1.0, time / warmup_steps) if warmup_steps > 0 else jnp.ones_like(time)
+    warm = jnp.minimum(1.0, time / warmup_steps) if warmup_steps else jnp.ones_like(time)
     # cos(π t / 2T) = sin(π (T - t) / 2T), which is exactly 0 at T where the rounded cosine would be negative.
     return peak * warm * jnp.sin(jnp.pi * (total_steps - time) / (2 * total_steps))
 

@@ -174,6 +174,10 @@ def test_length_bins_match_formula(lengths, edges):
     assert bins.dtype == jnp.int32
 
 
+def test_a_length_is_not_rounded_to_the_precision_of_the_edges():
+    assert length.length_bins(jnp.array([256, 257]), jnp.array([256.0], jnp.bfloat16)).tolist() == [0, 1]
+
+
 ONES, LENGTHS = jnp.ones(2), jnp.array([3, 4])
 PENALTY = {"target": 1.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0}
 PAIR = jnp.ones((2, 2))
@@ -219,6 +223,7 @@ PAIR = jnp.ones((2, 2))
         (lambda: length.length_bins(LENGTHS, PAIR[0, :0]), "edges must have at least 1 non-empty axes"),
         (lambda: length.length_bins(LENGTHS, jnp.array([2.0, 1.0])), "edges must be ascending"),
         (lambda: length.length_bins(LENGTHS, PAIR), r"edges must have one axis, got shape \[2, 2\]"),
+        (lambda: length.length_bins(LENGTHS, PAIR[0, 0]), r"edges must have one axis, got shape \[\]"),
     ],
 )
 def test_refusals(call, message):

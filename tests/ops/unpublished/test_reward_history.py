@@ -83,6 +83,12 @@ def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
     assert alone.tolist() == [[0.0], [0.0]]
 
 
+def test_a_memory_may_have_more_prompts_than_slots():
+    history = reward_history.empty_history(3, 1)
+    history = reward_history.push_history(history, jnp.array([2]), jnp.array([[5.0, 6.0]]))
+    assert history.rewards.tolist() == [[0.0], [0.0], [6.0]]
+
+
 def test_of_more_responses_than_twice_the_memory_the_last_remain():
     history = push(reward_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
     history = push(history, jnp.array([0]), jnp.arange(10.0, 18.0)[None])
