@@ -8,7 +8,8 @@ which no demonstration finishes, and all the while to make fewer errors.
 Command:
 
     rljax train                                   (this file is its default)
-    python experiments/arithmetic_dapo.py         (the same)
+    python experiments/arithmetic_dapo.py         (the same numbers; without JAX_COMPILATION_CACHE_DIR it keeps neither compiled
+                                                   programs nor the warm start for later runs)
 
 Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1. The z-scores in a group are the same only while
 no response is overlong: the penalty of up to -1 is then the whole distance between right and wrong, not half of it. (Of two right

@@ -55,7 +55,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ
 
 
 def pytest_collection_finish():
-    """Leave the runs' curves undrawn, and all that was imported and collected out of the search for garbage."""
+    """Leave the runs' curves undrawn. Do not search what was imported and collected for garbage."""
     if "rljax.training" in sys.modules:
         from curves import leave_undrawn
 

@@ -27,7 +27,7 @@ SMALL = (
     *("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "16"),
     *("--operands", "2", "2", "--train-problems", "40", "--heldout-problems", "6", "--max-response-tokens", "12"),
     *("--algorithm-options", "max_length=12", "cache=2", "--warm-start-steps", "2", "--steps", "1", "--prompts", "4"),
-    *("--group-size", "4", "--max-tries", "1", "--replicas", "1", "--quiet"),
+    *("--group-size", "4", "--max-tries", "1", "--replicas", "1", "--quiet", "--no-keep-warm-start"),
 )
 UNFINISHED = {"unfinished_share": 0.8, "unfinished_operands": 3, "unanswered_operands": 4}
 """Settings of the default experiment's task that `SMALL` leaves as they are."""
@@ -308,6 +308,10 @@ def test_settings_of_a_task_are_flags_where_it_is_generated():
 
 def test_data_is_another_name_of_replicas():
     assert parse(["train", "--data", "2"]).config.devices.replicas == 2
+
+
+def test_a_text_that_begins_like_a_flag_is_a_value():
+    assert parse(["sample", "run", "--prompt", "--- user says"]).prompt == ("--- user says",)
 
 
 def test_own_model_or_data_starts_from_the_general_settings():

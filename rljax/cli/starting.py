@@ -10,7 +10,7 @@ import tyro
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.training.config import TrainConfig
-from rljax.training.config.start import Start, Words, start
+from rljax.training.config.start import SAMPLING_SLOT, Start, Words, start
 
 
 @documented
@@ -44,15 +44,16 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def flags_in(arguments: Sequence[str]) -> Iterator[str]:
-    """Flags on a command line, written with hyphens, without their values.
+    """Flags on a command line, written with hyphens, without their values. A name that holds a space is a value.
 
     Example:
-        >>> list(flags_in(["--steps=3", "--learning_rate", "1e-5", "--quiet"]))
-        ['--steps', '--learning-rate', '--quiet']
+        >>> list(flags_in(["--steps=3", "--learning_rate", "1e-5", "--prompt", "--- who?", "--quiet"]))
+        ['--steps', '--learning-rate', '--prompt', '--quiet']
     """
     for argument in arguments:
-        if argument.startswith("--") and len(argument) > 2:
-            yield f"--{argument[2:].partition('=')[0].replace('_', '-')}"
+        name = argument[2:].partition("=")[0]
+        if argument.startswith("--") and len(argument) > 2 and " " not in name:
+            yield f"--{name.replace('_', '-')}"
 
 
 def started(arguments: Sequence[str]) -> Start:
@@ -72,6 +73,12 @@ def started(arguments: Sequence[str]) -> Start:
                 "leave it out, or start a new run."
             )
         return resumed(resume)
+    sampling = [word for word in arguments if word.removeprefix("--with=").startswith(SAMPLING_SLOT)]
+    if "--smoke" in flags and sampling:
+        raise InputError(
+            "--smoke leaves dynamic sampling out, because after so short a warm start it would keep no group, so "
+            f"{sampling[0]} cannot apply; leave one of the two out."
+        )
     is_trial = steps is not None and steps.isdecimal() and "--warm-start-steps" not in flags
     number = int(steps) if is_trial and steps is not None else None
     path = None if file is None else Path(file)

@@ -191,9 +191,11 @@ def numerical_setup() -> dict[str, str]:
     """What decides the numbers of a program besides itself and its devices: flags of the compiler, and the processors.
 
     Example:
-        >>> sorted(numerical_setup())[:2]
-        ['XLA_FLAGS', 'jax_default_matmul_precision']
+        >>> sorted(numerical_setup())[:3]
+        ['LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE', 'XLA_FLAGS']
     """
+    variables = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")}
     names = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable")
-    flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")} | {name: str(getattr(jax.config, name)) for name in names}
-    return flags | {"processor": processor(), "processors": str(usable_processors())}
+    settings = {name: str(getattr(jax.config, name)) for name in names}
+    settings["jax_disable_most_optimizations"] = str(jax.config.read("jax_disable_most_optimizations"))  # not an attribute
+    return variables | settings | {"processor": processor(), "processors": str(usable_processors())}

@@ -11,6 +11,7 @@ import json
 import math
 import zipfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rljax
+from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.parallel import numerical_setup
@@ -30,10 +32,22 @@ from rljax.training.config import TrainConfig
 from rljax.training.run import Run
 from rljax.training.warm_start import warm_start
 
-FOLDER, ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
+CACHE_FOLDER, CACHE_ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
 """JAX's settings of the compiled programs: their folder, and whether they are kept."""
-READ = ("model", "adapter", "task", "data", "warm_start", "devices")
-"""Groups of settings that a warm start reads, but for those of `settings_read`."""
+GROUPS_READ = ("model", "task", "data", "warm_start", "optimization", "devices")
+"""Groups of settings that a warm start reads, beside those of `settings_read`."""
+SETTINGS_UNREAD = MappingProxyType(
+    {
+        "data": (
+            *("on_error", "prompt_column", "answer_column", "demonstration_column"),
+            *("difficulty_window", "difficulty_window_end", "history_decay", "length_weights"),
+        ),
+        "warm_start": ("eval_every", "keep"),
+        "optimization": ("steps", "minibatches", "microbatch_rows", "learning_rate", "schedule", "remedy"),
+        "devices": ("host_timeout",),
+    }
+)
+"""Settings of these groups that it does not read where it is kept (see `place_of`). A setting that is new is read."""
 
 
 @documented
@@ -48,12 +62,12 @@ class KeptWarmStart(NamedTuple):
 
 def settings_read(config: TrainConfig) -> dict:
     """The settings that a warm start depends on, as JSON."""
-    groups, optimization = config.to_json(), dict(config.to_json()["optimization"])
-    for name in ("steps", "minibatches", "microbatch_rows", "learning_rate", "remedy"):
-        del optimization[name]
-    lengths = {name: groups["sampling"][name] for name in ("max_response_tokens", "temperature")}
-    whole = {name: groups[name] for name in READ}
-    return whole | {"optimization": optimization, "sampling": lengths, "seed": config.run.seed}
+    groups = config.to_json()
+    for group, names in SETTINGS_UNREAD.items():
+        for name in names:
+            del groups[group][name]
+    sampling = {name: groups["sampling"][name] for name in ("max_response_tokens", "temperature")}
+    return {name: groups[name] for name in GROUPS_READ} | {"sampling": sampling, "seed": config.run.seed}
 
 
 def key_of(config: TrainConfig) -> str:
@@ -68,19 +82,20 @@ def key_of(config: TrainConfig) -> str:
 
 def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     """File of this run's warm start; None where it is not kept."""
-    config, folder = run.config, getattr(jax.config, FOLDER)
+    config, folder = run.config, getattr(jax.config, CACHE_FOLDER)
     is_generated = (
         config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
     )
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
     is_alone = jax.process_count() == 1 and config.adapter.rank is None
-    is_kept = config.warm_start.keep and folder and getattr(jax.config, ENABLED)
-    if not (is_kept and is_generated and is_fixed and is_alone) or int(checkpoint.state.warm_step):
+    has_folder = folder and "://" not in folder and getattr(jax.config, CACHE_ENABLED)  # not one of a remote storage
+    is_possible = config.warm_start.keep and has_folder and is_generated and is_fixed and is_alone
+    if not is_possible or int(checkpoint.state.warm_step):
         return None
     return Path(folder) / f"warm-start-{key_of(config)[:32]}.npz"
 
 
-def write_kept(place: Path, kept: KeptWarmStart) -> None:
+def write_kept(place: Path, outcome: KeptWarmStart) -> None:
     """Write a warm start atomically.
 
     Raises:
@@ -88,8 +103,8 @@ def write_kept(place: Path, kept: KeptWarmStart) -> None:
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     file = io.BytesIO()
-    rows = np.frombuffer(json.dumps(kept.rows).encode(), np.uint8)
-    np.savez(file, rows, *jax.tree.leaves(jax.device_get(kept.params)))
+    rows = np.frombuffer(json.dumps(outcome.rows).encode(), np.uint8)
+    np.savez(file, rows, *jax.tree.leaves(jax.device_get(outcome.params)))
     atomic_write(place, file.getvalue())
 
 
@@ -112,37 +127,49 @@ def read_kept(place: Path, like: Params) -> KeptWarmStart:
     return KeptWarmStart(jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays]), rows)
 
 
+def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
+    """Rows of `metrics.jsonl` of a warm start that has made so many steps.
+
+    Raises:
+        InputError: the file cannot be read, or does not hold one row of each step.
+    """
+    rows = [row for row in read_metrics(metrics) if row["phase"] == "warm_start"]
+    if len(rows) != steps:
+        raise InputError(f"{metrics} holds {len(rows)} rows of its {steps} steps.")
+    return rows
+
+
 def kept_or_new_warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """The warm start that is kept from an earlier run, or a new one, which is then kept for later ones."""
     place = place_of(run, checkpoint)
     if place is None:
         return warm_start(run, checkpoint)
-    kept = None
+    earlier = None
     try:
-        kept = read_kept(place, checkpoint.state.params) if place.is_file() else None
+        earlier = read_kept(place, checkpoint.state.params) if place.is_file() else None
     except (OSError, ValueError) as error:
         run.display.warning(f"{place} holds no warm start that can be used ({error}); it is made again.")
-    if kept is not None:
-        return taken(run, checkpoint, kept)
+    if earlier is not None:
+        return after_earlier(run, checkpoint, earlier)
     after = warm_start(run, checkpoint)
-    rows = [row for row in read_metrics(run.folder.metrics) if row["phase"] == "warm_start"]
     try:
+        rows = rows_of_warm_start(run.folder.metrics, int(after.state.warm_step))
         write_kept(place, KeptWarmStart(after.state.params, rows))
-    except OSError as error:
+    except (OSError, InputError) as error:
         run.display.warning(f"The warm start could not be kept for later runs: {error}")
     return after
 
 
-def taken(run: Run, checkpoint: Checkpoint, kept: KeptWarmStart) -> Checkpoint:
-    """The checkpoint after a warm start that is kept; its rows are logged as they were."""
-    for row in kept.rows:
+def after_earlier(run: Run, checkpoint: Checkpoint, earlier: KeptWarmStart) -> Checkpoint:
+    """The checkpoint after the warm start of an earlier run; its rows are logged as they were."""
+    for row in earlier.rows:
         numbers = {
             name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")
         }
         run.record("warm_start", row["step"], numbers)
     run.display.message(
-        f"warm start: {len(kept.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
+        f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
         "machine. --no-keep-warm-start makes them again."
     )
-    state = checkpoint.state._replace(params=kept.params, warm_step=jnp.int32(len(kept.rows)))
+    state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
     return checkpoint._replace(state=placed(run.setup, state))

@@ -52,6 +52,11 @@ def check_reference(algorithm: Algorithm, config: TrainConfig) -> None:
             f"reference_period={period}: the algorithm's reference follows the policy already, by reference_rate="
             f"{algorithm.reference_rate} a step; leave one of the two out."
         )
+    if config.optimization.schedule != "constant":
+        raise InputError(
+            f"reference_period={period}: the optimiser starts anew with each reference, so "
+            f"schedule={config.optimization.schedule!r} would return to its peak each time; leave one of the two out."
+        )
 
 
 def first_coefficient(config: TrainConfig, algorithm: Algorithm) -> Number | None:

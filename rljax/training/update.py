@@ -4,6 +4,7 @@ An update is `(state, data) -> (state, metrics)`.
 """
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
@@ -32,6 +33,9 @@ Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""
 
 Output = TypeVar("Output")
+
+NOTHING_FOR_RL = MappingProxyType(dict.fromkeys(("reference", "critic", "remembered", "kl_coefficient")))
+"""Fields of a state whose contents depend on the algorithm, without contents."""
 
 
 def make_score(policy: Policy, temperature: float) -> Score:
@@ -265,10 +269,16 @@ def make_supervised_step(
 
     Returns:
         `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the update is not
-        sound, only the counter changes.
+        sound, only the counter changes. What the state holds for RL alone does not enter the program, so that the program and
+        its numbers are the same for every algorithm.
     """
-    program = _supervised_program(score, optimizer, places(state), mesh)
-    return lambda state, packed, mask: program(state, packed, mask, base)
+    program = _supervised_program(score, optimizer, places(state._replace(**NOTHING_FOR_RL)), mesh)
+
+    def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:
+        after, metrics = program(state._replace(**NOTHING_FOR_RL), packed, mask, base)
+        return after._replace(**{name: getattr(state, name) for name in NOTHING_FOR_RL}), metrics
+
+    return step
 
 
 @shared

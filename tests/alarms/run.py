@@ -168,7 +168,7 @@ def main(arguments: Arguments) -> int:
             if name != DEFAULT:
                 train_case(CASES[name], folder)
             elif arguments.default_run is None:
-                rljax.train(load_config("arithmetic_dapo").replace(run=str(folder), quiet=True))
+                rljax.train(load_config("arithmetic_dapo").replace(run=str(folder), quiet=True, keep_warm_start=False))
             place = arguments.default_run if name == DEFAULT and arguments.default_run is not None else folder
             expected = None if name == DEFAULT else CASES[name].alarm
             results[name] = result(place, expected)

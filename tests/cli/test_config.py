@@ -156,3 +156,13 @@ def test_smoke_makes_every_part_small_and_flags_come_on_top(capsys):
     assert shown["without"]["value"] == ["dynamic_sampling"]
     vapo = starting_config(["--smoke", "--algorithm", "vapo", "--minibatches", "2"])
     assert (vapo.critic.pretraining_steps, vapo.algorithm.without) == (1, ())
+    assert (load_config("arithmetic_dapo").warm_start.keep, vapo.warm_start.keep) == (True, False), "every phase is passed"
+
+
+def test_smoke_has_no_part_in_the_slot_of_dynamic_sampling(tmp_path, capsys):
+    part = "keep_group=difficulty_window,low=0.3,high=0.7"
+    own = file(tmp_path, f"with: [advantage=rank, '{part}']\n")
+    assert starting_config(["--config", str(own)]).algorithm.parts == ("advantage=rank", part)
+    assert starting_config(["--config", str(own), "--smoke"]).algorithm.parts == ("advantage=rank",)
+    for flag in (["--with", "advantage=rank", part], [f"--with={part}"]):
+        refused(capsys, f"--smoke leaves dynamic sampling out.*so .*{part} cannot apply", "config", "--smoke", *flag)

@@ -1,16 +1,20 @@
 """A kept warm start is the one that the run would compute, and is taken in no other run."""
 
+from types import SimpleNamespace
+
 import chex
 import jax
+import jax.numpy as jnp
 import pytest
 from reopened import checkpoint_of
 from small_runs import even_length
 from whole_runs import TINY, rows
 
 import rljax
+from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
 from rljax.training import kept_warm_start as module
-from rljax.training.kept_warm_start import key_of, read_kept
+from rljax.training.kept_warm_start import key_of, place_of, read_kept, rows_of_warm_start
 
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
@@ -78,7 +82,22 @@ def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch,
 
 
 def test_what_a_warm_start_does_not_read_does_not_change_its_key():
-    unread = {"learning_rate": 1.0, "steps": 9, "algorithm": "rloo", "prompts": 8, "name": "other", "quiet": True}
+    unread = {
+        **{
+            "learning_rate": 1.0,
+            "steps": 9,
+            "schedule": "cosine",
+            "minibatches": 4,
+            "microbatch_rows": 8,
+            "remedy": "auto",
+        },
+        **{"algorithm": "rloo", "prompts": 8, "name": "other", "quiet": True, "host_timeout": 9.0, "lora_alpha": 1.0},
+        **{"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.5, 0.9), "history_decay": 0.1},
+        **{"length_weights": (1.0, 1.0, 1.0, 1.0, 1.0), "on_error": "drop", "prompt_column": "a", "answer_column": "b"},
+        **{"demonstration_column": "c", "warm_start_eval_every": 1, "keep_warm_start": False},
+    }
+    changes = {name: value for name, value in unread.items() if SMALL.to_flat()[name] != value}
+    assert changes == unread
     assert key_of(SMALL.replace(**unread)) == key_of(SMALL)
 
 
@@ -94,6 +113,9 @@ def test_what_a_warm_start_does_not_read_does_not_change_its_key():
         {"adam_b2": 0.5},
         {"temperature": 0.5},
         {"max_response_tokens": 9},
+        {"max_prompt_tokens": 9},
+        {"heldout_problems": 9},
+        {"freeze": ("embedding",)},
     ],
 )
 def test_what_a_warm_start_reads_changes_its_key(changes):
@@ -104,11 +126,38 @@ def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
     keys = {key_of(SMALL)}
     monkeypatch.setattr(module, "versions", lambda: {"jax": "0"})
     keys.add(key_of(SMALL))
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=nowhere")
-    keys.add(key_of(SMALL))
+    for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE"):
+        monkeypatch.setenv(variable, "--of_the_compiler")
+        keys.add(key_of(SMALL))
+    is_disabled = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", not is_disabled)
+    try:
+        keys.add(key_of(SMALL))
+    finally:
+        jax.config.update("jax_disable_most_optimizations", is_disabled)
     (tmp_path / "ops.py").write_text("1")
     monkeypatch.setattr(rljax, "__file__", str(tmp_path / "__init__.py"))
     keys.add(key_of(SMALL))
     (tmp_path / "ops.py").write_text("2")
     keys.add(key_of(SMALL))
-    assert len(keys) == 5
+    assert len(keys) == 8
+
+
+@pytest.mark.parametrize("elsewhere", ["", "gs://bucket/programs"])
+def test_it_is_kept_in_a_local_folder_alone(folder, elsewhere):
+    run = SimpleNamespace(config=SMALL, folder=SimpleNamespace(config={}))
+    beginning = SimpleNamespace(state=SimpleNamespace(warm_step=jnp.int32(0)))
+    assert place_of(run, beginning).parent == folder
+    jax.config.update("jax_compilation_cache_dir", elsewhere)
+    try:
+        assert place_of(run, beginning) is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def test_rows_that_are_not_those_of_the_warm_start_are_refused(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"phase": "warm_start", "step": 1}\n{"phase": "rl", "step": 1}\n')
+    assert len(rows_of_warm_start(metrics, 1)) == 1
+    with pytest.raises(InputError, match="holds 1 rows of its 2 steps"):
+        rows_of_warm_start(metrics, 2)

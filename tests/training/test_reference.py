@@ -222,6 +222,11 @@ NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algori
         ),
         (BY_NAME["dapo"](), {"reference_period": 5}, "reference_period=5: the algorithm has no KL penalty to a reference"),
         (BY_NAME["t1"](), {"reference_period": 5}, "reference follows the policy already, by reference_rate=0.01"),
+        (
+            BY_NAME["grpo"](beta=0.1),
+            {"reference_period": 5, "schedule": "cosine"},
+            "schedule='cosine' would return to its peak",
+        ),
     ],
 )
 def test_what_an_algorithm_has_no_use_for_is_refused(algorithm, settings, message):

@@ -15,7 +15,7 @@ from rljax.models import Scores, TransformerConfig, init_params, policy_of_logit
 from rljax.models.huggingface import save_pretrained
 from rljax.parallel import accumulate, make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.training.state import create, place, places
+from rljax.training.state import CriticState, create, place, places
 from rljax.training.update import check_policy, make_policy_step, make_score, make_supervised_step, put_layout
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -137,6 +137,26 @@ def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
     np.testing.assert_allclose(losses[0], -logp[counted].mean(), rtol=1e-5)
     assert losses == sorted(losses, reverse=True)
     assert int(state.warm_step) == 5
+
+
+def test_imitation_computes_the_same_bits_for_every_algorithm(data):
+    sequences, _ = data
+    mesh = make_mesh(1, 1)
+    critic = CriticState(
+        init_params(CONFIG, jax.random.key(1)), OPTIMIZER.init(init_params(CONFIG, jax.random.key(1))), None
+    )
+    plain, full = placed(mesh), placed(mesh, with_reference=True, critic=critic, kl_coefficient=0.1)
+    beside = jax.device_get((full.reference, full.critic, full.kl_coefficient))
+    for _ in range(2):
+        plain, full = (
+            make_supervised_step(SCORE, OPTIMIZER, state, mesh)(
+                state, *put_rows(mesh, (pack(sequences), sequences.attention))
+            )[0]
+            for state in (plain, full)
+        )
+    chex.assert_trees_all_equal((plain.params, plain.opt_state), (full.params, full.opt_state))
+    chex.assert_trees_all_equal((full.reference, full.critic, full.kl_coefficient), beside)
+    assert int(full.warm_step) == 2
 
 
 def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):

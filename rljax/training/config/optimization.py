@@ -22,14 +22,18 @@ class WarmStartConfig:
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
     optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
-    """Optimiser of the warm start: 'muon' orthogonalises the updates of the layers' matrices, and often needs half the steps."""
+    """Optimiser of the warm start: 'muon' orthogonalises the updates of the layers' matrices; their momentum decays by 0.95 a step,
+    whatever --adam-b1 and --adam-b2 are, which apply to the other parameters."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this share."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
     """Warm-start steps between evaluations of this accuracy."""
     keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
     """Keep the finished warm start beside the compiled programs, and begin with it in later runs that would compute the same one:
-    the same settings of model, task, data and warm start, seed, sources, packages and machine. For generated tasks only."""
+    the same settings of model, task, data and warm start, seed, sources, packages and machine. It applies to generated tasks alone,
+    and changes nothing with --warm-start-accuracy, --model, --lora-rank, the folder of a tokenizer, parts of your own in Python, or
+    several hosts, nor where compiled programs are not kept in a local folder (`rljax --version` names it; in Python it is
+    jax_compilation_cache_dir)."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
@@ -58,7 +62,7 @@ class OptimizationConfig:
     learning_rate_warmup: int = 10
     """Updates over which the learning rate rises linearly."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """The policy's learning rate in RL after that: 'constant', or 'cosine', which falls to 0 at the end of the run."""
+    """The policy's learning rate in RL after its warm-up: 'constant', or 'cosine', which falls to 0 at the end of the run."""
     adam_b1: float = 0.9
     """Decay of the first moment."""
     adam_b2: float = 0.95

@@ -28,6 +28,8 @@ SMOKE = {
     "eval_every": 0,
 }
 """Upper bounds of a smoke test. It is as small as the run's parts allow, and passes through every phase."""
+SAMPLING_SLOT = "keep_group="
+"""Beginning of a part in the slot of dynamic sampling."""
 
 
 @documented
@@ -178,7 +180,8 @@ def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
 def _smoke(begun: Start, algorithm: str | None) -> Start:
     """Make every part of a run small, so that the run passes through all its phases in about a minute.
 
-    Dynamic sampling is left out: after so short a warm start it would keep no group, and no update would be tested.
+    Dynamic sampling is left out, and so is another part in its slot: after so short a warm start it would keep no group, and no
+    update would be tested. The warm start is made, even if an earlier run has kept it.
     """
     from rljax.algorithms import ABLATIONS  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.algorithm import factory_of  # noqa: PLC0415  as above
@@ -189,5 +192,9 @@ def _smoke(begun: Start, algorithm: str | None) -> Start:
         del small["value_pretraining_steps"]
     if name in ABLATIONS and "dynamic_sampling" in ABLATIONS[name]:
         small["without"] = tuple(dict.fromkeys([*flat["without"], "dynamic_sampling"]))
-    small |= {"name": "smoke", "prompts": -(-SMOKE["prompts"] // flat["minibatches"]) * flat["minibatches"]}
+    parts = tuple(part for part in flat["with"] if not part.startswith(SAMPLING_SLOT))
+    if parts != tuple(flat["with"]):
+        small["with"] = parts
+    small |= {"name": "smoke", "keep_warm_start": False}
+    small |= {"prompts": -(-SMOKE["prompts"] // flat["minibatches"]) * flat["minibatches"]}
     return begun.changed({key: Setting(value, "--smoke") for key, value in small.items()})
