@@ -80,19 +80,25 @@ def key_of(config: TrainConfig) -> str:
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
+def local_programs() -> Path | None:
+    """Folder of the compiled programs on this machine; None where they are kept elsewhere, or not at all."""
+    folder = getattr(jax.config, CACHE_FOLDER)
+    is_local = folder and "://" not in folder and getattr(jax.config, CACHE_ENABLED)
+    return Path(folder) if is_local else None
+
+
 def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     """File of this run's warm start; None where it is not kept."""
-    config, folder = run.config, getattr(jax.config, CACHE_FOLDER)
+    config, folder = run.config, local_programs()
     is_generated = (
         config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
     )
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
     is_alone = jax.process_count() == 1 and config.adapter.rank is None
-    has_folder = folder and "://" not in folder and getattr(jax.config, CACHE_ENABLED)  # not one of a remote storage
-    is_possible = config.warm_start.keep and has_folder and is_generated and is_fixed and is_alone
-    if not is_possible or int(checkpoint.state.warm_step):
+    is_possible = config.warm_start.keep and is_generated and is_fixed and is_alone
+    if folder is None or not is_possible or int(checkpoint.state.warm_step):
         return None
-    return Path(folder) / f"warm-start-{key_of(config)[:32]}.npz"
+    return folder / f"warm-start-{key_of(config)[:32]}.npz"
 
 
 def write_kept(place: Path, outcome: KeptWarmStart) -> None:

@@ -35,7 +35,7 @@ Score = Callable[[Params, Packed], Scores]
 Output = TypeVar("Output")
 
 NOTHING_FOR_RL = MappingProxyType(dict.fromkeys(("reference", "critic", "remembered", "kl_coefficient")))
-"""Fields of a state whose contents depend on the algorithm, without contents."""
+"""Fields of a state that RL alone reads, each of them empty."""
 
 
 def make_score(policy: Policy, temperature: float) -> Score:

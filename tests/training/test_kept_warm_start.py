@@ -1,10 +1,7 @@
 """A kept warm start is the one that the run would compute, and is taken in no other run."""
 
-from types import SimpleNamespace
-
 import chex
 import jax
-import jax.numpy as jnp
 import pytest
 from reopened import checkpoint_of
 from small_runs import even_length
@@ -14,7 +11,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.tracking.rows import read_metrics
 from rljax.training import kept_warm_start as module
-from rljax.training.kept_warm_start import key_of, place_of, read_kept, rows_of_warm_start
+from rljax.training.kept_warm_start import key_of, local_programs, read_kept, rows_of_warm_start
 
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
@@ -83,21 +80,14 @@ def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch,
 
 def test_what_a_warm_start_does_not_read_does_not_change_its_key():
     unread = {
-        **{
-            "learning_rate": 1.0,
-            "steps": 9,
-            "schedule": "cosine",
-            "minibatches": 4,
-            "microbatch_rows": 8,
-            "remedy": "auto",
-        },
-        **{"algorithm": "rloo", "prompts": 8, "name": "other", "quiet": True, "host_timeout": 9.0, "lora_alpha": 1.0},
+        **{"learning_rate": 1.0, "steps": 9, "schedule": "cosine", "minibatches": 4, "remedy": "auto"},
+        **{"microbatch_rows": 8, "host_timeout": 9.0, "lora_alpha": 1.0, "algorithm": "rloo", "prompts": 8},
+        **{"name": "other", "quiet": False, "keep_warm_start": False, "warm_start_eval_every": 1},
         **{"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.5, 0.9), "history_decay": 0.1},
-        **{"length_weights": (1.0, 1.0, 1.0, 1.0, 1.0), "on_error": "drop", "prompt_column": "a", "answer_column": "b"},
-        **{"demonstration_column": "c", "warm_start_eval_every": 1, "keep_warm_start": False},
+        **{"length_weights": (1.0, 1.0, 1.0, 1.0, 1.0), "on_error": "drop", "prompt_column": "a"},
+        **{"answer_column": "b", "demonstration_column": "c"},
     }
-    changes = {name: value for name, value in unread.items() if SMALL.to_flat()[name] != value}
-    assert changes == unread
+    assert all(SMALL.to_flat()[name] != value for name, value in unread.items())
     assert key_of(SMALL.replace(**unread)) == key_of(SMALL)
 
 
@@ -145,12 +135,10 @@ def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("elsewhere", ["", "gs://bucket/programs"])
 def test_it_is_kept_in_a_local_folder_alone(folder, elsewhere):
-    run = SimpleNamespace(config=SMALL, folder=SimpleNamespace(config={}))
-    beginning = SimpleNamespace(state=SimpleNamespace(warm_step=jnp.int32(0)))
-    assert place_of(run, beginning).parent == folder
+    assert local_programs() == folder
     jax.config.update("jax_compilation_cache_dir", elsewhere)
     try:
-        assert place_of(run, beginning) is None
+        assert local_programs() is None
     finally:
         jax.config.update("jax_compilation_cache_dir", str(folder))
 

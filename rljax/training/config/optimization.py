@@ -22,8 +22,8 @@ class WarmStartConfig:
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
     optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
-    """Optimiser of the warm start: 'muon' orthogonalises the updates of the layers' matrices; their momentum decays by 0.95 a step,
-    whatever --adam-b1 and --adam-b2 are, which apply to the other parameters."""
+    """Optimiser of the warm start: 'muon' orthogonalises the updates of the layers' matrices. The decay of
+    their momentum is 0.95; --adam-b1 and --adam-b2 apply to the other parameters."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this share."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
