@@ -274,7 +274,7 @@ def make_supervised_step(
     """
     program = _supervised_program(score, optimizer, places(state._replace(**NOTHING_FOR_RL)), mesh)
 
-    def step(state: TrainState, packed: Packed, mask: Array) -> tuple[TrainState, dict[str, Array]]:
+    def step(state: TrainState, packed: Packed, mask: Array | np.ndarray) -> tuple[TrainState, dict[str, Array]]:
         after, metrics = program(state._replace(**NOTHING_FOR_RL), packed, mask, base)
         return after._replace(**{name: getattr(state, name) for name in NOTHING_FOR_RL}), metrics
 
