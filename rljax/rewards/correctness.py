@@ -4,9 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
-from jaxtyping import Bool, Float
-
 from rljax.errors import InputError
 
 Reward = TypeVar("Reward", bound=Callable)
@@ -56,8 +53,8 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
         >>> @right_from(1.0)
         ... def share_of_tests(completions):
         ...     return [0.5 for _ in completions]
-        >>> finds_right(share_of_tests, np.array([0.5, 1.0])).tolist()
-        [False, True]
+        >>> lowest_right(share_of_tests)
+        1.0
     """
 
     def marked(reward: Reward) -> Reward:
@@ -67,23 +64,22 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
     return marked
 
 
-def finds_right(reward: Callable, values: Float[np.ndarray, "*N"]) -> Bool[np.ndarray, "*N"]:
-    """Which values of a verifier stand for a correct answer: those above 0, or those from its own limit on; NaN never does.
+def lowest_right(reward: Callable) -> float | int | None:
+    """The lowest value of a correct answer, of a verifier with partial credit; None: any value above 0 is one.
 
     Example:
         >>> from rljax.rewards import BY_NAME
-        >>> finds_right(BY_NAME["math"], np.array([0.0, 1.0, np.nan])).tolist()
-        [False, True, False]
+        >>> lowest_right(BY_NAME["math"]) is None
+        True
     """
-    limit = getattr(_inner(reward), "right_from", None)
-    return values > 0 if limit is None else values >= limit
+    return getattr(_inner(reward), "right_from", None)
 
 
 def verifier_like(reward: Reward, other: Callable) -> Reward:
     """Mark a reward as the same kind of verifier as another one; return it as it is where the other is none."""
     if not is_verifier(other):
         return reward
-    limit = getattr(_inner(other), "right_from", None)
+    limit = lowest_right(other)
     return verifier(reward) if limit is None else right_from(limit)(reward)
 
 

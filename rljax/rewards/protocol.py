@@ -21,7 +21,7 @@ from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, read_answer, wait_for
 from rljax.rewards.conversation import Messages, as_messages, reads_text
-from rljax.rewards.correctness import finds_right, is_verifier
+from rljax.rewards.correctness import is_verifier, lowest_right
 from rljax.rewards.failure import Failures
 
 MAX_FAILURE_SHARE = 0.1
@@ -280,7 +280,7 @@ def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share:
         failures[name] = answer.failures
     valid &= failed == 0
     decided = [
-        np.where(valid & ~np.isnan(values[name]), finds_right(part, values[name]), np.nan)
+        np.where(valid & ~np.isnan(values[name]), _right(part, values[name]), np.nan)
         for name, part in parts.rewards.items()
         if is_verifier(part)
     ]
@@ -294,6 +294,12 @@ def _as_sum(reward: Callable) -> Weighted:
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]
     return Weighted({name: reward}, {name: 1.0})
+
+
+def _right(part: Callable, values: Float32[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+    """Which values of a verifier stand for a correct answer; NaN never does."""
+    limit = lowest_right(part)
+    return values > 0 if limit is None else values >= limit
 
 
 def _all_right(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
