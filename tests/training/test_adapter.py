@@ -115,7 +115,6 @@ def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_
     assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), "as the update scores"
     assert replayed["log_ratio"].largest == pytest.approx(apart, rel=1e-5)
     gap = make_learner(setup, jax.tree.map(jnp.copy, state))(state, groups)[1].sampler_gap
-    print(setup.config.model.dtype, apart, gap)
     if setup.config.model.dtype == "float32":
         assert apart < 1e-4
         assert abs(gap) < 1e-7
