@@ -1,10 +1,13 @@
-"""Seconds of a step whose reward is slow, with judging after the drawing and beside it.
+"""Seconds of drawing and judging in a step whose reward is slow, with judging after the drawing and beside it.
 
     python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
 
 The reward sleeps two seconds in each call, as one that waits for a server does. It is called for 8 groups at a time, in both runs
 with the same responses. In the first run the engine returns all responses at once (the built-in one without its `stream`); in the
 second it hands them out as they end. All numbers of the two runs but their times are compared.
+
+`draw_and_judge_seconds` is the sum of `sample_seconds` and `judge_seconds`, which is all that the setting changes. The time of a
+whole step has that of the update in it, which differs from run to run and most on a busy machine: the load is in the result.
 """
 
 import argparse
@@ -50,11 +53,12 @@ def slow(completions: list[str]) -> list[float]:
 
 
 def measured(folder: Path) -> tuple[dict[str, float], list[dict]]:
-    """Median seconds of the steps after the first, which compiles; and all that the steps computed."""
+    """Median seconds of drawing and judging in the steps after the first, which compiles; and all that the steps computed."""
     result = rljax.train(CONFIG.replace(run=str(folder)), slow)
     rows = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
-    names = ("seconds", "sample_seconds", "judge_seconds", "update_seconds")
-    times = {name: round(statistics.median(row[name] for row in rows[1:]), 2) for name in names}
+    parts = {name: [row[name] for row in rows[1:]] for name in ("sample_seconds", "judge_seconds")}
+    both = {"draw_and_judge_seconds": [sum(pair) for pair in zip(*parts.values(), strict=True)]}
+    times = {name: round(statistics.median(seconds), 2) for name, seconds in (both | parts).items()}
     return times, [{name: row[name] for name in row if not name.endswith(("seconds", "per_second"))} for row in rows]
 
 
@@ -73,9 +77,10 @@ def main() -> None:
         "date": date.today().isoformat(),
         "jax": jax.__version__,
         "cores": os.cpu_count(),
-        "load_before": round(load, 1),
+        "load": {"before": round(load, 1), "after": round(os.getloadavg()[0], 1)},
         "calls_a_step": CONFIG.sampling.prompts // CONFIG.reward.groups,
         "seconds_a_call": CALL_SECONDS,
+        "ratio": round(afterwards["draw_and_judge_seconds"] / meanwhile["draw_and_judge_seconds"], 2),
         "afterwards": afterwards,
         "meanwhile": meanwhile,
         "same_numbers": found == expected,

@@ -1,7 +1,7 @@
 """Tokenizers: from text to token ids and back, behind one small interface."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -196,6 +196,8 @@ class HuggingFaceTokenizer:
         inner: the tokenizer of `transformers`; its files are written beside exported weights.
         name: its folder or hub id, for messages.
 
+    `special_texts` are the names of its special tokens, which decoded text never has.
+
     Raises:
         InputError: it has no end-of-sequence token, so a response could never end.
     """
@@ -215,6 +217,8 @@ class HuggingFaceTokenizer:
         opening = inner("", add_special_tokens=True)["input_ids"][:1]
         self.bos_token_id = inner.bos_token_id if opening == [inner.bos_token_id] else None
         self.vocab_size = len(inner)
+        added = inner.added_tokens_decoder.values()
+        self.special_texts = {*inner.all_special_tokens, *(token.content for token in added if token.special)}
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, without special tokens."""
@@ -254,6 +258,21 @@ class HuggingFaceTokenizer:
                 f"change the messages."
             ) from error
         return list(ids)
+
+
+def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
+    """Refuse stop strings with a special token: they are looked for in decoded text, which has none.
+
+    Raises:
+        InputError: the message names the token.
+    """
+    special = tokenizer.special_texts if isinstance(tokenizer, HuggingFaceTokenizer) else set()
+    found = next(((text, name) for text in stop for name in sorted(special) if name in text), None)
+    if found is not None:
+        raise InputError(
+            f"stop has {found[0]!r}, and {found[1]!r} is a special token of the tokenizer: text never has it, so no response would "
+            "stop there. Leave it out: the end token ends a response anyway, and is the `eos_token` of tokenizer_config.json."
+        )
 
 
 def holds_tokenizer(folder: Path) -> bool:

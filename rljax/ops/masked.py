@@ -160,7 +160,8 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
     clean = zero_outside(x, mask)
     counts = mask.astype(bool)
     comparable = counts & (counts.sum(-1, keepdims=True) >= 2)
-    offset = clean - jnp.where(comparable, clean, jnp.inf).min(-1, keepdims=True)
+    # The bound is finite, so that JAX's search for infinities finds none in a row without entries.
+    offset = clean - clean.min(-1, keepdims=True, where=comparable, initial=jnp.finfo(clean.dtype).max)
     return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
 
 

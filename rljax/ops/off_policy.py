@@ -214,5 +214,5 @@ def in_trust_region(
     check_floating(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
     check_same_shape(log_ratio=log_ratio, advantage=advantage, divergence=divergence)
     check_nonnegative(threshold=threshold)
-    outward = jnp.sign(advantage) * jnp.sign(log_ratio) > 0
+    outward = jnp.where(advantage > 0, log_ratio > 0, (advantage < 0) & (log_ratio < 0))
     return ~(outward & (divergence > threshold))

@@ -43,7 +43,12 @@ def _share_with_two(rank: Array, size: Array, k: int) -> Array:
 
 
 def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
-    """Rewards from the lowest up, the others after them as 0; their ranks 0, 1, …; how many there are; the way back."""
+    """Rewards from the lowest up, the others after them as 0; their ranks 0, 1, …; how many there are; the way back.
+
+    Coefficients of ranks from the size on mean nothing: they are finite, and multiply the zeros there or what is left out in the
+    end. A NaN among the members is sorted last of all: sums of the entries above carry it to every member of its group, sums from
+    the lowest up only to itself.
+    """
     order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
     lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order)
     rank = jnp.broadcast_to(jnp.arange(rewards.shape[-1], dtype=rewards.dtype), rewards.shape)

@@ -139,5 +139,5 @@ def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]
     """Variance over the tokens that count; exactly 0 when they are all the same, since distances to one of them are averaged."""
     keep = mask.astype(bool)
     count = jnp.maximum(keep.sum(), 1).astype(x.dtype)
-    distance = jnp.where(keep, x - jnp.where(keep, x, jnp.inf).min(), 0.0)
+    distance = jnp.where(keep, x - x.min(where=keep, initial=jnp.finfo(x.dtype).max), 0.0)
     return jnp.where(keep, jnp.square(distance - distance.sum() / count), 0.0).sum() / count

@@ -44,7 +44,8 @@ class DecodingEngine:
         mesh: devices that share the rows.
         prompt_length: slots that every prompt is padded to, in tokens; a call with a longer one is padded to a power of two.
         slots: most rows that are decoded at once. The key/value cache holds as many rows of prompt and response.
-        text: turns token ids into text; only needed for stop strings.
+        text: turns token ids into text; only needed for stop strings. The text of more ids begins with that of fewer,
+            see `rljax.rollout.stopping.Decode`.
     """
 
     decoder: Decoder

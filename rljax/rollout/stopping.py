@@ -13,7 +13,8 @@ CHECK_TOKENS = 32
 """Tokens of a row that are drawn between two looks at its text. As many more than needed are drawn at most, and thrown away."""
 
 Decode = Callable[[Sequence[int]], str]
-"""Token ids -> text."""
+"""Token ids -> text. The text of more ids begins with that of fewer, but for replacement characters, which stand for a character
+that is not complete. So a stop string that is there stays there; otherwise the end that is found need not be the first."""
 
 
 def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode) -> int | None:

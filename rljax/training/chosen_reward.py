@@ -55,9 +55,7 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
     if groups is None:
         return None
     if worker.environment is not None:
-        raise InputError(
-            f"reward_groups={groups} is of a reward, and this run has an environment in its place; leave it out."
-        )
+        raise InputError(f"reward_groups={groups} applies to a reward; this run has an environment instead; leave it out.")
     if needs_all_hosts(worker.judge.reward):
         raise InputError(
             f"reward_groups={groups} cuts what is judged into several calls, and a reward with the attribute `on_all_hosts`, such "

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.losses import term_inputs
 from rljax.errors import InputError
+from rljax.models.adapters import scored
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, mini_batches
 from rljax.parallel.mesh import path_names
@@ -193,7 +194,7 @@ def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Bat
     """The policy's scores, and every part of the loss at each token."""
     compare, teacher = _comparison(setup)
     score = on_sequences(lambda both, packed: compare(*both, packed), setup.mesh, scored_rows(setup))
-    scores, apart = score((setup.whole(state.params), teacher), sequences)
+    scores, apart = score((scored(setup.base, state.params), teacher), sequences)
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
     parts = token_terms(setup.algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), apart, placed)
     return [measured(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts
-from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer import Tokenizer, check_no_special_token
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
@@ -62,7 +62,7 @@ class OpenPolicy(NamedTuple):
         """Make a worker that samples answers with these settings instead of greedily; `stop` None: the stop strings of the run.
 
         Raises:
-            InputError: a value is out of range.
+            InputError: a value is out of range, or a stop string has a special token.
         """
         if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
             raise InputError(
@@ -71,6 +71,7 @@ class OpenPolicy(NamedTuple):
             )
         stop = self.worker.sampling.stop if stop is None else stop
         check_stop(stop)
+        check_no_special_token(self.tokenizer, stop)
         return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop))
 
     def sample(

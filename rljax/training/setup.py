@@ -17,7 +17,7 @@ from rljax.data.prompts import (
     encode_prompts,
     right_pad_demonstrations,
 )
-from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, holds_tokenizer, load_tokenizer
+from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, check_no_special_token, holds_tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, count_parameters, transformer_policy
 from rljax.models.adapters import Base
@@ -333,8 +333,13 @@ def make_worker(
 
 
 def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
-    """Sampling settings of training responses."""
+    """Sampling settings of training responses.
+
+    Raises:
+        InputError: a stop string has a special token.
+    """
     sampling = config.sampling
+    check_no_special_token(tokenizer, sampling.stop)
     return Sampling(
         max_tokens=sampling.max_response_tokens,
         eos_id=tokenizer.eos_token_id,

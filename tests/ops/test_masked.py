@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rljax.ops import masked
+from rljax.ops.value import explained_variance
 
 values = hnp.arrays(np.float64, (3, 5), elements=st.integers(-30, 30).map(lambda k: k / 10))
 masks = hnp.arrays(bool, (3, 5))
@@ -157,3 +158,12 @@ def test_masks_of_every_kind_mean_the_same(mask):
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_nothing_infinite_is_computed_on_the_way():
+    """As a search with JAX's settings would find: rows of two entries of the mask, of one and of none."""
+    x, mask = jnp.array([[1.0, 2.0, 4.0]] * 3), jnp.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]])
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert masked.masked_centered(x, mask).tolist() == [[-0.5, 0.5, 0.0], [0.0] * 3, [0.0] * 3]
+        assert masked.masked_normalized(x, mask, eps=0.0, ddof=0).tolist() == [[-1.0, 1.0, 0.0], [0.0] * 3, [0.0] * 3]
+        assert [explained_variance(x, x, counts).item() for counts in (mask, jnp.zeros_like(mask))] == [1.0, 0.0]

@@ -91,8 +91,9 @@ def test_binary_kl_where_a_token_is_certain_or_excluded():
     ],
 )
 def test_only_what_leads_away_is_cut(advantage, log_ratio, apart, kept, x64):
-    arrays = (jnp.array([x]) for x in (log_ratio, advantage, apart))
-    assert off_policy.in_trust_region(*arrays, threshold=0.2).tolist() == [kept]
+    for dtypes in ((jnp.float64,) * 3, (jnp.float64, jnp.float32, jnp.float16)):
+        numbers = (jnp.array([x], dtype) for x, dtype in zip((log_ratio, advantage, apart), dtypes, strict=True))
+        assert off_policy.in_trust_region(*numbers, threshold=0.2).tolist() == [kept]
 
 
 ONES = jnp.ones(2)

@@ -18,6 +18,7 @@ from rljax.errors import InputError
 from rljax.rewards.failure import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.meanwhile import calls_of, judged_meanwhile
+from rljax.training.chosen_reward import reward_groups
 from rljax.training.rollouts import make_choice, next_rollout
 from rljax.training.seams import Seams
 from rljax.training.setup import make_setup
@@ -148,6 +149,8 @@ class Breaking(Pieces):
 
 FAULTS = {
     "its own error": (Breaking(range(4)), "^the server is gone$"),
+    "its own error after the last": (Breaking(range(10)), "^the server is gone$"),
+    "twice after the last": (Pieces(range(10), [2]), "places of requests without a response, from 0 to 9; got 2"),
     "too few": (Pieces(range(4)), "each of 10 requests needs a response; it ended without that to request 4"),
     "twice": (Pieces(range(3), [2]), "places of requests without a response, from 0 to 9; got 2"),
     "no place": (type("Eleven", (Whole,), {"stream": lambda *_: iter([{10: None}])})(), "from 0 to 9; got 10"),
@@ -267,3 +270,13 @@ compares.on_all_hosts = True
 def test_parts_that_a_reward_cannot_be_called_with_are_refused(config, message):
     with pytest.raises(InputError, match=message):
         make_setup(RUN.replace(**config), Seams(reward=compares))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_an_environment_has_no_reward_that_is_called_with_groups():
+    worker = replace(make_setup(RUN, Seams(reward=even_length)).train, environment=object())
+    assert reward_groups(RUN, worker) is None
+    with pytest.raises(
+        InputError, match="reward_groups=2 applies to a reward; this run has an environment instead; leave it out"
+    ):
+        reward_groups(RUN.replace(reward_groups=2), worker)

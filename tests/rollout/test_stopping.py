@@ -21,8 +21,8 @@ from rljax.training.setup import make_sampling
 BYTES = ByteTokenizer()
 
 
-def byte_pairs():
-    """A tokenizer of `transformers` with tokens of several characters, such as `</` and `ans`."""
+def byte_pairs(*special):
+    """A tokenizer of `transformers` with tokens of several characters, such as `</` and `ans`, and these special ones."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -30,6 +30,7 @@ def byte_pairs():
         special_tokens=["</s>", "<pad>"], initial_alphabet=alphabet, vocab_size=280, show_progress=False
     )
     inner.train_from_iterator(["</answer> answer </ans> an</s >w a</a na<a/n"] * 9, trainer)
+    inner.add_special_tokens(list(special))
     return HuggingFaceTokenizer(
         transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>", pad_token="<pad>"), "pairs"
     )
@@ -146,3 +147,12 @@ def test_the_setting_reaches_the_requests_and_an_empty_text_is_refused():
     for stop, message in (("", "stop has an empty text"), ("a\ufffd", "replacement character stands for bytes")):
         with pytest.raises(InputError, match=message):
             TrainConfig.flat(stop=("ok", stop))
+
+
+@pytest.mark.parametrize("stop", ["</s>", "so</s>", "<pad>", "<tool>"])
+def test_a_special_token_is_refused_because_text_never_has_it(stop):
+    tokenizer = byte_pairs("<tool>")
+    assert stop not in tokenizer.decode(tokenizer.encode(stop))
+    with pytest.raises(InputError, match=r"is a special token of the tokenizer: .*`eos_token` of tokenizer_config\.json"):
+        make_sampling(TrainConfig.flat(stop=("</a>", stop)), tokenizer)
+    assert make_sampling(TrainConfig.flat(stop=("</a>", "</", "s>")), tokenizer).stop == ("</a>", "</", "s>")

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from reopened import first_state
@@ -17,20 +18,22 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import count_parameters, transformer_policy
-from rljax.models.adapters import Base
+from rljax.models.adapters import Base, scored
 from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from rljax.rollout import demonstrated, pack
+from rljax.rollout import demonstrated, pack, sequences_of
 from rljax.training.adapter import base_entry, check_alone
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
+from rljax.training.debugging import replay
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_learner
+from rljax.training.kept_batch import KeptBatch
+from rljax.training.learner import make_learner, make_study, scored_rows
 from rljax.training.opening import load
 from rljax.training.optimizer import warm_start_optimizer
 from rljax.training.saving import companions, save_model
-from rljax.training.update import make_score, make_supervised_step
+from rljax.training.update import make_score, make_scores, make_supervised_step
 
 TINY = SMALL.replace(
     width=32,
@@ -85,6 +88,39 @@ def sampled(config):
     groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def drawn(config, request):
+    """Setup and state with an adapter that changes every matrix, and a rollout that its merged form drew."""
+    config = config.replace(dtype=request.param, algorithm_options={}, minibatches=1)
+    setup, state = first_state(config, reward=even_length)
+    keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
+    changed = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), state.params)
+    state = rl_state(setup, state._replace(params=changed))
+    groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_sees_it(drawn):
+    """The sampler rounds the merged matrices, the update each part; in float32 the two agree."""
+    setup, state, groups = drawn
+    rollout, mask = groups.rollout, groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
+    scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
+    logp = scores(scored(setup.base, state.params), sequences_of(groups)).logp
+    apart = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
+    lesson = make_study(setup)(state, groups)
+    replayed = {term.name: term for term in replay(setup, state, KeptBatch(lesson, 1, 0, None)).terms}
+    assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), "as the update scores"
+    assert replayed["log_ratio"].largest == pytest.approx(apart, rel=1e-5)
+    gap = make_learner(setup, jax.tree.map(jnp.copy, state))(state, groups)[1].sampler_gap
+    if setup.config.model.dtype == "float32":
+        assert apart < 1e-4
+        assert abs(gap) < 1e-7
+    else:
+        assert 1e-3 < apart < 0.1
+        assert 1e-7 < gap < apart**2
 
 
 def test_the_state_holds_the_adapter_and_nothing_of_the_base(config):

@@ -26,7 +26,8 @@ class SamplingConfig:
     """Sample from the smallest set of most likely tokens that holds this share of the probability."""
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes one, and
-    keeps it: the reward reads it, and its tokens are trained on. Texts are found inside of tokens and across them."""
+    keeps it: the reward reads it, and its tokens are trained on. Texts are found inside of tokens and across them. A
+    special token, such as `<|im_end|>`, is no text: make it the tokenizer's `eos_token`."""
     decode_slots: int = 256
     """Responses that are decoded at once; the others wait until some have ended. The key/value cache holds as many rows."""
     oversample: float = 1.5
