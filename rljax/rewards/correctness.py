@@ -60,11 +60,11 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
         [False, True]
     """
 
-    def marked(reward: Reward) -> Reward:
+    def mark(reward: Reward) -> Reward:
         verifier(reward).right_from = limit  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
         return reward
 
-    return marked
+    return mark
 
 
 def finds_right(reward: Callable, values: Float[np.ndarray, "*N"]) -> Bool[np.ndarray, "*N"]:
