@@ -35,3 +35,9 @@ def test_a_wrong_leaf_is_an_error_where_it_is_passed():
         where_sound(jnp.array(True), broken, broken)
     with pytest.raises(TypeCheckError, match="per_example_gradients"):
         diagonal_fisher({"layer": jnp.zeros(3, int)})
+
+
+@pytest.mark.parametrize("leaf", [list[int], tuple[int, ...], dict[str, Array] | None])
+def test_a_leaf_with_entries_is_refused_because_only_one_would_be_checked(leaf):
+    with jaxtyped("context"), pytest.raises(TypeError, match="only one entry of such a leaf would be checked"):
+        isinstance([1, 2], PyTree[leaf])

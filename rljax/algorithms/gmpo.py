@@ -11,7 +11,8 @@ from rljax.ops.surrogate import gmpo as gmpo_surrogate
 from rljax.ops.weights import sequence_mean
 
 
-def _geometric_mean(log_ratio: Float[Array, "B T"], advantage: Float[Array, "B T"], *, clip: float) -> Float[Array, "B T"]:
+def geometric_mean(log_ratio: Float[Array, "B T"], advantage: Float[Array, "B T"], *, clip: float) -> Float[Array, "B T"]:
+    """`rljax.ops.surrogate.gmpo` in the form of the slot `surrogate`."""
     # The slot has no mask, and needs none: `prepare` leaves the advantage 0 outside the trained tokens, and within them it
     # is one number a response. Where that number is 0, so is the surrogate and its gradient, whatever the mask.
     return gmpo_surrogate(log_ratio, advantage, advantage != 0, clip=clip)
@@ -35,6 +36,6 @@ def gmpo(*, clip: float = 0.4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),
         log_ratio=token_log_ratio,
-        surrogate=partial(_geometric_mean, clip=clip),
+        surrogate=partial(geometric_mean, clip=clip),
         weights=sequence_mean,
     )

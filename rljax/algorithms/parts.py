@@ -1,5 +1,6 @@
 """Parts that an algorithm can have in place of its own: equations for one slot of the record each, published and unpublished."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import CREDIT, Algorithm, Critic, Rollout, TermInputs
+from rljax.algorithms.parts_fit import check_fit
 from rljax.ops.arrays import Number
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
 from rljax.ops.gae import td_errors
@@ -225,7 +227,7 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
     """Read a part and its numbers from a word, `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
 
     Raises:
-        ValueError: the word has another form, or the part is unknown.
+        ValueError: the word has another form, the part is unknown, or a number is infinite, no number or there twice.
 
     Example:
         >>> part, numbers = read_part("keep_group=difficulty_window,low=0.3")
@@ -241,6 +243,11 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
         numbers = {number: int(value) if value.lstrip("+-").isdigit() else float(value) for number, _, value in pairs}
     except ValueError as error:
         raise ValueError(f"{word!r} is not SLOT=PART,NUMBER=VALUE, as keep_group=difficulty_window,low=0.3") from error
+    if len(numbers) < len(pairs):
+        raise ValueError(f"{word!r} gives a number twice; leave one of them out")
+    for number, value in numbers.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{word!r}: {number} must be finite, got {value}")
     return part_named(slot, name), numbers
 
 
@@ -255,7 +262,8 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
         The record. A part from which credit comes takes the place of the credit that the record has.
 
     Raises:
-        ValueError: a part or a number is unknown, two parts are for one slot, or the record has no place for a part.
+        ValueError: a part or a number is unknown, two parts are for one slot, the record has no place for a part, or a part
+            would compute nothing that has a meaning in it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -264,14 +272,17 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
         >>> ranked.advantage(jnp.array([[2.0, 9.0]])).tolist()
         [[-0.5, 0.5]]
     """
-    taken: dict[str, str] = {}
+    parts_by_place: dict[str, Part] = {}
     for word in words:
         part, numbers = read_part(word)
         place = "credit" if part.slot in CREDIT else part.slot
-        if place in taken:
-            raise ValueError(f"{taken[place]} and {part.word} are two parts for one slot; leave one of them out")
-        taken[place] = part.word
+        if place in parts_by_place:
+            raise ValueError(
+                f"{parts_by_place[place].word} and {part.word} are two parts for one slot; leave one of them out"
+            )
+        parts_by_place[place] = part
         algorithm = _placed(algorithm, part, part.value(**numbers))
+    check_fit(algorithm, {part.slot: part.word for part in parts_by_place.values()})
     return algorithm
 
 

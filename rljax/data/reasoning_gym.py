@@ -4,6 +4,7 @@ They are drawn in a process of their own. Some generators walk through sets of t
 process; there it is fixed, so that a seed always gives the same problems.
 """
 
+import math
 import os
 import pickle
 import subprocess
@@ -11,7 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import MISSING, fields
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from rljax.text import did_you_mean, one_line
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
 """Column of a problem that its scorer reads."""
-OURS = ("seed", "size")
+OPTIONS_OF_THE_RUN = ("seed", "size")
 """Options of a generator that the run decides."""
 TRIES = 5
 """Draws for each problem; generators repeat themselves."""
@@ -95,12 +97,12 @@ def draw(name: str, *, train: int, heldout: int, seed: int, options: Mapping[str
     """
     kind, settings_type = _generator(name)
     values = fitted_options(name, settings_type, options)
-    apart: set[str] = set()
+    seen_questions: set[str] = set()
     drawn: dict[str, list[Problem]] = {}
     for split, count in (("heldout", heldout), ("train", train)):
         state = np.random.default_rng([seed, len(drawn)])
         source = _source(name, kind, settings_type, values | {"seed": int(state.integers(2**31)), "size": TRIES * count})
-        entries = _different(source.__getitem__, count, apart)
+        entries = _different(source.__getitem__, count, seen_questions)
         if len(entries) < count:
             raise InputError(
                 f"reasoning_gym:{name} with the options {dict(options)} has only {len(entries)} different {split} problems in "
@@ -130,15 +132,15 @@ def _source(name: str, kind: type, settings_type: type, values: Mapping[str, obj
         raise InputError(f"reasoning_gym:{name} refuses its options ({one_line(error)}); change --task-options.") from error
 
 
-def _different(entry_at: Callable[[int], Entry], count: int, apart: set[str]) -> list[Entry]:
-    """The first `count` entries whose questions are new; their questions are added to `apart`."""
+def _different(entry_at: Callable[[int], Entry], count: int, seen_questions: set[str]) -> list[Entry]:
+    """The first `count` entries whose questions are new; their questions are added to `seen_questions`."""
     found: list[Entry] = []
     for index in range(TRIES * count):
         if len(found) == count:
             break
         entry = entry_at(index)
-        if entry["question"] not in apart:
-            apart.add(entry["question"])
+        if entry["question"] not in seen_questions:
+            seen_questions.add(entry["question"])
             found.append(entry)
     return found
 
@@ -150,7 +152,7 @@ def _problem(name: str, values: Mapping[str, object], entry: Entry) -> Problem:
 
 
 def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]) -> dict[str, object]:
-    """Options of a generator with the types of its defaults.
+    """Options of a generator with the types of its defaults, or the declared ones where a default is None.
 
     Args:
         name: name of the generator, for messages.
@@ -169,51 +171,65 @@ def fitted_options(name: str, settings_type: type, options: Mapping[str, Option]
         ... class Settings:
         ...     terms: int = 3
         ...     signs: tuple[str, ...] = ("+", "-")
-        >>> fitted_options("sums", Settings, {"terms": 2, "signs": "+,*"})
+        >>> fitted_options("sums", Settings, {"terms": "2", "signs": "+,*"})
         {'terms': 2, 'signs': ('+', '*')}
     """
+    hints = get_type_hints(settings_type)
     defaults = {
         entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
         for entry in fields(settings_type)
-        if entry.name not in OURS
+        if entry.name not in OPTIONS_OF_THE_RUN
     }
     values: dict[str, object] = {}
     for option, value in options.items():
         if option not in defaults:
             raise InputError(f"reasoning_gym:{name} has no option {option!r}; it has {', '.join(defaults) or 'none'}.")
         try:
-            values[option] = _as_type_of(defaults[option], value)
+            values[option] = _as_type_of(_example(defaults[option], hints[option]), value)
         except ValueError as error:
             raise InputError(f"--task-options {option}={value}: {error}.") from error
     return values
 
 
-def _as_type_of(default: object, value: Option) -> object:
-    """The value as the type of the default, or a `ValueError`."""
-    if isinstance(default, list | tuple):
-        first = default[0] if default else ""
-        parts = [_as_type_of(first, _number_or_text(part)) for part in str(value).split(",")]
-        return tuple(parts) if isinstance(default, tuple) else parts
-    if isinstance(default, bool):
+def _example(default: object, hint: Any) -> object:
+    """A value that has the type of a setting: its default, but for None, and for a whole number that may be any."""
+    if isinstance(default, int) and hint is float:
+        return float(default)
+    if default is not None:
+        return default
+    declared = next((kind for kind in get_args(hint) if kind is not NoneType), hint) if NoneType in get_args(hint) else hint
+    if get_origin(declared) in (list, tuple):
+        return get_origin(declared)([_example(None, get_args(declared)[0])])
+    return declared() if declared in (int, float, str, bool) else None
+
+
+def _as_type_of(example: object, value: Option) -> object:
+    """The value as the type of the example, or a `ValueError`."""
+    if isinstance(example, list | tuple):
+        first = example[0] if example else ""
+        entries = [_as_type_of(first, text) for text in str(value).split(",")]
+        return tuple(entries) if isinstance(example, tuple) else entries
+    if isinstance(example, bool):
         words = {"true": True, "false": False, "1": True, "0": False}
         if str(value).lower() not in words:
             raise ValueError("true or false is expected")
         return words[str(value).lower()]
-    if isinstance(default, int) and not isinstance(value, int):
-        raise ValueError("a whole number is expected")
-    if isinstance(default, float) and isinstance(value, str):
-        raise ValueError("a number is expected")
-    if default is None or isinstance(default, int | float):
-        return float(value) if isinstance(default, float) else value
-    if isinstance(default, str):
+    if isinstance(example, int):
+        return _number(int, value, "a whole number")
+    if isinstance(example, float):
+        return _number(float, value, "a number")
+    if isinstance(example, str):
         return str(value)
     raise ValueError("this option is neither a number nor a text nor a list of them, so it cannot be set here")
 
 
-def _number_or_text(text: str) -> Option:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _number(kind: type[int] | type[float], value: Option, expected: str) -> int | float:
+    """The value as a finite number of a kind, or a `ValueError` with what is expected."""
+    try:
+        number = kind(value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{expected} is expected") from error
+    rounded = not isinstance(value, str) and number != value
+    if isinstance(value, bool) or rounded or not math.isfinite(number):
+        raise ValueError(f"{expected} is expected")
+    return number

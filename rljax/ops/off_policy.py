@@ -204,8 +204,8 @@ def in_trust_region(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> ratios, apart = jnp.array([0.7, 0.7, -0.7]), jnp.array([0.5, 0.1, 0.5])
-        >>> in_trust_region(ratios, jnp.ones(3), apart, threshold=0.2).tolist()
+        >>> ratios, divergence = jnp.array([0.7, 0.7, -0.7]), jnp.array([0.5, 0.1, 0.5])
+        >>> in_trust_region(ratios, jnp.ones(3), divergence, threshold=0.2).tolist()
         [False, True, True]
 
     Source:

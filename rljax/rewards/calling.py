@@ -235,7 +235,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
             f"finite number, or None for no opinion."
         )
     kinds = [value.kind for value in values if isinstance(value, Failed)]
-    reasons = [f"completion {i}: {value.reason}" for i, value in enumerate(values) if isinstance(value, Failed)]
+    reasons = [value.reason for value in values if isinstance(value, Failed)]
     numbered = {kind: number for number, kind in enumerate(Failures._fields, start=1)}
     failed = np.array([numbered[value.kind] if isinstance(value, Failed) else 0 for value in values], np.int8)
     failures = Failures(raised=kinds.count("raised"), timed_out=kinds.count("timed_out"))
@@ -270,8 +270,8 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
     if failed > allowed:
         raise InputError(
             f"the reward {function} failed on {failed} of {count} completions ({answer.failures}), more than the "
-            f"{max_failure_share:.0%} that may fail; the first: {answer.reason}. Fix the function, or raise "
-            f"max_failure_share."
+            f"{max_failure_share:.0%} that may fail; the first: completion {np.flatnonzero(answer.failed)[0]}: {answer.reason}. "
+            f"Fix the function, or raise max_failure_share."
         )
 
 
@@ -281,8 +281,8 @@ def joined(answers: Sequence[Answer]) -> Answer:
     Example:
         >>> parts = [read_answer([1.0, None], "mine", 2), read_answer([Failed("raised", "KeyError: 'x'")], "mine", 1)]
         >>> both = joined(parts)
-        >>> both.values.tolist(), both.valid.tolist(), both.failures.total, both.reason
-        ([1.0, 0.0, 0.0], [True, False, False], 1, "completion 0: KeyError: 'x'")
+        >>> both.values.tolist(), both.valid.tolist(), both.failed.tolist(), both.reason
+        ([1.0, 0.0, 0.0], [True, False, False], [0, 0, 1], "KeyError: 'x'")
     """
     first = next((answer for answer in answers if answer.reason), answers[0])
     return Answer(

@@ -57,11 +57,11 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
         1.0
     """
 
-    def marked(reward: Reward) -> Reward:
+    def mark(reward: Reward) -> Reward:
         verifier(reward).right_from = limit  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
         return reward
 
-    return marked
+    return mark
 
 
 def lowest_right(reward: Callable) -> float | int | None:

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection, wait
 
 from rljax.errors import InputError
 from rljax.rewards.failure import Failed
+from rljax.rewards.pool_line import LONGEST_LINE, value_of
 from rljax.text import one_line
 
 _START_SECONDS = 120.0
@@ -45,6 +46,8 @@ class _Worker:
     """Monotonic time at which the worker is killed unless it has answered."""
     served: int = 0
     """Number of items that the worker has judged."""
+    line: bytes = b""
+    """What a confined worker has sent of a line that has not ended."""
 
 
 class Pool:
@@ -62,8 +65,11 @@ class Pool:
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
         begin: a function without arguments that each worker calls once, named as `function` is; it does not count against the
             time limit.
-        confined: whether a worker gives up what judging does not need, before its first item: to write files, to read others
-            than those of Python's path, to start processes and to open connections. On Linux only.
+        confined: whether results come back as lines of JSON that are checked, never as pickles, and whether a worker gives up
+            some rights for good before its first item: to open files for writing, to read other files than those of Python's path,
+            to start processes and to open connections. It gives them up on Linux alone, as far as the kernel allows it
+            (`rljax.rewards.sandbox.confine.give_up`). The function then returns a finite number, None or `Failed`; anything
+            else is a failure of that item.
 
     Raises:
         InputError: `seconds` or `workers` is not positive.
@@ -154,6 +160,9 @@ class Pool:
         busy = sum(worker.item >= 0 for worker in self._workers)
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting and busy < self.count:
+                if worker.connection.poll():  # it has ended, or says what nobody asked for
+                    self._dismiss(worker)
+                    continue
                 try:
                     worker.connection.send((items[waiting[0]], self.seconds))
                 except (BrokenPipeError, ConnectionResetError):  # something else killed the idle worker
@@ -182,11 +191,17 @@ class Pool:
 
     def _receive(self, worker: _Worker) -> list[tuple[int, object]]:
         try:
-            received = worker.connection.recv()
+            received = _read_line(worker) if self.confined else worker.connection.recv()
         except (EOFError, ConnectionResetError):
             return self._lose(worker, overdue=False)
-        except Exception as error:  # the result cannot be unpickled here
-            received = Failed("raised", f"its result cannot be unpickled ({one_line(error)})")
+        except BlockingIOError:  # the line has not ended
+            return self._lose(worker, overdue=True) if time.monotonic() >= worker.deadline else []
+        except Exception as error:  # the result cannot be read here
+            received = Failed("raised", f"its result cannot be read ({one_line(error)})")
+            if self.confined and worker.item != _STARTING:  # what sends anything else is not the worker that was started
+                item, self._spares = worker.item, 1
+                self._dismiss(worker)
+                return [(item, received)]
         item, worker.item = worker.item, _IDLE
         if item != _STARTING:
             worker.served += 1
@@ -281,6 +296,27 @@ def _start(pool: Pool) -> _Worker:
             start_new_session=True,  # Ctrl-C must reach only the trainer, and a worker's children must die with it
         )
     return _Worker(process, ours, _STARTING, time.monotonic() + _START_SECONDS)
+
+
+def _read_line(worker: _Worker) -> object:
+    """The result that a confined worker has sent, without ever waiting for the rest of a line.
+
+    Raises:
+        BlockingIOError: the line has not ended.
+        EOFError: the worker has ended.
+        ValueError: what it sent is not one line with a result.
+    """
+    arrived = os.read(worker.connection.fileno(), LONGEST_LINE)
+    if not arrived:
+        raise EOFError
+    worker.line += arrived
+    line, end, rest = worker.line.partition(b"\n")
+    if rest or len(worker.line) > LONGEST_LINE:
+        raise ValueError("it is longer than a result")
+    if not end:
+        raise BlockingIOError
+    worker.line = b""
+    return value_of(line)
 
 
 def _end(worker: _Worker) -> int:

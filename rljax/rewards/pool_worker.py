@@ -3,18 +3,35 @@
 The time limit is an interval timer whose signal has no handler, so the kernel kills the process, even in the middle of a
 computation that holds the interpreter lock, and even if the parent process has been killed in the meantime. An idle worker ends
 when the other end of its connection is closed; the kernel does that for a parent that is killed.
+
+Items come as pickles. Results go back as pickles too, and from a confined process as lines of JSON (`rljax.rewards.pool_line`).
 """
 
+import os
 import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from typing import NamedTuple
 
 from rljax.rewards.failure import Failed
+from rljax.rewards.pool_line import line_of
 from rljax.rewards.sandbox import confine
 from rljax.text import one_line
+
+Message = bytes | memoryview
+
+
+class _Channel(NamedTuple):
+    """How results reach the parent process."""
+
+    encode: Callable[[object], Message]
+    """Makes a message of a result; raises if there is none for it."""
+    send: Callable[[Message], None]
+    """Sends a message."""
 
 
 def main(descriptor: int, name: str, memory: int | None, begin: str | None = None, confined: bool = False) -> None:
@@ -25,7 +42,8 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
         name: the function, as `rljax.rewards.resolve` reads it.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
         begin: a function to call once, before anything is given up; or None.
-        confined: whether to give up what judging does not need; see `rljax.rewards.sandbox.confine.give_up`.
+        confined: whether to give up what judging does not need (`rljax.rewards.sandbox.confine.give_up`), and to send results as
+            lines of JSON.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -34,6 +52,8 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
     if memory is not None and sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     connection = Connection(descriptor)
+    lines, pickles = _Channel(line_of, partial(_write, descriptor)), _Channel(ForkingPickler.dumps, connection.send_bytes)
+    channel = lines if confined else pickles
     try:
         function = _load(name)
         if begin is not None:
@@ -41,10 +61,10 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
         if confined:
             confine.give_up(sys.path)
     except BaseException as error:  # importing runs user code
-        connection.send(Failed("raised", one_line(error)))
+        channel.send(channel.encode(Failed("raised", one_line(error))))
         return
-    connection.send(None)
-    _serve(connection, function)
+    channel.send(channel.encode(None))
+    _serve(connection, channel, function)
 
 
 def _load(name: str) -> Callable:
@@ -53,23 +73,30 @@ def _load(name: str) -> Callable:
     return resolve(name)
 
 
-def _serve(connection: Connection, function: Callable) -> None:
+def _write(descriptor: int, message: Message) -> None:
+    remaining = memoryview(message)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
+
+
+def _serve(connection: Connection, channel: _Channel, function: Callable) -> None:
     while True:
         try:
             arguments, seconds = connection.recv()
         except (EOFError, ConnectionResetError):
             return
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        answer = _pickled(function, arguments)
+        message = _judged(channel, function, arguments)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            connection.send_bytes(answer)
+            channel.send(message)
         except (BrokenPipeError, ConnectionResetError):
             return
 
 
-def _pickled(function: Callable, arguments: dict) -> memoryview:
+def _judged(channel: _Channel, function: Callable, arguments: dict) -> Message:
+    """The message of an item's result, or of what went wrong."""
     try:
-        return ForkingPickler.dumps(function(**arguments))
+        return channel.encode(function(**arguments))
     except BaseException as error:  # user code may raise anything or call sys.exit
-        return ForkingPickler.dumps(Failed("raised", one_line(error)))
+        return channel.encode(Failed("raised", one_line(error)))

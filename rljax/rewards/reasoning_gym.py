@@ -1,7 +1,8 @@
 """The reward of problems from the package reasoning-gym: the score of their generator, between 0 and 1.
 
-Some scorers evaluate the answer as a formula or even as Python, so they run in processes that have given up files, connections and
-further processes, each answer under a time limit. Such an answer could still tamper with the process that scores the next ones.
+Some scorers evaluate the answer as a formula or even as Python, so they run in confined processes (`rljax.rewards.pool.Pool`), each
+answer under a time limit. Nothing but a checked number or a reason comes back. Such an answer could still tamper with the process
+that scores it and the next ones, and so with their scores.
 """
 
 import pickle
@@ -22,11 +23,11 @@ MEMORY_BYTES = 4 * 2**30
 """Address space of one process."""
 
 
-def given_answer(completion: str) -> str:
+def final_answer(completion: str) -> str:
     """Read the answer of a completion: the last `<answer>...</answer>`, else all of it.
 
     Example:
-        >>> given_answer("3 and 4 make <answer> 7 </answer>."), given_answer(" 7 ")
+        >>> final_answer("3 and 4 make <answer> 7 </answer>."), final_answer(" 7 ")
         ('7', '7')
     """
     found = tagged_text(completion)
@@ -59,7 +60,7 @@ def reasoning_gym(
     del prompts, columns
     check_optional(PACKAGE, "reasoning-gym")
     judged = [position for position, problem in enumerate(reasoning_gym) if problem is not None]
-    items = [{"problem": reasoning_gym[position], "answer": given_answer(completions[position])} for position in judged]
+    items = [{"problem": reasoning_gym[position], "answer": final_answer(completions[position])} for position in judged]
     own = f"{__name__}:"
     pool = shared_pool(f"{own}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{own}load", confined=True)
     scores: list[Any] = [None] * len(completions)

@@ -216,9 +216,13 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
         jax.eval_shape(_one_loss(algorithm, sampling, config.optimization.minibatches))
     except ValueError as error:
         raise InputError(
-            f"{name} with the options {config.algorithm.options} cannot train on {sampling.prompts} prompts x "
-            f"group_size={sampling.group_size} responses: {error}."
+            f"{name} with the options {config.algorithm.options}{_parts_in_words(config.algorithm)} cannot train on "
+            f"{sampling.prompts} prompts x group_size={sampling.group_size} responses: {error}."
         ) from error
+
+
+def _parts_in_words(settings: AlgorithmConfig) -> str:
+    return f" and --with {' '.join(settings.parts)}" if settings.parts else ""
 
 
 def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) -> None:

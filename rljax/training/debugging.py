@@ -194,9 +194,9 @@ def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Bat
     """The policy's scores, and every part of the loss at each token."""
     compare, teacher = _comparison(setup)
     score = on_sequences(lambda both, packed: compare(*both, packed), setup.mesh, scored_rows(setup))
-    scores, apart = score((scored(setup.base, state.params), teacher), sequences)
+    scores, distances = score((scored(setup.base, state.params), teacher), sequences)
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
-    parts = token_terms(setup.algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), apart, placed)
+    parts = token_terms(setup.algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), distances, placed)
     return [measured(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
 
 
@@ -204,12 +204,12 @@ def token_terms(
     algorithm: Algorithm,
     logp: Float[Array, "B T"],
     entropy: Float[Array, "B T"],
-    apart: Shaped[Array | np.ndarray, "B T"] | None,
+    distances: Shaped[Array | np.ndarray, "B T"] | None,
     batch: Batch[Array],
 ) -> Mapping[str, Float[Array, "B T"]]:
     """Every part of the policy's loss at each token, in the order of its computation."""
     log_ratio = algorithm.log_ratio(logp, batch.old_logp, batch.mask)
-    inputs = term_inputs(logp, batch, entropy, None if apart is None else jnp.asarray(apart))
+    inputs = term_inputs(logp, batch, entropy, None if distances is None else jnp.asarray(distances))
     parts = {
         "logp": logp,
         "log_ratio": log_ratio,

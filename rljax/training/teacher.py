@@ -70,8 +70,8 @@ def make_comparison(
         other = other._replace(head=other.head[: policy.vocab_size])
         tokens = scored_tokens(packed)
         scores = token_scores(*own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
-        apart = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
-        return Scores(*(batched(part, packed) for part in scores)), batched(apart, packed)
+        distances = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
+        return Scores(*(batched(part, packed) for part in scores)), batched(distances, packed)
 
     return compare
 

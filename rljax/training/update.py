@@ -192,9 +192,9 @@ def make_gradient(
         penalized = at_strength(algorithm, state.kl_coefficient)
 
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, apart = compare(scored(base, params), teacher, part.packed)
+            scores, distances = compare(scored(base, params), teacher, part.packed)
             rows = rows_of(batch, part.responses)
-            return loss(penalized, scores.logp, rows, entropy=scores.entropy, teacher_divergence=apart)
+            return loss(penalized, scores.logp, rows, entropy=scores.entropy, teacher_divergence=distances)
 
         return accumulate(objective, state.params, layout, counts=has_responses)
 

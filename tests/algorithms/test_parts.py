@@ -113,6 +113,10 @@ def test_a_word_names_a_part_and_its_numbers():
     [
         ("dapo", ["rank"], "'rank' is not SLOT=PART"),
         ("dapo", ["advantage=rank,eps"], "is not SLOT=PART,NUMBER=VALUE"),
+        ("dapo", ["advantage=normalized,eps=nan"], "eps must be finite, got nan"),
+        ("dapo", ["surrogate_mask=binary_kl,threshold=inf"], "threshold must be finite, got inf"),
+        ("dapo", ["log_ratio=bounded,bound=1e999"], "bound must be finite, got inf"),
+        ("dapo", ["keep_group=difficulty_window,low=0.2,low=0.3"], "gives a number twice"),
         ("dapo", ["surrogat=rank"], "no part is for the slot 'surrogat'; there are parts for outcome_reward, advantage"),
         ("dapo", ["advantage=ranks"], "advantage has no part 'ranks'; it has centered, normalized"),
         ("dapo", ["advantage=rank,eps=1"], "advantage=rank has no number 'eps'; it has none"),
@@ -132,6 +136,46 @@ def test_a_word_names_a_part_and_its_numbers():
 def test_a_part_without_a_place_is_refused(name, words, message):
     with pytest.raises(ValueError, match=message):
         with_parts(BY_NAME[name](), words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        *(("gepo", [f"log_ratio={part}"], "a denominator of its own") for part in ("token", "bounded", "clamped")),
+        *(("gepo", [f"surrogate_mask={part}"], "a denominator of its own") for part in ("binary_kl", "total_variation")),
+        *((name, ["surrogate_mask=binary_kl"], "belongs to the whole response") for name in ("gspo", "luspo", "gmpo")),
+        ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
+        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "belongs to the whole response"),
+        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "belongs to the whole response"),
+        ("ppo", ["log_ratio=sequence"], "what the algorithm's critic says of single tokens is lost"),
+        ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's teacher_advantage says"),
+        ("clip_cov", ["log_ratio=sequence"], "what the algorithm's keep_tokens says"),
+        ("dapo_grpo", ["log_ratio=sequence"], "what the algorithm's bonus says"),
+        ("remax", ["outcome_reward=rule"], "a greedy response, which outcome_reward=rule does not change"),
+        ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage is divided"),
+        ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),
+    ],
+)
+def test_a_part_without_a_meaning_is_refused(name, words, message):
+    with pytest.raises(ValueError, match=message):
+        with_parts(BY_NAME[name](), words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gepo", ["log_ratio=sequence"]),
+        ("gepo", ["advantage=rank", "weights=token_mean"]),
+        ("gspo", ["log_ratio=token", "surrogate_mask=binary_kl"]),
+        ("gspo_token", ["surrogate_mask=binary_kl"]),
+        ("ppo", ["log_ratio=bounded", "surrogate_mask=binary_kl"]),
+        ("reinforce_pp", ["advantage=centered", "log_ratio=sequence"]),
+        ("remax", ["advantage=centered", "outcome_reward=rule"]),
+        ("max_rl", ["advantage=centered", "outcome_reward=rule"]),
+    ],
+)
+def test_a_part_next_to_one_that_gives_it_a_meaning_is_taken(name, words):
+    assert with_parts(BY_NAME[name](), words) != BY_NAME[name]()
 
 
 def test_a_part_takes_the_place_of_the_credit_that_there_is():

@@ -1,51 +1,139 @@
-"""Every equation is reached by a command: as a part of an algorithm, or through what trains and judges; or it says why not."""
+"""Every equation is reached by a command: by what the commands and the trainer use, as far as that leads; or it says why not."""
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 import rljax
-from rljax.book.uses import calls_of_ops, calls_of_records, names_of_ops
+from rljax.book.uses import names_of_ops
 
 PACKAGE = Path(rljax.__file__).parent
-APART = {
-    "categorical.c51_projection": "the critic's targets are whole returns, of which it is `two_hot`, the head of that name",
-    "divergence.entropy": "a model computes it over parts of the vocabulary, so that all logits never exist at once",
-    "gae.decoupled_gae": "the slots `advantage` and `target` of a critic are its two halves",
-    "ratio.group_expectation_log_denominator_unnormalized": "underflows beyond short responses; GEPO takes the normalised one",
-    "ratio.group_expectation_log_ratio": "the slots `denominator` and `log_ratio` of GEPO are its two halves",
-    "ratio.group_expectation_log_ratio_unnormalized": "underflows beyond short responses; GEPO takes the normalised one",
-    "regularise.diagonal_fisher": "needs a gradient of each example; no trainer keeps them yet",
-    "regularise.fisher_anchor": "a penalty on parameters, where the terms of an algorithm are of tokens",
-    "regularise.negative_log_likelihood": "the term of positive examples is the same, token by token",
-    "selection.rl_kl_from_pass_rate": "says why a window of difficulty helps; nothing is decided by it",
-    "shaping.weighted_composite": "`--reward-weights` is the same on the host, with opinions left out",
-    "unpublished.group_baseline.hierarchical": "a rollout does not say which problems are of one type",
-    "unpublished.group_baseline.reliability_quality": "needs several scorings of a response",
-    "unpublished.mixture.constitutional_sum": "`--reward A,B --reward-weights` is the same sum",
-    "unpublished.mixture.multi_objective": "`--reward A,B --reward-weights` is the same sum",
-    "unpublished.mixture.neural_symbolic_mixture": "needs a symbolic policy beside the model, in sampler and scorer",
-    "unpublished.offset_gae.complexity_weighted_gae": "the document does not say what the complexity of a state is",
+ROOTS = ("cli", "training")
+"""Folders whose whole content a command may run."""
+Symbol = tuple[str, str]
+"""A module and a name at its top level; the name "" is the module itself."""
+UNREACHED = {
+    "categorical.c51_projection": "The critic's targets are whole returns, of which it is `two_hot`, the head of that name.",
+    "divergence.entropy": "A model computes it over parts of the vocabulary, so that all logits never exist at once.",
+    "divergence.importance_weighted_k3": "No algorithm of the table has the term; `terms.importance_weighted_kl` is for your own.",
+    "gae.decoupled_gae": "The slots `advantage` and `target` of a critic are its two halves.",
+    "ratio.group_expectation_log_denominator_unnormalized": "It underflows beyond short responses; GEPO takes the normalised one.",
+    "ratio.group_expectation_log_ratio": "The slots `denominator` and `log_ratio` of GEPO are its two halves.",
+    "ratio.group_expectation_log_ratio_unnormalized": "It underflows beyond short responses; GEPO takes the normalised one.",
+    "regularise.diagonal_fisher": "It needs a gradient of each example, and no trainer keeps them yet.",
+    "regularise.fisher_anchor": "It is a penalty on parameters, and the terms of an algorithm are of tokens.",
+    "regularise.negative_log_likelihood": "The term of positive examples is the same, token by token.",
+    "selection.rl_kl_from_pass_rate": "It says why a window of difficulty helps, and nothing is decided by it.",
+    "shaping.weighted_composite": "`--reward-weights` is the same on the host, with opinions left out.",
+    "unpublished.group_baseline.hierarchical": "A rollout does not say which problems are of one type.",
+    "unpublished.group_baseline.reliability_quality": "It needs several scores of the same response.",
+    "unpublished.mixture.constitutional_sum": "`--reward A,B --reward-weights` is the same sum.",
+    "unpublished.mixture.multi_objective": "`--reward A,B --reward-weights` is the same sum.",
+    "unpublished.mixture.neural_symbolic_mixture": "It needs a symbolic policy beside the model, in sampler and scorer.",
+    "unpublished.offset_gae.complexity_weighted_gae": "The document does not say what the complexity of a state is.",
 }
 """Equations that no command reaches, and why."""
 
 
-def imported_by_commands() -> set[str]:
-    """Equations that the trainer, the rewards, the data or another part of the package imports."""
-    names = {(function.__module__, function.__name__): name for function, name in names_of_ops().items()}
-    found = set()
-    for file in PACKAGE.rglob("*.py"):
-        if file.relative_to(PACKAGE).parts[0] in ("ops", "book"):
-            continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                found |= {names[node.module, alias.name] for alias in node.names if (node.module, alias.name) in names}
+@cache
+def sources() -> dict[str, Path]:
+    """Module -> its file."""
+    files = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
+    return {module.removesuffix(".__init__"): file for module, file in files.items()}
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(sources()[module].read_text(encoding="utf-8"))
+
+
+@cache
+def definitions(module: str) -> dict[str, list[ast.stmt]]:
+    """Top-level name -> the statements that define it; those that define none stand under the empty name."""
+    found: dict[str, list[ast.stmt]] = {"": []}
+    for statement in tree(module).body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [statement.name]
+        elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+        else:
+            names = []
+        for name in names or [""]:
+            found.setdefault(name, []).append(statement)
     return found
 
 
-def test_every_equation_is_reached_or_says_why_not():
-    reached = {op for ops in calls_of_records().values() for op in ops} | imported_by_commands()
-    calls, before = calls_of_ops(), set()
-    while reached != before:
-        before, reached = reached, reached | {inner for op in reached for inner in calls[op]}
-    assert set(names_of_ops().values()) - reached == set(APART)
-    assert all(APART.values())
+@cache
+def imports(module: str) -> dict[str, Symbol]:
+    """Name -> what it stands for, wherever in the module it is imported."""
+    found: dict[str, Symbol] = {}
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module in sources():
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found[alias.asname or alias.name] = (inner, "") if inner in sources() else (node.module, alias.name)
+    return found
+
+
+def resolved(symbol: Symbol) -> Symbol | None:
+    """Where a name is defined, through any re-exports; None outside the package."""
+    module, name = symbol
+    if not name or name in definitions(module):
+        return symbol
+    return resolved(imports(module)[name]) if name in imports(module) else None
+
+
+def references(symbol: Symbol) -> set[Symbol]:
+    """What the definition of a name refers to by a name, as `module.name`, or as text `module:name`."""
+    module, name = symbol
+    found = set()
+    for node in (node for statement in definitions(module)[name] for node in ast.walk(statement)):
+        if isinstance(node, ast.Name):
+            found.add(resolved((module, node.id)))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            holder = resolved((module, node.value.id))
+            if holder is not None and not holder[1]:
+                found.add(resolved((holder[0], node.attr)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = re.fullmatch(r"(rljax[\w.]*):(\w+)", node.value)
+            if text and text[1] in sources():
+                found.add(resolved((text[1], text[2])))
+    return {symbol for symbol in found if symbol is not None and symbol[1]}
+
+
+def reached_from(roots: set[Symbol]) -> set[Symbol]:
+    reached, waiting = set(roots), list(roots)
+    while waiting:
+        new = references(waiting.pop()) - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+@pytest.fixture(scope="module")
+def reached() -> set[str]:
+    """Names of the equations that the commands and the trainer reach."""
+    modules = [module for module in sources() if module.split(".")[1:2] and module.split(".")[1] in ROOTS]
+    symbols = reached_from({(module, name) for module in modules for name in definitions(module)})
+    names = {(function.__module__, function.__name__): name for function, name in names_of_ops().items()}
+    return {names[symbol] for symbol in symbols if symbol in names}
+
+
+def test_every_equation_is_reached_or_says_why_not(reached):
+    assert set(names_of_ops().values()) - reached == set(UNREACHED)
+
+
+def test_the_walk_follows_what_is_used_and_not_what_is_passed_on():
+    assert resolved(("rljax.algorithms", "prepare")) == ("rljax.algorithms.preparation", "prepare")
+    assert ("rljax.algorithms.gepo", "gepo") in reached_from({("rljax.algorithms", "BY_NAME")})
+    assert not any(name == "prepare" for _, name in reached_from({("rljax.algorithms", "")}))
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_a_reason_is_a_sentence(name):
+    assert re.fullmatch(r"[A-Z`].*\w.*\.", UNREACHED[name])
+    assert len(UNREACHED[name].split()) >= 6

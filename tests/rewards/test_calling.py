@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.calling import ask, read_answer, wait_for
+from rljax.rewards.calling import ask, check_failures, joined, read_answer, wait_for
+from rljax.rewards.failure import Failed
 
 
 class Giving(BaseException):
@@ -90,3 +91,10 @@ def test_a_reward_that_changes_the_working_folder_changes_it_for_itself(tmp_path
     before = Path.cwd()
     assert ask(wanders, ["a"], ["b"], {}, None) == [1.0]
     assert Path.cwd() == before
+
+
+def test_the_first_failure_of_several_calls_has_its_place_among_all():
+    failure = Failed("raised", "KeyError: 'x'")
+    calls = [read_answer(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
+    with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):
+        check_failures(joined(calls), "mine", 0.1)

@@ -17,7 +17,24 @@ from rljax.rewards.pool import Pool, shared_pool
 from rljax.rewards.sandbox import landlock
 
 JUDGES = """
-import os, signal, subprocess, sys, threading, time
+import os, pickle, signal, stat, struct, subprocess, sys, threading, time
+
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+def say(message):  # to the process that gives this one its work
+    pipe = next(number for number in range(3, 64) if is_socket(number))
+    os.write(pipe, message)
+
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
 
 def begin():
     os.environ["BEGUN"] = subprocess.run([sys.executable, "-c", ""]).returncode == 0 and "freely"
@@ -68,7 +85,21 @@ def act(kind, value=None):
         import socket
         return socket.socket().fileno()
     if kind == "began":
-        return os.environ.get("BEGUN")
+        return 1 if os.environ.get("BEGUN") == "freely" else 0
+    if kind == "say":
+        say(value)
+        return 1
+    if kind == "say and wait":
+        say(value)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        time.sleep(60)
+    if kind == "pickle":
+        say(pickle.dumps(Hostile(value)))
+        return 1
+    if kind == "framed pickle":
+        message = pickle.dumps(Hostile(value))
+        say(struct.pack("!i", len(message)) + message)
+        return 1
     if kind == "print":
         print("not an answer", flush=True)
         return value
@@ -165,8 +196,9 @@ def test_large_items_and_results_pass(pool):
 
 def test_a_worker_killed_in_idleness_is_replaced(pool):
     (pid,) = pool.map([{"kind": "pid"}])
+    worker = next(worker for worker in pool._workers if worker.process.pid == pid)
     os.kill(pid, signal.SIGKILL)
-    assert ends(pid, 5)
+    assert worker.connection.poll(5), "its threads end one after the other, and the last one closes the connection"
     assert pool.map([{"kind": "value", "value": 1}] * 4) == [1] * 4
 
 
@@ -339,11 +371,79 @@ def test_a_confined_worker_judges_and_has_given_up_the_rest(judges, tmp_path):
     items += [{"kind": "write", "value": str(tmp_path / "new")}, {"kind": "fork"}, {"kind": "socket"}]
     with Pool(f"{judges}:act", seconds=10, workers=1, begin=f"{judges}:begin", confined=True) as pool:
         began, value, *refused = pool.map(items)
-        assert (began, value) == ("freely", 3)
+        assert (began, value) == (1, 3)
         assert all(isinstance(outcome, Failed) for outcome in refused), refused
         assert not (tmp_path / "new").exists()
         if landlock.version():
             (read,) = pool.map([{"kind": "read", "value": str(secret)}])
             assert isinstance(read, Failed)
     with Pool(f"{judges}:act", seconds=10, workers=1) as pool:
-        assert pool.map([{"kind": "read", "value": str(secret)}, {"kind": "began"}]) == ["s", None]
+        assert pool.map([{"kind": "read", "value": str(secret)}, {"kind": "began"}]) == ["s", 0]
+
+
+@pytest.fixture(scope="module")
+def confined(judges):
+    with Pool(f"{judges}:act", seconds=1.0, workers=1, confined=True) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("kind", ["pickle", "framed pickle"])
+def test_a_confined_worker_is_never_unpickled(confined, kind, tmp_path):
+    made = tmp_path / "made"
+    item = {"kind": kind, "value": str(made)}
+    outcome, after = confined.map([item, {"kind": "value", "value": 2}])
+    assert (outcome.kind, after) == ("raised", 2)
+    assert "its result cannot be read" in outcome.reason
+    assert not made.exists()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"garbage\n",
+        b"\xff\xfe\n",
+        b"NaN\n",
+        b"1e999\n",
+        b"9" * 60_000 + b"\n",
+        b"true\n",
+        b'"1"\n',
+        b"[" * 60_000 + b"\n",
+        b'{"kind": "raised"}\n',
+        b'{"kind": "won", "reason": ""}\n',
+        b'{"kind": [], "reason": ""}\n',
+        b"\x7f\xff\xff\xff",
+        b"\xff\xff\xff\xff" * 3,
+        b"1" * 70_000,
+    ],
+    ids=lambda message: repr(message[:8]),
+)
+def test_what_is_no_result_fails_its_item_alone(confined, message):
+    outcome, after = confined.map([{"kind": "say", "value": message}, {"kind": "value", "value": 2}])
+    assert (outcome.kind, after) == ("raised", 2)
+    assert "its result cannot be read" in outcome.reason
+
+
+@pytest.mark.parametrize("message", [b"1", b"\x7f\xff\xff\xff"])
+def test_a_line_without_an_end_is_not_waited_for(confined, message):
+    started = time.monotonic()
+    outcome, after = confined.map([{"kind": "say and wait", "value": message}, {"kind": "value", "value": 2}])
+    assert (outcome, after) == (Failed("timed_out", "no answer within 1 s"), 2)
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "1", [1.0], {"kind": "raised"}, 10**400, True])
+def test_a_confined_worker_returns_numbers_alone(confined, value):
+    (outcome,) = confined.map([{"kind": "value", "value": value}])
+    assert outcome == 1.0 if value is True else outcome.kind == "raised"
+
+
+def test_a_failure_of_a_confined_worker_is_printable(confined):
+    values = [Failed("timed_out", "a\x1b[31m\nb\ud800"), Failed("raised", "x" * 100_000), None]
+    short, long, nothing = confined.map([{"kind": "value", "value": value} for value in values])
+    assert short == Failed("timed_out", "a\\x1b[31m b\\ud800")
+    assert (long, nothing) == (Failed("raised", "x" * 1000), None)
+
+
+def test_a_confined_worker_that_cannot_start_says_why():
+    with Pool("math:nope", seconds=1.0, workers=1, confined=True) as pool, pytest.raises(InputError, match="has no 'nope'"):
+        pool.map([{}])

@@ -14,6 +14,7 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
+from rljax.training.algorithm import check_algorithm, make_algorithm
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
@@ -93,6 +94,22 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
 def test_a_part_that_cannot_be_is_refused_by_its_flag():
     with pytest.raises(InputError, match="--with advantage=rang: advantage has no part 'rang'"):
         first_state(ONE_STEP.replace(algorithm="dapo", **{"with": ("advantage=rang",)}))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("surrogate_mask=binary_kl,threshold=-1", "threshold must not be negative"),
+        ("log_ratio=bounded,bound=0.5", "bound must be at least 1"),
+        ("keep_group=difficulty_window,low=0.9,high=0.1", "high"),
+        ("advantage=pass_at_k_credit,k=9", "k "),
+        ("advantage=normalized,eps=-1", "eps "),
+    ],
+)
+def test_a_number_that_a_part_refuses_is_refused_at_the_start(part, message):
+    config = ONE_STEP.replace(algorithm="dapo", **{"with": (part,)})
+    with pytest.raises(InputError, match=rf"and --with {part} cannot train on .*: {message}"):
+        check_algorithm(make_algorithm(config), config)
 
 
 def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -16,9 +17,10 @@ from rljax.data import reasoning_gym
 from rljax.errors import InputError
 from rljax.importing import check_optional
 from rljax.rewards.protocol import judge
-from rljax.rewards.reasoning_gym import given_answer
+from rljax.rewards.reasoning_gym import final_answer
 from rljax.training.beginning import rl_state
 from rljax.training.config import TASKS, ReasoningGymConfig, SumsConfig, TrainConfig
+from rljax.training.config.options import read_words
 from rljax.training.learner import make_learner
 from rljax.training.tasks import BY_SETTINGS
 
@@ -41,9 +43,9 @@ def test_the_name_of_a_task_survives_a_file_and_flat_names():
 
 
 def test_settings_of_the_task_are_flags_and_lines_of_a_file(tmp_path):
-    flags = ["--task-options", "max_note_length=2", "text=a,b", "--train-problems", "7"]
+    flags = ["--task-options", "max_note_length=2", "text=007", "--train-problems", "7"]
     config = parse(["train", "--task", NAME, *flags]).config
-    assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": 2, "text": "a,b"}, 7)
+    assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": "2", "text": "007"}, 7)
     for name, content in (("flat.yaml", config.to_flat()), ("run.json", config.to_json())):
         file = tmp_path / name
         file.write_text(json.dumps(content))
@@ -90,6 +92,10 @@ class Settings:
     signs: tuple[str, ...] = ("+",)
     powers: list[int] = field(default_factory=lambda: [2])
     nothing: dict = field(default_factory=dict)
+    weight: float = 1
+    tasks: list[str] | None = None
+    level: int | None = None
+    parts: list[Path] | None = None
 
 
 def test_options_have_the_types_of_their_defaults():
@@ -97,6 +103,30 @@ def test_options_have_the_types_of_their_defaults():
     fitted = reasoning_gym.fitted_options("made_up", Settings, options)
     assert fitted == {"count": 4, "share": 1.0, "negative": False, "name": "7", "signs": ("+", "-"), "powers": [1, 3]}
     assert isinstance(fitted["share"], float)
+
+
+def test_a_text_is_converted_where_the_type_is_known():
+    words = [
+        "name=007",
+        "count=4",
+        "share=1e-1",
+        "weight=2.5",
+        "negative=0",
+        "signs=1e3,+",
+        "powers=1,-3",
+        "tasks=007",
+        "level=7",
+    ]
+    fitted = reasoning_gym.fitted_options("made_up", Settings, read_words(words))
+    assert fitted == {
+        **{"name": "007", "count": 4, "share": 0.1, "weight": 2.5, "negative": False},
+        **{"signs": ("1e3", "+"), "powers": [1, -3], "tasks": ["007"], "level": 7},
+    }
+
+
+def test_an_option_that_is_there_twice_is_refused():
+    with pytest.raises(ValueError, match="'count' is there twice"):
+        read_words(["count=1", "count=2"])
 
 
 @pytest.mark.parametrize(
@@ -109,6 +139,12 @@ def test_options_have_the_types_of_their_defaults():
         ({"negative": "no"}, "true or false is expected"),
         ({"powers": "1,x"}, "a whole number is expected"),
         ({"nothing": "x"}, "it cannot be set here"),
+        ({"parts": "x"}, "it cannot be set here"),
+        ({"count": True}, "a whole number is expected"),
+        ({"count": "1.5"}, "a whole number is expected"),
+        ({"share": False}, "a number is expected"),
+        ({"share": "nan"}, "a number is expected"),
+        ({"level": "x"}, "a whole number is expected"),
     ],
 )
 def test_an_option_of_another_type_is_refused(option, message):
@@ -118,7 +154,7 @@ def test_an_option_of_another_type_is_refused(option, message):
 
 @pytest.mark.parametrize(("text", "answer"), [(" 7\n", "7"), ("so <answer> 8 </answer>.", "8"), ("<answer>9", "<answer>9")])
 def test_the_answer_is_tagged_or_the_whole_response(text, answer):
-    assert given_answer(text) == answer
+    assert final_answer(text) == answer
 
 
 @needs_package

@@ -56,11 +56,11 @@ class Judge(Peer):
         reference = reference_of(value)
         if reference is None or isinstance(value, BaseException):
             return value
-        marked = reference._replace(constructed=True)
+        reference = reference._replace(constructed=True)
         if issubclass(type(value), Remote):
-            return self._remote(marked)
+            return self._remote(reference)
         base = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
-        return derived(marked, base, base(value))
+        return derived(reference, base, base(value))
 
     def may_change(self, argument: object) -> bool:
         """Whether the tests examine the argument after the call: otherwise the program could change what they compare with."""

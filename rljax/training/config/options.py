@@ -26,24 +26,23 @@ def read_options(words: list[str]) -> dict[str, int | float]:
 
 
 def read_words(words: list[str]) -> dict[str, int | float | str]:
-    """Parse words of the form `name=value`; a value that is no number stays a text.
+    """Parse words of the form `name=value`. A value stays the text that it is: who knows the type of the option converts it.
 
     Raises:
-        ValueError: a word has another form.
+        ValueError: a word has another form, or a name is there twice.
 
     Example:
-        >>> read_words(["terms=2", "signs=+,-"])
-        {'terms': 2, 'signs': '+,-'}
+        >>> read_words(["terms=2", "text=007"])
+        {'terms': '2', 'text': '007'}
     """
     values: dict[str, int | float | str] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not (name and equals and text):
             raise ValueError(f"{word!r} is not name=value")
-        try:
-            values |= read_options([word])
-        except ValueError:
-            values[name] = text
+        if name in values:
+            raise ValueError(f"{name!r} is there twice; leave one of them out")
+        values[name] = text
     return values
 
 

@@ -1,0 +1,62 @@
+"""Pairs of a part and an algorithm that compute something, but nothing with a meaning."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rljax.algorithms.algorithm import Algorithm
+from rljax.algorithms.gmpo import geometric_mean
+from rljax.ops.group import mean_normalized
+from rljax.ops.ratio import sequence_log_ratio
+
+OF_SINGLE_TOKENS = (
+    *("critic", "token_advantage", "step_advantage", "certainty_advantage", "teacher_advantage"),
+    *("bonus", "keep_tokens"),
+)
+"""Slots that tell the tokens of a response apart."""
+
+
+def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
+    """Refuse parts that contradict the rest of the record.
+
+    Args:
+        algorithm: the record, with the parts in their slots.
+        words: slot -> its part, as `--with` takes it.
+
+    Raises:
+        ValueError: the message names the part, and what contradicts it.
+    """
+    for slot in ("log_ratio", "surrogate_mask"):
+        if slot in words:
+            _check_ratio(algorithm, slot, words[slot])
+    if "outcome_reward" in words and algorithm.greedy_advantage is not None:
+        raise ValueError(
+            f"the algorithm compares with the reward of a greedy response, which {words['outcome_reward']} does not change"
+        )
+    changed = [word for slot, word in words.items() if slot in ("outcome_reward", "advantage")]
+    if changed and algorithm.outcome_reward is not None and _equation(algorithm.advantage) is mean_normalized:
+        raise ValueError(
+            f"{' with '.join(changed)}: the advantage is divided by the mean reward, and here rewards can be negative"
+        )
+
+
+def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
+    whole = algorithm.log_ratio is sequence_log_ratio
+    if algorithm.denominator is not None and (slot == "surrogate_mask" or not whole):
+        raise ValueError(
+            f"{word} compares probabilities of a token, and the algorithm's ratio has a denominator of its own, which is none"
+        )
+    if algorithm.surrogate_mask is not None and (whole or _equation(algorithm.surrogate) is geometric_mean):
+        raise ValueError(
+            f"{word} would not leave tokens out: the ratio belongs to the whole response, so all its tokens learn from each of them"
+        )
+    single = [name for name in OF_SINGLE_TOKENS if getattr(algorithm, name) is not None]
+    if slot == "log_ratio" and whole and single:
+        raise ValueError(
+            f"{word} gives all tokens of a response one ratio, and what the algorithm's {single[0]} says of single tokens is lost"
+        )
+
+
+def _equation(value: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """The function of a slot without its numbers."""
+    return value.func if isinstance(value, partial) else value

@@ -1,0 +1,75 @@
+"""What a confined process may say: one line of JSON, which holds a number, null or a failure.
+
+The process may have run what a model wrote, so its line is data and nothing else. It is never unpickled: a pickle can call any
+function of the process that reads it.
+"""
+
+import json
+import math
+import numbers
+
+from rljax.rewards.failure import Failed
+from rljax.text import printable
+
+LONGEST_LINE = 2**16
+"""The longest line that is accepted, in bytes."""
+_LONGEST_REASON = 1000  # characters; JSON writes one in at most 12 bytes
+
+
+def line_of(value: object) -> bytes:
+    r"""Encode a result.
+
+    Args:
+        value: a finite number, None or `Failed`, whose reason is cut to 1000 characters.
+
+    Returns:
+        The line with its end.
+
+    Raises:
+        TypeError: the value is of another kind.
+        ValueError: the number is infinite or no number.
+
+    Example:
+        >>> line_of(1), line_of(Failed("raised", "KeyError: 'x'"))
+        (b'1.0\n', b'{"kind": "raised", "reason": "KeyError: \'x\'"}\n')
+    """
+    if isinstance(value, Failed):
+        content: object = {"kind": value.kind, "reason": value.reason[:_LONGEST_REASON]}
+    elif value is None or isinstance(value, numbers.Real):
+        content = None if value is None else float(value)
+    else:
+        raise TypeError(f"the result is of type {type(value).__name__}; it must be a number or None")
+    return f"{json.dumps(content, allow_nan=False)}\n".encode()
+
+
+def value_of(line: bytes) -> float | Failed | None:
+    r"""Decode and check a result.
+
+    Args:
+        line: what a process sent, from anyone.
+
+    Returns:
+        The result. Unprintable characters of a reason are replaced by their escapes.
+
+    Raises:
+        ValueError: the line is not one that `line_of` could have written.
+
+    Example:
+        >>> value_of(b"0.5\n"), value_of(b"null\n"), value_of(b'{"kind": "raised", "reason": "a\\u001bb"}\n')
+        (0.5, None, Failed(kind='raised', reason='a\\x1bb'))
+    """
+    try:
+        content = json.loads(line)
+        number = float(content) if type(content) in (int, float) else math.nan
+    except (RecursionError, OverflowError) as error:
+        raise ValueError("the line is nested too deeply, or its number is too large") from error
+    if content is None:
+        return None
+    if math.isfinite(number):
+        return number
+    if isinstance(content, dict) and content.keys() == {"kind", "reason"} and isinstance(content["reason"], str):
+        reason = printable(" ".join(content["reason"].split()))
+        for kind in ("raised", "timed_out"):
+            if content["kind"] == kind:
+                return Failed(kind, reason)
+    raise ValueError("the line is neither a finite number, nor null, nor a failure")
