@@ -42,8 +42,9 @@ def at_least_float32(x: Any) -> Any:
         >>> at_least_float32(jnp.ones(2, jnp.bfloat16)).dtype.name, at_least_float32(0.5)
         ('float32', 0.5)
     """
-    half = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits < 32
-    return x.astype(jnp.float32) if half else x
+    if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)):
+        return x
+    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < jnp.finfo(jnp.float32).bits else x
 
 
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

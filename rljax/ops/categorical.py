@@ -327,8 +327,8 @@ def categorical_cross_entropy(
         check_mask(mask=mask)
         if mask.shape != logits.shape[:-1]:
             raise ValueError(f"mask must be one a distribution {list(logits.shape[:-1])}, got shape {list(mask.shape)}")
-        keep = mask.astype(bool)[..., None]
-        logits, target_probs = jnp.where(keep, logits, 0.0), jnp.where(keep, target_probs, 0.0)
+        keep = jnp.broadcast_to(mask.astype(bool)[..., None], logits.shape)
+        logits, target_probs = zero_outside(logits, keep), zero_outside(target_probs, keep)
     logp = jax.nn.log_softmax(logits, -1)
     unseen = (target_probs == 0) & jnp.isneginf(logp)
     return -(target_probs * zero_outside(logp, ~unseen)).sum(-1)

@@ -172,6 +172,7 @@ def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTre
     """
     _check_same_tree(per_example_gradients=per_example_gradients)
     sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(per_example_gradients)}
-    if len(sizes) != 1 or sizes & {(), (0,)}:
+    first, *others = sizes
+    if others or first in {(), (0,)}:
         raise ValueError(f"per_example_gradients must have one number of examples first, at least 1, got {sorted(sizes)}")
     return jax.tree.map(lambda gradient: jnp.square(gradient).mean(0), per_example_gradients)

@@ -12,7 +12,7 @@ from rljax.ops.checks import (
     check_positive,
     check_same_shape,
 )
-from rljax.ops.masked import zero_outside
+from rljax.ops.masked import masked_centered, masked_mean, zero_outside
 
 
 def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
@@ -136,8 +136,6 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
 
 
 def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
-    """Variance over the tokens that count; exactly 0 when they are all the same, since distances to one of them are averaged."""
-    keep = mask.astype(bool)
-    count = jnp.maximum(keep.sum(), 1).astype(x.dtype)
-    distance = jnp.where(keep, x - x.min(where=keep, initial=jnp.finfo(x.dtype).max), 0.0)
-    return jnp.where(keep, jnp.square(distance - distance.sum() / count), 0.0).sum() / count
+    """Variance over the tokens that count, of the whole batch; exactly 0 when they are all the same."""
+    counts = mask.reshape(-1)
+    return masked_mean(jnp.square(masked_centered(x.reshape(-1), counts)), counts)

@@ -56,7 +56,8 @@ def test_half_precision_is_widened_wherever_it_hides(dtype):
 
 
 def test_what_is_wide_enough_or_no_real_number_stays_as_it_is(x64):
-    for x in (np.ones(2), jnp.ones(2, jnp.float32), jnp.ones(2, bool), jax.random.key(0), 0.5, None, "a"):
+    wide = np.ones(2), np.ones(2, np.float32), jnp.ones(2, jnp.float32)
+    for x in (*wide, jnp.ones(2, bool), jax.random.key(0), 0.5, None, "a"):
         assert at_least_float32(x) is x
 
 
@@ -67,6 +68,7 @@ def test_a_power_of_two_lies_within_a_factor_of_two_below_the_largest():
     np.testing.assert_array_equal(mantissa, 0.5)
     largest = np.abs(x).max(1)[:-1]
     assert ((scale[:-1] <= largest) & (largest / 2 < scale[:-1])).all()
+    assert power_of_two(jnp.asarray(x[None])).tolist() == scale[None, :, None].tolist()
 
 
 def test_a_ratio_without_a_denominator_is_0_in_value_and_gradient():

@@ -263,6 +263,10 @@ def numbers(name):
     return [key for key, value in CALLS[name].items() if isinstance(value, float | int)]
 
 
+def real_arguments(name):
+    return {key: x for key, x in CALLS[name].items() if isinstance(x, np.ndarray) and x.dtype.kind == "f"}
+
+
 def call(name, **changed):
     return OPS[name](
         **{key: jnp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in (CALLS[name] | changed).items()}
@@ -295,6 +299,116 @@ def test_arrays_are_positional_and_hyper_parameters_have_a_name(name):
             assert signature[argument].kind == inspect.Parameter.KEYWORD_ONLY, argument
 
 
+# Every default that is a number: who writes a call without it relies on it.
+DEFAULTS = {
+    "batch.batch_normalized": {"eps": 1e-8, "ddof": 0},
+    "batch.batch_normalized_rewards": {"eps": 1e-8, "ddof": 0},
+    "batch.centered_over_reward_std": {"eps": 1e-6, "ddof": 1},
+    "batch.centered_over_advantage_std": {"eps": 1e-6, "ddof": 1},
+    "batch.decoupled_normalized": {"eps": 1e-6, "ddof": 1},
+    "categorical.hl_gauss": {"sigma_ratio": 0.75},
+    "correction.truncated_importance_weight": {"cap": 2.0},
+    "correction.masked_importance_weight": {"low": 0.5, "high": 5.0},
+    "correction.two_sided_importance_weight": {"high": 2.0},
+    "correction.sequence_truncated_importance_weight": {"cap": 2.0},
+    "correction.sequence_masked_importance_weight": {"low": 0.0, "high": 2.0},
+    "correction.geometric_rejection": {"low": 0.999, "high": 1.001},
+    "direct_preference.implicit_reward": {"beta": 0.1},
+    "direct_preference.dpo_loss": {"beta": 0.1},
+    "direct_preference.conservative_dpo_loss": {"beta": 0.1},
+    "direct_preference.ipo_loss": {"tau": 0.1},
+    "direct_preference.kto_loss": {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0},
+    "gae.td_errors": {"gamma": 1.0},
+    "gae.gae": {"gamma": 1.0, "lambda_": 0.95},
+    "gae.monte_carlo_returns": {"gamma": 1.0},
+    "gae.lambda_returns": {"gamma": 1.0, "lambda_": 0.95},
+    "gae.decoupled_gae": {"gamma": 1.0, "policy_lambda": 0.95, "value_lambda": 1.0},
+    "gae.length_adaptive_lambda": {"alpha": 0.05},
+    "group.group_normalized": {"eps": 1e-6, "ddof": 1},
+    "group.mean_normalized": {"eps": 0.0},
+    "group.process_normalized": {"eps": 1e-6, "ddof": 1},
+    "off_policy.gamma_weighted": {
+        **{"power_positive": 2.0, "decay_positive": 3.0},
+        **{"power_negative": 3.0, "decay_negative": 2.0},
+    },
+    "pass_at_k.pass_at_k_normalized": {"threshold": 0.0, "eps": 1e-6},
+    "preference.bradley_terry_loss": {"margin": 0},
+    "reference.adaptive_kl_coefficient": {"gain": 0.1, "bound": 0.2},
+    "reference_free.simpo_loss": {"beta": 2.0, "margin": 1.0},
+    "reference_free.orpo_loss": {"coefficient": 0.1},
+    "selection.pass_rate": {"threshold": 0.0},
+    "selection.in_difficulty_window": {"threshold": 0.0},
+    "surrogate.clipped": {"low": 0.2, "high": 0.2},
+    "surrogate.dual_clipped": {"low": 0.2, "high": 0.2, "cap": 3.0},
+    "surrogate.sapo": {"tau_positive": 1.0, "tau_negative": 1.05},
+    "surrogate.gmpo": {"clip": 0.4},
+    "token_choice.high_entropy_tokens": {"share": 0.2},
+    "token_choice.only_high_entropy": {"share": 0.2},
+    "value.clipped_value_loss": {"clip": 0.2},
+    "unpublished.group_baseline.hierarchical": {"local_weight": 0.7},
+    "unpublished.length.quality_aware_length_weight": {"base": 0.05, "gamma": 2.0},
+    "unpublished.length.length_shaped_reward": {"base": 0.05, "gamma": 2.0},
+    "unpublished.length.adaptive_group_size": {"base": 8, "reference": 512, "floor": 2},
+    "unpublished.length.length_percentiles": {"percentiles": (25.0, 50.0, 75.0, 95.0)},
+    "unpublished.mixture.pretrained_value_weight": {"initial": 0.8, "decay": 2.0},
+    "unpublished.offset_gae.offset_decayed_gae": {"gamma": 1.0, "lambda_base": 0.95},
+    "unpublished.offset_gae.complexity_weighted_gae": {"gamma": 1.0, "lambda_base": 0.95, "chunk": 128},
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_numbers_that_a_call_leaves_out(name):
+    defaults = {key: parameter.default for key, parameter in inspect.signature(OPS[name]).parameters.items()}
+    assert {key: x for key, x in defaults.items() if isinstance(x, float | int | tuple)} == DEFAULTS.get(name, {})
+
+
+# One array for all rows; ops with one weight for each score of a row; and examples that are averaged.
+OF_ALL_ROWS = {"support", "edges"}
+ONE_WEIGHT_A_SCORE = {
+    "batch.decoupled_normalized",
+    "unpublished.mixture.constitutional_sum",
+    "unpublished.mixture.multi_objective",
+}
+NO_ROWS = {"regularise.diagonal_fisher"}
+
+
+def of_one_row(name, row):
+    """The call of a single row of the table's arrays; with a slice, of the same row on an axis of length 1."""
+    kept = OF_ALL_ROWS | ({"weights"} if name in ONE_WEIGHT_A_SCORE else set())
+    rows = {key: CALLS[name][key][row] for key in arrays(name) if CALLS[name][key].ndim and key not in kept}
+    if "parts" in CALLS[name]:
+        rows["parts"] = jax.tree.map(lambda x: jnp.asarray(x[row]), CALLS[name]["parts"])
+    return call(name, **rows)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if "history" not in CALLS[name] and name not in NO_ROWS])
+def test_a_row_may_stand_alone_or_on_an_axis_of_its_own(name):
+    """An axis that is counted from the front is another one here and there."""
+    alone, among = of_one_row(name, 1), of_one_row(name, slice(1, 2))
+    chex.assert_trees_all_close(alone, jax.tree.map(lambda x, y: x.reshape(y.shape), among, alone), rtol=1e-5, atol=1e-6)
+
+
+def masked_arrays(name):
+    """Arrays of which a mask selects entries or rows, and the mask; lengths are no lengths when one of them is below 0."""
+    masks = [CALLS[name][key] for key in arrays(name) if key in MASKS]
+    mask = masks[0] if masks else np.array(True)
+    real = {key: x for key, x in real_arguments(name).items() if key != "lengths"}
+    fitting = {key: x for key, x in real.items() if mask.ndim and x.shape[: mask.ndim] == mask.shape}
+    return fitting, mask
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if masked_arrays(name)[0] and not name.endswith("join_history")])
+def test_what_lies_outside_the_mask_is_not_read(name):
+    fitting, mask = masked_arrays(name)
+    expected = call(name)
+    for other in (np.nan, np.inf, -np.inf, 7.0):
+        dirty = {
+            key: np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, np.float32(other))
+            for key, x in fitting.items()
+        }
+        chex.assert_trees_all_close(call(name, **dirty), expected, rtol=1e-6)
+
+
 # Where the equation has sg[.], the gradient is not that of the value; `test_ratio.py`, `test_surrogate.py` and
 # `test_off_policy.py` and `test_direct_preference.py` say what it is.
 STOPPED = {
@@ -304,10 +418,6 @@ STOPPED = {
     "ratio.sequence_token_log_ratio": {"logp", "old_logp"},
     "surrogate.cispo": {"log_ratio"},
 }
-
-
-def real_arguments(name):
-    return {key: x for key, x in CALLS[name].items() if isinstance(x, np.ndarray) and x.dtype.kind == "f"}
 
 
 def real_outputs(tree):

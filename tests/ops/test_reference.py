@@ -28,7 +28,7 @@ def test_the_coefficient_holds_a_divergence_that_answers_it(x64):
 def test_resets_come_at_the_period_and_not_before():
     old, new = {"w": jnp.zeros(2), "b": jnp.zeros(1)}, {"w": jnp.ones(2), "b": jnp.ones(1)}
     moment = jax.jit(lambda step: reference.reset_reference(old, new, step, period=3)["w"][0])
-    assert [float(moment(step)) for step in range(7)] == [0, 0, 0, 1, 0, 0, 1]
+    assert [float(moment(step)) for step in range(-3, 7)] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
 
 
 def test_a_reference_keeps_its_precision():

@@ -157,6 +157,10 @@ def test_kl_gradient_is_that_of_the_formula(beta, x64):
     np.testing.assert_allclose(gradient, [0.0, *(np.array(steps) / 2e-6), 0.0], rtol=1e-6)
 
 
+def test_a_traced_pass_rate_that_rounding_moved_beyond_its_range_is_certain():
+    assert rl_kl(jnp.array([-1e-7, 1 + 1e-6]), beta=0.5).tolist() == [0.0, 0.0]
+
+
 def test_the_best_pass_rate_is_one_half_only_for_a_large_beta(x64):
     p = np.linspace(0.001, 0.999, 999)
     peaks = []

@@ -210,8 +210,8 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
     mine, other = rewards[..., :, None], rewards[..., None, :]
     below = (pair & (other < mine)).sum(-1)
     above = (pair & (other > mine)).sum(-1)
-    size = jnp.maximum(member.sum(-1, keepdims=True), 1)
-    return (below - above).astype(rewards.dtype) / size.astype(rewards.dtype)
+    size = member.sum(-1, keepdims=True)
+    return ratio_or_zero((below - above).astype(rewards.dtype), size.astype(rewards.dtype))
 
 
 def _centered_by_type(
@@ -223,7 +223,8 @@ def _centered_by_type(
     lowest = jnp.where(same, lowest[None, :], jnp.inf).min(1, keepdims=True)
     offset = jnp.where(member, rewards - lowest, 0.0)
     size = jnp.where(same, member.sum(1)[None, :], 0).sum(1, keepdims=True)
-    mean = jnp.where(same, offset.sum(1)[None, :], 0.0).sum(1, keepdims=True) / jnp.maximum(size, 1).astype(rewards.dtype)
+    total = jnp.where(same, offset.sum(1)[None, :], 0.0).sum(1, keepdims=True)
+    mean = ratio_or_zero(total, size.astype(rewards.dtype))
     return jnp.where(member & (size >= 2), offset - mean, 0.0)
 
 

@@ -163,9 +163,9 @@ def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> 
     check_positive(max_complexity=max_complexity)
     if not is_concrete(complexity, mask, max_complexity):
         return
-    largest = np.abs(np.where(np.asarray(mask).astype(bool), np.asarray(complexity), 0.0)).max(initial=0.0)
-    if not largest <= max_complexity:
-        raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {largest:g}")
+    used = np.abs(np.asarray(complexity)[np.asarray(mask).astype(bool)])
+    if not (used <= max_complexity).all():
+        raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {used.max():g}")
 
 
 def _chunked_offset_sum(

@@ -74,7 +74,7 @@ def test_rank_matches_formula(rewards):
 
 @given(reward_arrays, valid_arrays)
 def test_rank_in_a_ragged_group_is_that_among_its_valid_members(rewards, valid):
-    dirty = np.where(valid, rewards, np.nan)
+    dirty = np.where(valid, rewards, np.inf)
     with jax.enable_x64(True):
         actual = np.array(rank(jnp.array(dirty), valid=jnp.array(valid)))
     np.testing.assert_allclose(actual, ragged(slow_rank, valid, rewards), rtol=1e-9, atol=1e-9)

@@ -98,6 +98,11 @@ def test_median_length_matches_formula(mask):
     assert median_length(jnp.array(mask)) == expected
 
 
+@pytest.mark.parametrize(("lengths", "median"), [([3], 3.0), ([0, 4, 1], 2.5), ([5, 0, 1, 2], 2.0), ([5, 1, 2, 4], 3.0)])
+def test_the_median_is_the_middle_one_or_the_mean_of_the_middle_two(lengths, median):
+    assert length.median_length(jnp.array(np.arange(6) < np.array(lengths)[:, None])) == median
+
+
 @given(masks, st.sampled_from([0.0, 0.2, 0.5, 1.0]), hnp.arrays(np.float64, (P, G, T), elements=st.floats(0.5, 2)))
 def test_length_reweighted_matches_formula(mask, alpha, base):
     lengths = [n for n in length_list(mask) if n]

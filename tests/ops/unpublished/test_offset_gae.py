@@ -217,6 +217,16 @@ def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claim
     assert decaying / constant > claimed_ratio + 1e-5
 
 
+@pytest.mark.usefixtures("x64")
+def test_the_bound_of_the_complexity_holds_for_response_tokens_alone():
+    td, mask = jnp.array([[1.0, 2.0, 3.0]]), jnp.array([[1, 0, 1]])
+    small = {"alpha": 0.5, "max_length": 3, "beta": 0.5, "max_complexity": 0.25}
+    within = ops.complexity_weighted_gae(td, jnp.array([[0.25, 9.0, -0.25]]), mask, **small)
+    expected = [[1.0 + 3.0 * 0.95 * 0.5 * np.exp(-0.5 / 3), 0.0, 3.0]]
+    np.testing.assert_allclose(within, expected, **EXACT)
+    assert not ops.complexity_weighted_gae(td, td, jnp.zeros((1, 3)), **small).any()
+
+
 def largest_array(jaxpr):
     sizes = [np.prod(v.aval.shape, dtype=int) for eqn in jaxpr.eqns for v in eqn.outvars]
     for eqn in jaxpr.eqns:
