@@ -9,9 +9,9 @@ another one. The critic has a value for every state, and is pretrained on 50 rol
 
 Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
 critic's state includes whether all tokens so far were right, which makes it a good one. Adam; each arm has the learning
-rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05.
-By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the
-end cannot tell arms apart, and the claim is not decided.
+rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05. By the end most seeds have solved
+or lost each context for good in every arm; where the pass rate has come to rest, the end cannot tell arms apart, and
+the claim is not decided.
 
 Command: rljax claims --rerun decoupled_lambda
 """

@@ -12,9 +12,8 @@ critic's state includes whether all tokens so far were right. alpha is 1.25, so 
 of VAPO falls from 1 to 0.05; the document has no numbers. GRPO has VAPO's clip, mean over tokens and loss on right
 responses, so that the advantage is the only difference. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1,
 that ends best on 8 other seeds; the critic's is 0.05. The rival of a seed is the parent that is better on the other
-half of the seeds.
-By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the
-end cannot tell arms apart, and the claim is not decided.
+half of the seeds. By the end most seeds have solved or lost each context for good in every arm; where the pass rate has
+come to rest, the end cannot tell arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun hybrid
 """

@@ -10,9 +10,9 @@ another one. The critic has a value for every state, and is pretrained on 50 rol
 Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
 critic's state includes whether all tokens so far were right. alpha is 1.25 in place of 0.05, which gives 0.8, 0.9, 0.95
 and 0.975: the fixed 0.95 lies in their midst, as it does for the paper's lengths of thousands of tokens. Adam; each arm
-has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05.
-By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the
-end cannot tell arms apart, and the claim is not decided.
+has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's is 0.05. By the end most
+seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the end cannot tell
+arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lambda_of_length
 """

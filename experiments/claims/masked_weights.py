@@ -6,7 +6,7 @@ sampling caps it at 2. The authors report stable training where capping does not
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
 errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. The
 engine rounds log-probabilities to multiples of 4 nats: of the tokens that it draws from the first policy, the mask drops
-one in 6, and one in 110 has a ratio above 5.
+one in 7, and one in 110 has a ratio above 5.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; it
 has no experts, whose routing makes the ratios extreme in the paper, and whose mask drops far fewer tokens. The rounding

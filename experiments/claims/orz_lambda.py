@@ -10,9 +10,8 @@ another one. The critic has a value for every state, and starts at 0, without pr
 Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
 critic's state includes whether all tokens so far were right. The paper's 12 critic updates for each of the policy are
 one here. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds; the critic's
-is 0.05.
-By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the
-end cannot tell arms apart, and the claim is not decided.
+is 0.05. By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to
+rest, the end cannot tell arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun orz_lambda
 """

@@ -10,9 +10,9 @@ every seed has another one.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
 Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. To wander never helps
-here, as a longer thought may in a language model; but the sound steps of a truncated response are punished with it.
-By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the
-end cannot tell arms apart, and the claim is not decided.
+here, as a longer thought may in a language model; but the sound steps of a truncated response are punished with it. By
+the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the end
+cannot tell arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun overlong_filter
 """

@@ -11,9 +11,8 @@ responses differ in length and in confidence.
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
 arm divides by a deviation, as the document's equation has none. Confidence is the geometric mean of the tokens'
 probabilities, as the product would leave all weight to one response. Adam; each arm has the learning rate, of 0.03,
-0.1, 0.3 and 1, that ends best on 8 other seeds.
-By the end most seeds have solved or lost each context for good in every arm; where the pass rate has come to rest, the
-end cannot tell arms apart, and the claim is not decided.
+0.1, 0.3 and 1, that ends best on 8 other seeds. By the end most seeds have solved or lost each context for good in
+every arm; where the pass rate has come to rest, the end cannot tell arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun quality_groups
 """

@@ -151,7 +151,7 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
     Where it has, each prompt is solved or lost for good, and the end says nothing about how well an arm learns.
 
     Args:
-        arms: names of arms; each has a `curve` of ten points after the first.
+        arms: names of arms; each has a `curve` of five points after the first, or a multiple of that.
 
     Example:
         >>> words, gain = still_learning("one")
@@ -161,7 +161,8 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
 
     def gain(numbers: Arms) -> np.ndarray:
         curve = np.mean([numbers[arm]["curve"] for arm in arms], axis=0)
-        return curve[:, -1] - curve[:, -3] - STILL_LEARNING
+        fifth = (curve.shape[1] - 1) // 5
+        return curve[:, -1] - curve[:, -1 - fifth] - STILL_LEARNING
 
     return f"gain of the pass rate in the last fifth of training, less {STILL_LEARNING:g}", gain
 
