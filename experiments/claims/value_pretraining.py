@@ -11,9 +11,9 @@ pretraining.
 Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
 critic's state includes whether all tokens so far were right. The critic's first bias is a constant, while a reward
 model's depends on the place. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, with the highest mean pass
-rate on 8 other seeds; the critic's is 0.05. Pretraining draws 50 rollouts more, which the
-statistic does not count. An arm trains on as many instead: against it the end is undecided, and the mean over all 150
-rollouts is lower with pretraining, as the policy rests meanwhile.
+rate on 8 other seeds; the critic's is 0.05. Pretraining draws 50 rollouts more, which the statistic does not count. An
+arm trains on as many instead: against it the end is undecided, and the mean over all 150 rollouts is lower with
+pretraining, as the policy rests meanwhile.
 
 Command: rljax claims --rerun value_pretraining
 """
