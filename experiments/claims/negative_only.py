@@ -1,4 +1,4 @@
-"""Is it enough to push wrong responses down?
+"""Do wrong responses alone end with a better pass@16 than right ones alone?
 
 The paper trains on wrong responses alone, or on right ones alone. Wrong ones alone raise pass@k for every k up to 256
 and often match PPO and GRPO, while right ones alone lose pass@k at large k.
@@ -9,8 +9,9 @@ reward is 1 or -1, without a baseline, as in the paper. The first policy is righ
 seed has another one. pass@16 is exact, from the pass rate of each context.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps or harms
-another; so pass@16 can only fall where a context itself gets worse. Adam; each arm has the learning rate, of 0.03, 0.1,
-0.3 and 1, that ends best on 8 other seeds.
+another; so pass@16 can only fall where a context itself gets worse, and what makes right ones alone lose at a large k in
+the paper is mostly missing. The paper's k reaches 256. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1,
+that ends best on 8 other seeds.
 
 Command: rljax claims --rerun negative_only
 """
@@ -20,7 +21,7 @@ from functools import partial
 import jax.numpy as jnp
 
 from rljax.algorithms import grpo, rloo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible, signed
@@ -55,14 +56,22 @@ ARMS = {
 CLAIM = Claim(
     paper="The surprising effectiveness of negative reinforcement, arXiv:2506.01347",
     place="Abstract",
-    text="training on wrong responses alone raises pass@16",
+    text="training on wrong responses alone ends with a better pass@16 than training on right ones alone",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
-    statistic=lambda arms: arms["wrong alone"]["pass_at_16"] - arms["wrong alone"]["first_pass_at_16"],
-    unit="pass@16 after training on wrong responses alone, less that before",
+    statistic=difference("pass_at_16", "wrong alone", "right alone"),
+    unit="pass@16 at the end of training on wrong responses alone, less that of right ones alone",
     margin=0.01,
+    pilot=RATES_AFTER_PILOT
+    + " The first results were of pass@16 after training on wrong responses less before, which any learner "
+    "raises; right ones alone were made the rival after them.",
     figures={
-        "pass@16 at the end, wrong alone less right alone": difference("pass_at_16", "wrong alone", "right alone"),
+        "pass@16 of wrong alone, after training less before": lambda arms: (
+            arms["wrong alone"]["pass_at_16"] - arms["wrong alone"]["first_pass_at_16"]
+        ),
+        "pass@16 of right alone, after training less before": lambda arms: (
+            arms["right alone"]["pass_at_16"] - arms["right alone"]["first_pass_at_16"]
+        ),
         "pass@1 at the end, wrong alone less right alone": difference("success", "wrong alone", "right alone"),
         "pass@1 at the end, wrong alone less GRPO": difference("success", "wrong alone", "grpo"),
         "entropy at the end, wrong alone less right alone, nats": difference("entropy", "wrong alone", "right alone"),

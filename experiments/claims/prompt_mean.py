@@ -18,7 +18,7 @@ Command: rljax claims --rerun prompt_mean
 from functools import partial
 
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
 from rljax.book.tabular import Setting, unit_steps
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
@@ -46,6 +46,7 @@ CLAIM = Claim(
     statistic=difference("success", "tokens of a prompt", "tokens of the batch"),
     unit="pass rate at the end with a mean over each prompt, less that with one over the batch",
     margin=0.01,
+    pilot=RATES_AFTER_PILOT,
     figures={
         "mean pass rate during training, the same arms": difference("area", "tokens of a prompt", "tokens of the batch"),
         "size of a step with a mean over each prompt": lambda arms: arms["tokens of a prompt"]["learning_rate"],

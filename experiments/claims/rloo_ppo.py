@@ -19,7 +19,7 @@ Command: rljax claims --rerun rloo_ppo
 from functools import partial
 
 from rljax.algorithms import ppo, rloo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
@@ -47,6 +47,7 @@ CLAIM = Claim(
     statistic=difference("success", "rloo", "ppo"),
     unit="pass rate at the end of RLOO, less that of PPO",
     margin=0.01,
+    pilot=RATES_AFTER_PILOT,
     figures={
         "mean pass rate during training, the same arms": difference("area", "rloo", "ppo"),
         "lambda of PPO, 0 for 0.95 and 1 for 1": lambda arms: arms["ppo"]["candidate"],

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from rljax.algorithms import grpo
 from rljax.algorithms.corrections import capped
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
@@ -58,11 +58,13 @@ CLAIM = Claim(
     statistic=difference("success", "truncated weights", "uncorrected"),
     unit="pass rate at the end with truncated weights, less that without correction",
     margin=0.01,
+    condition=(
+        "the engine harms: pass rate of the exact engine less the uncorrected one",
+        difference("success", "exact engine", "uncorrected"),
+    ),
+    pilot=RATES_AFTER_PILOT + " The condition was added after the first results.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "truncated weights", "uncorrected"),
-        "pass rate at the end, the exact engine less the uncorrected one": difference(
-            "success", "exact engine", "uncorrected"
-        ),
         "learning rate with truncated weights": lambda arms: arms["truncated weights"]["learning_rate"],
         "learning rate without correction": lambda arms: arms["uncorrected"]["learning_rate"],
     },

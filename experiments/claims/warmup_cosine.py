@@ -19,7 +19,7 @@ from functools import partial
 import optax
 
 from rljax.algorithms import grpo
-from rljax.book.claims import Claim, difference
+from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
@@ -50,6 +50,7 @@ CLAIM = Claim(
     statistic=difference("success", "warm-up and cosine", "constant"),
     unit="pass rate at the end with the schedule, less that with a constant rate",
     margin=0.01,
+    pilot=RATES_AFTER_PILOT,
     figures={
         "mean pass rate during training, the same arms": difference("area", "warm-up and cosine", "constant"),
         "peak of the schedule": lambda arms: arms["warm-up and cosine"]["learning_rate"],

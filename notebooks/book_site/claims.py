@@ -26,9 +26,9 @@ a verifier that errs on one response in 20; the page of an experiment says so. T
 
 The statistic of a claim is one number a seed, its interval is that of Student's t over the seeds, and one rule decides
 all claims: `rljax claims NAME` prints it. {count} intervals at 95 % are {count} looks, so about one in twenty misses its
-true value by chance. A claim to learn more or faster is decided by the mean pass rate during training, one to end
-better by the pass rate at the end; `rljax claims NAME` shows the other beside it. All experiments
-took {minutes:.0f} minutes on two shared cores.
+true value by chance. Where something was chosen after results had been seen, the experiment says what, under "pilot".
+A claim to learn more or faster is decided by the mean pass rate during training, one to end better by the pass rate at
+the end; `rljax claims NAME` shows the other beside it. All experiments took {minutes:.0f} minutes on two shared cores.
 
     rljax claims                     # this table
     rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers

@@ -76,7 +76,8 @@ def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
 
 
 def version_of(file: Path) -> str:
-    """Hash of an experiment: of the code of its `sources`, but for the words of its docstring and of `CLAIM`.
+    """Hash of an experiment: of the code of its `sources`, but for its docstring, for what decides in `CLAIM` (all but the arms and
+    the measure), and for what it imports from `rljax.book.claims`.
 
     Results of another hash are of another experiment, and are not used. `rljax.ops` and `rljax.algorithms` are left out: whoever
     changes what they compute runs the claims again.
@@ -98,6 +99,15 @@ def sources(file: Path) -> list[Path]:
     return [*always, *(folder / f"{name}.py" for name in names if name not in ("claims", "tabular", "worlds"))]
 
 
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _decides(node: ast.stmt) -> bool:
+    """An import from `rljax.book.claims`, which is left out as the module itself is."""
+    return isinstance(node, ast.ImportFrom) and node.module == "rljax.book.claims"
+
+
 def _code(file: Path) -> list[str]:
     source = file.read_text(encoding="utf-8")
     parts: list[str] = []
@@ -105,7 +115,7 @@ def _code(file: Path) -> list[str]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == "CLAIM":
             settings = [word.value for word in node.value.keywords if word.arg in ("arms", "measure")]
             parts += [ast.get_source_segment(source, value) or "" for value in settings]  # of the claim, only what runs
-        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        elif not (_is_docstring(node) or _decides(node)):
             parts.append(ast.get_source_segment(source, node) or "")
     return parts
 

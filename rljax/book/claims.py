@@ -6,6 +6,7 @@ worlds. Its 95 % interval decides, by one rule for all claims.
 """
 
 import importlib.util
+import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,12 @@ VERDICTS: tuple[Verdict, ...] = ("holds here", "contradicted", "not seen at this
 """In the order of a table."""
 FEWEST_SEEDS = 5
 """A claim with fewer seeds is not decided."""
+
+RATES_AFTER_PILOT = (
+    "The verifier's errors and how often the first policy is right were chosen after a pilot run, in which the largest of the four "
+    "learning rates was the best in every arm."
+)
+"""A `pilot` that several claims share."""
 
 
 @documented
@@ -61,6 +68,8 @@ class Claim:
     condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
     """What must hold for the experiment to be a test of the claim: words, and a statistic whose interval must lie above 0. Else
     the claim is not decided."""
+    pilot: str = ""
+    """What was chosen after results of this experiment had been seen, in sentences; empty: nothing."""
 
 
 @documented
@@ -128,6 +137,57 @@ def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callabl
             return np.array([np.interp(x, rate, numbers) for x, rate, numbers in rows])
 
         return at(arm) - at(baseline)
+
+    return statistic
+
+
+STILL_LEARNING = 0.01
+"""Pass rate that arms gain in the last fifth of training, unless they have come to rest."""
+
+
+def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
+    """Condition that pass rates at the end can tell arms apart: their mean has not come to rest.
+
+    Where it has, each prompt is solved or lost for good, and the end says nothing about how well an arm learns.
+
+    Args:
+        arms: names of arms; each has a `curve` of five points after the first, or a multiple of that.
+
+    Example:
+        >>> words, gain = still_learning("one")
+        >>> bool(gain({"one": {"curve": np.array([[0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]])}}).item() > 0)
+        False
+    """
+
+    def gain(numbers: Arms) -> np.ndarray:
+        curve = np.mean([numbers[arm]["curve"] for arm in arms], axis=0)
+        fifth = (curve.shape[1] - 1) // 5
+        return curve[:, -1] - curve[:, -1 - fifth] - STILL_LEARNING
+
+    return f"gain of the pass rate in the last fifth of training, less {STILL_LEARNING:g}", gain
+
+
+def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arms], np.ndarray]:
+    """Statistic of several arms: Kendall's rank correlation of an order with a number, where small differences are ties.
+
+    ::
+
+        (pairs in the order - pairs against it) / all pairs
+
+    Args:
+        number: name of a number.
+        order: names of arms, from the lowest number to the highest as the claim has it.
+        tie: pairs whose numbers differ by no more count on neither side.
+
+    Example:
+        >>> arms = {name: {"area": np.array([value])} for name, value in (("a", 0.1), ("b", 0.5), ("c", 0.5001))}
+        >>> agreement("area", ["a", "b", "c"], tie=0.01)(arms).round(2).tolist()
+        [0.67]
+    """
+
+    def statistic(arms: Arms) -> np.ndarray:
+        rises = [arms[high][number] - arms[low][number] for low, high in itertools.combinations(order, 2)]
+        return np.mean([np.sign(rise) * (np.abs(rise) > tie) for rise in rises], axis=0)
 
     return statistic
 

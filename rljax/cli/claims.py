@@ -73,6 +73,7 @@ def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
         "equal": f"it holds here if the 95 % interval lies within {claim.margin:g} of 0, and is contradicted if it lies outside",
     }[claim.kind]
     lines = [_entry(page, outcome, width), labelled("verdict", f"{outcome.verdict}; {rule}", width)]
+    lines += [labelled("pilot", claim.pilot, width)] if claim.pilot else []
     lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in outcome.figures.items()]
     arms = [f"{arm}: {_means(numbers)}" for arm, numbers in outcome.arms.items()]
     lines += (
@@ -99,6 +100,7 @@ def claim_row(page: "Page", outcome: "Outcome") -> dict[str, Any]:
         **{name: number if math.isfinite(number) else None for name, number in finite.items()},
         "kind": claim.kind,
         "margin": claim.margin,
+        "pilot": claim.pilot or None,
         "seeds": seeds,
         "minutes": round(outcome.minutes, 2),
         "date": outcome.date or None,

@@ -14,11 +14,13 @@ from rljax.book.claim_results import outcome_of, read_results, run_page, version
 from rljax.book.claims import (
     VERDICTS,
     Interval,
+    agreement,
     claim_files,
     difference_at_equal_success,
     find_page,
     over_seeds,
     read_page,
+    still_learning,
     student_quantile,
     verdict_of,
 )
@@ -143,6 +145,8 @@ def test_only_what_is_missing_is_run(page):
     [
         ("arithmetic.", "more arithmetic.", True),
         ("two is more than one", "two exceeds one", True),
+        ("import Claim, difference", "import Claim, agreement, difference", True),
+        ("margin=0.5", "margin=0.6", True),
         ("0.1 * (seed", "0.2 * (seed", False),
         ("arms=ARMS", 'arms=ARMS | {"three": 3.0}', False),
     ],
@@ -223,6 +227,35 @@ def test_arms_are_compared_at_the_same_pass_rate():
     }
     level = slow[:, 0] + 0.8 * (slow[:, -1] - slow[:, 0])
     np.testing.assert_allclose(difference_at_equal_success("number", "fast", "slow")(arms), 9 * level)
+
+
+def test_an_order_of_arms_is_kendalls_without_ties():
+    numbers = np.random.default_rng(1).normal(size=(5, 6))
+    arms = {str(i): {"area": numbers[:, i]} for i in range(6)}
+    expected = [stats.kendalltau(range(6), row)[0] for row in numbers]
+    np.testing.assert_allclose(agreement("area", list(arms), tie=0.0)(arms), expected)
+
+
+def test_a_small_difference_counts_on_neither_side():
+    arms = {name: {"area": np.array([value])} for name, value in {"a": 0.5, "b": 0.495, "c": 0.7}.items()}
+    assert agreement("area", ["a", "b", "c"], tie=0.01)(arms).item() == pytest.approx(2 / 3)
+    assert agreement("area", ["a", "b", "c"], tie=0.001)(arms).item() == pytest.approx(1 / 3)
+    assert agreement("area", ["a", "b", "c"], tie=0.3)(arms).item() == 0
+
+
+def test_arms_at_rest_are_no_test_of_their_ends():
+    rest, slow = np.minimum(np.linspace(0, 2, 11), 0.9)[None], np.linspace(0, 0.5, 11)[None]
+    arms = {"rest": {"curve": rest}, "slow": {"curve": slow}}
+    assert still_learning("rest")[1](arms).item() == pytest.approx(-0.01)
+    assert still_learning("slow")[1](arms).item() == pytest.approx(0.09)
+    assert still_learning("rest", "slow")[1](arms).item() == pytest.approx(0.04)
+
+
+def test_a_page_names_what_was_chosen_after_a_pilot(capsys):
+    assert main(["claims", "orz_lambda"]) == 0
+    assert "condition was added after the first results" in " ".join(capsys.readouterr().out.split())
+    assert main(["claims", "orz_lambda", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["pilot"] == find_page("orz_lambda").claim.pilot
 
 
 def test_an_experiment_that_is_no_test_is_not_decided(page):
