@@ -196,8 +196,6 @@ class HuggingFaceTokenizer:
         inner: the tokenizer of `transformers`; its files are written beside exported weights.
         name: its folder or hub id, for messages.
 
-    `special_texts` are the names of its special tokens, which decoded text never has.
-
     Raises:
         InputError: it has no end-of-sequence token, so a response could never end.
     """
@@ -217,8 +215,12 @@ class HuggingFaceTokenizer:
         opening = inner("", add_special_tokens=True)["input_ids"][:1]
         self.bos_token_id = inner.bos_token_id if opening == [inner.bos_token_id] else None
         self.vocab_size = len(inner)
-        added = inner.added_tokens_decoder.values()
-        self.special_texts = {*inner.all_special_tokens, *(token.content for token in added if token.special)}
+
+    @property
+    def special_texts(self) -> set[str]:
+        """Names of the special tokens, which decoded text never has."""
+        added = self.inner.added_tokens_decoder.values()
+        return {*self.inner.all_special_tokens, *(token.content for token in added if token.special)}
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, without special tokens."""
