@@ -130,9 +130,9 @@ def test_a_trial_cuts_the_warm_start_and_says_so():
     whole = starting_config([])
     assert (whole.optimization.steps, whole.warm_start.steps) == (140, 320)
     assert starting_config(["--steps", "20"]).warm_start.steps == 320
-    assert starting_config(["--steps", "3"]).warm_start.steps == 5
+    assert starting_config(["--steps", "3"]).warm_start.steps == 7
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
-    assert "5 of 320 steps" in started(["--steps", "3"]).notes[0]
+    assert "7 of 320 steps" in started(["--steps", "3"]).notes[0]
     assert not started(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
