@@ -16,7 +16,21 @@ from typing import TYPE_CHECKING
 from rljax.errors import InputError
 
 if TYPE_CHECKING:
-    from rljax import algorithms, data, evaluation, models, ops, parallel, preference, rewards, rollout, tracking, training
+    from rljax import (
+        algorithms,
+        data,
+        evaluation,
+        models,
+        ops,
+        parallel,
+        preference,
+        rewards,
+        rollout,
+        settings,
+        tasks,
+        tracking,
+        training,
+    )
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
@@ -35,7 +49,7 @@ __version__ = "0.2.0.dev0"
 
 _PACKAGES = (
     *("algorithms", "data", "evaluation", "models", "ops", "parallel"),
-    *("preference", "rewards", "rollout", "tracking", "training"),
+    *("preference", "rewards", "rollout", "settings", "tasks", "tracking", "training"),
 )
 _NAMES = {
     **dict.fromkeys(("Decoder", "Packed", "Policy", "Scores", "ValueFunction"), "rljax.models"),
@@ -76,6 +90,8 @@ __all__ = [
     "preference",
     "rewards",
     "rollout",
+    "settings",
+    "tasks",
     "tracking",
     "train",
     "training",

@@ -40,6 +40,8 @@ CHECKED = (
         "preference",
         "rewards",
         "rollout",
+        "settings",
+        "tasks",
         "training",
     ),
     *("files", "records", "sharing", "text"),

@@ -21,6 +21,8 @@ FLOORS = {
         "models": 2,
         "rewards": 2,
         "data": 2,
+        "settings": 1,
+        "tasks": 3,
     },
     **{
         "book": 3,

@@ -1,5 +1,7 @@
 """The names at the top: all there, under tab too, imported only when they are used."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +42,14 @@ def test_every_package_and_every_module_of_equations_is_named():
     assert packages - {"book", "cli"} <= set(rljax.__all__)
     modules = {file.stem for file in (PACKAGE / "ops").glob("*.py")} - {"__init__"} | {"unpublished"}
     assert set(rljax.ops.__all__) == modules == set(dir(rljax.ops))
+
+
+def test_every_module_can_be_imported():
+    modules = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "rljax.")]
+    assert {"rljax.training.search", "rljax.training.averaging"} <= set(modules)
+    for name in modules:
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
 
 
 def test_nothing_is_imported_before_it_is_used():

@@ -14,9 +14,10 @@ from book_site.docstrings import escaped, header, label, markdown, sections, tab
 from rljax.cli import COMMANDS, PROGRAM, parse
 from rljax.cli.starting import Settings
 from rljax.rewards import BY_NAME as REWARDS
+from rljax.settings.flat import flat_names
+from rljax.tasks import TASKS
 from rljax.tracking.glossary import GLOSSARY, LABELS
-from rljax.training.config import TASKS, TrainConfig
-from rljax.training.config.flat import flat_names
+from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
 
 FUNCTIONS = ("train", "evaluate", "load", "export", "load_config")

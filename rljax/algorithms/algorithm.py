@@ -61,9 +61,12 @@ class Rollout(NamedTuple, Generic[Data]):
     greedy_rewards: Float[Data, "P"] | None = None
     """Reward of one more response to each prompt, decoded greedily and not trained on; for algorithms that compare with it."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
-    """Each of several rewards by name, unweighted and before any shaping; for algorithms that normalise each by itself."""
+    """Each of several rewards by name, unweighted and before any shaping, NaN where it has no opinion; for algorithms that read
+    them one by one."""
     correct: Float[Data, "P G"] | None = None
     """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
+    kinds: Int[Data, "P"] | None = None
+    """Kind of each problem, any number; for algorithms that compare the responses to all problems of a kind."""
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
@@ -150,7 +153,7 @@ class Critic(NamedTuple):
     """One slot for each idea about the value function.
 
     `advantage` and `target` take `(token rewards, values, mask)` and, when the rollout has one, `bootstrap=`; `advantage` also
-    `lambda_=`, when there is a `policy_lambda`.
+    `lambda_=`, when there is a `policy_lambda`, and `complexity=`, when there is a `complexity`.
     """
 
     advantage: Callable[..., Float[Array, "P G T"]]
@@ -168,6 +171,9 @@ class Critic(NamedTuple):
     for advantages and targets."""
     policy_lambda: Callable[[Int[Array, "P G"]], Float[Array, "P G"]] | None = None
     """Response lengths in tokens -> λ of each response, which `advantage` then gets as `lambda_=`; None: it has its own."""
+    complexity: Callable[[Array, Array], Float[Array, "P G T"]] | None = None
+    """(entropy of the policy that sampled, mask) -> complexity of the state before each token, which `advantage` then gets as
+    `complexity=`; None: it reads none."""
     learning_rate_ratio: float = 1.0
     """The critic's learning rate over the policy's. This and the two below are for the training loop."""
     updates: int = 1
@@ -220,6 +226,8 @@ class Algorithm(NamedTuple):
     """(token rewards, policy_logp, square_sum, mask) -> advantage of each token, by how certain the policy was of its tokens."""
     greedy_advantage: Callable[[Array, Array], Float[Array, "P G"]] | None = None
     """(rewards, reward of each prompt's greedy response) -> advantage of each response."""
+    kind_advantage: Callable[..., Float[Array, "P G"]] | None = None
+    """(rewards, kind of each problem) (and `valid=`, when the rollout has it) -> advantage of each response, within its kind."""
     parts_advantage: Callable[..., Float[Array, "P G"]] | None = None
     """Several rewards by name (and `weights=` by name, unless each is 1, and `valid=`, when the rollout has it) -> advantage of
     each response."""
@@ -256,9 +264,10 @@ class Algorithm(NamedTuple):
             ValueError: `name` is none of these.
         """
         reads = {
-            "behaviour_entropy": self.bonus is not None,
+            "behaviour_entropy": self.bonus is not None or (self.critic is not None and self.critic.complexity is not None),
             "entropy": False,
             "greedy_rewards": self.greedy_advantage is not None,
+            "kinds": self.kind_advantage is not None,
             "policy_logp": self.correction is not None,
             "progress": self.mix is not None,
             "ref_logp": self.reward_kl is not None,
@@ -278,7 +287,7 @@ class Algorithm(NamedTuple):
 
 CREDIT = (
     *("advantage", "rollout_advantage", "token_advantage", "step_advantage", "certainty_advantage", "greedy_advantage"),
-    *("parts_advantage", "teacher_advantage", "critic"),
+    *("kind_advantage", "parts_advantage", "teacher_advantage", "critic"),
 )
 """Slots of an `Algorithm` that credit comes from."""
 

@@ -1,4 +1,4 @@
-"""Parts that an algorithm can have in place of its own: equations for one slot of the record each, published and unpublished."""
+"""Parts for an algorithm: equations in place of its own, for one slot of the record each, and further terms of its loss."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,41 +6,56 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Bool, Float
-
-from rljax.algorithms.algorithm import CREDIT, Algorithm, Critic, Rollout, TermInputs
+from rljax.algorithms.algorithm import CREDIT, Algorithm, Critic, Term
+from rljax.algorithms.part_equations import (
+    bounded,
+    clamped,
+    complexity_lambda,
+    falling_lambda,
+    in_divergence,
+    in_variation,
+    less_by_confidence,
+    less_by_length,
+    less_by_reliability,
+    most_credited,
+    relative_entropy,
+    right_or_wrong,
+    shaped_by_length,
+    tilted_token_mean,
+)
 from rljax.algorithms.parts_fit import check_fit
-from rljax.ops.arrays import Number
+from rljax.algorithms.plan import plan_and_answer
+from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_to_reference, kl_to_sampler, positive_examples
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
-from rljax.ops.gae import td_errors
+from rljax.ops.divergence import k3
 from rljax.ops.group import group_centered, group_normalized, leave_one_out, mean_normalized
-from rljax.ops.off_policy import binary_kl, binary_total_variation, in_trust_region
 from rljax.ops.pass_at_k import pass_at_k_credit, pass_at_k_leave_one_out
-from rljax.ops.ratio import clamp_log_ratio, sequence_log_ratio, token_log_ratio
+from rljax.ops.ratio import sequence_log_ratio, token_log_ratio
 from rljax.ops.selection import has_mixed_outcomes, in_difficulty_window
-from rljax.ops.shaping import rule_reward
-from rljax.ops.unpublished.group_baseline import confidence_quality, length_quality, rank_based, weighted_centered
-from rljax.ops.unpublished.length import length_reweighted, length_shaped_reward, median_length
-from rljax.ops.unpublished.offset_gae import offset_decayed_gae
-from rljax.ops.unpublished.ratio_bound import bounded_ratio
+from rljax.ops.unpublished.group_baseline import hierarchical, rank_based
 from rljax.ops.weights import overlong_filter, sequence_mean, token_mean, token_mean_per_group
 from rljax.records import documented
+
+TERM = "term"
+"""The slot of parts that replace nothing: each is one more summand of the loss, in `Algorithm.terms`."""
 
 
 @documented
 class Part(NamedTuple):
-    """An equation, or a few, for one slot of an algorithm's record."""
+    """An equation, or a few, for one slot of an algorithm's record, or a further term of its loss."""
 
     slot: str
-    """The slot: a field of `Algorithm`, or `critic.` and a field of `Critic`."""
+    """The slot: a field of `Algorithm`, or `critic.` and a field of `Critic`; `TERM` for a term."""
     name: str
     """Its name, unique in the slot."""
     function: Callable[..., Any]
-    """What the slot calls."""
+    """What the slot calls; of a term, what makes it."""
     numbers: Mapping[str, int | float]
     """Its hyper-parameters and their defaults, which are keywords of the function."""
     summary: str
     """What it does, in one line."""
+    beside: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    """Further fields of a critic that the function reads, and what they hold with it."""
 
     @property
     def word(self) -> str:
@@ -60,77 +75,16 @@ class Part(NamedTuple):
         return partial(self.function, **{**self.numbers, **numbers}) if self.numbers else self.function
 
 
-def _less_by_length(rewards: Float[Array, "P G"], rollout: Rollout[Array]) -> Float[Array, "P G"]:
-    weights = length_quality(rollout.mask.sum(-1))
-    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=rollout.valid)
-
-
-def _less_by_confidence(rewards: Float[Array, "P G"], rollout: Rollout[Array]) -> Float[Array, "P G"]:
-    weights = confidence_quality(rollout.behaviour_logp, rollout.mask)
-    return weighted_centered(rewards, weights.astype(rewards.dtype), valid=rollout.valid)
-
-
-def _right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
-    del lengths  # the slot's third argument is for rewards that depend on the length
-    return rule_reward(outcome > 0).astype(rewards.dtype)
-
-
-def _shaped_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
-    del outcome  # the slot's second argument is for rewards that depend on the verdict alone
-    return length_shaped_reward(rewards, lengths, **numbers)
-
-
-def _tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
-    return length_reweighted(token_mean(mask), mask, alpha=alpha, reference=median_length(mask))
-
-
-def _in_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    divergence = binary_total_variation(inputs.logp, inputs.old_logp)
-    return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
-
-
-def _in_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    divergence = binary_kl(inputs.logp, inputs.old_logp)
-    return in_trust_region(_moved(inputs, mask), advantage, divergence, threshold=threshold)
-
-
-def _moved(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
-    return token_log_ratio(inputs.logp, inputs.old_logp, mask)
-
-
-def _bounded(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
-    return bounded_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
-
-
-def _clamped(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
-    return clamp_log_ratio(token_log_ratio(logp, old_logp, mask), bound=bound)
-
-
-def _falling_lambda(
-    rewards: Array,
-    values: Array,
-    mask: Array,
-    *,
-    bootstrap: Array | None = None,
-    gamma: Number,
-    lambda_base: Number,
-    alpha: Number,
-    max_length: Number,
-) -> Float[Array, "P G T"]:
-    errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
-    return offset_decayed_gae(errors, mask, gamma=gamma, lambda_base=lambda_base, alpha=alpha, max_length=max_length)
-
-
 def _part(slot: str, name: str, function: Callable[..., Any], summary: str, **numbers: int | float) -> Part:
     return Part(slot, name, function, MappingProxyType(numbers), summary)
 
 
 PARTS: tuple[Part, ...] = (
-    _part("outcome_reward", "rule", _right_or_wrong, "1 for a correct response, -1 for any other (DAPO, Eq. 7)"),
+    _part("outcome_reward", "rule", right_or_wrong, "1 for a correct response, -1 for any other (DAPO, Eq. 7)"),
     _part(
         "outcome_reward",
         "length_shaped",
-        _shaped_by_length,
+        shaped_by_length,
         "Reward less a penalty for length that is lighter for good responses",
         **{"target": 512.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0, "base": 0.05, "gamma": 2.0},
     ),
@@ -148,12 +102,33 @@ PARTS: tuple[Part, ...] = (
         "Share in the best of k, less that of the others (PKPO)",
         k=2,
     ),
-    _part("rollout_advantage", "length_quality", _less_by_length, "Reward less a mean in which short responses weigh more"),
+    _part("rollout_advantage", "length_quality", less_by_length, "Reward less a mean in which short responses weigh more"),
     _part(
         "rollout_advantage",
         "confidence_quality",
-        _less_by_confidence,
+        less_by_confidence,
         "Reward less a mean in which responses weigh by the policy's confidence in them",
+    ),
+    _part(
+        "rollout_advantage",
+        "reliability_quality",
+        less_by_reliability,
+        "Reward less a mean in which responses weigh by how far several rewards of them agree",
+        floor=0.01,
+    ),
+    _part(
+        "kind_advantage",
+        "hierarchical",
+        hierarchical,
+        "Reward less a mean over all problems of the same kind, mixed with the mean of the batch",
+        local_weight=0.7,
+    ),
+    _part(
+        "step_advantage",
+        "plan_and_answer",
+        plan_and_answer,
+        "The last step is the answer; the steps before it, the plan, get a credit of their own beside the answer's",
+        plan_weight=1.0,
     ),
     _part("keep_group", "mixed_outcomes", has_mixed_outcomes, "Groups with right and wrong responses (DAPO)"),
     _part(
@@ -164,35 +139,68 @@ PARTS: tuple[Part, ...] = (
         **{"low": 0.2, "high": 0.8},
     ),
     _part("filter_tokens", "overlong", overlong_filter, "No loss on responses that were cut off (DAPO)"),
+    _part(
+        "keep_tokens",
+        "critical",
+        most_credited,
+        "Only the tokens with the largest advantage of either sign learn; for a critic, which tells tokens apart",
+        share=0.2,
+    ),
     _part("normalize", "batch", batch_normalized, "Z-score over all tokens of the rollout", eps=1e-8, ddof=0),
     _part("log_ratio", "token", token_log_ratio, "Ratio of each token"),
     _part("log_ratio", "sequence", sequence_log_ratio, "Geometric mean of the ratios of a response (GSPO)"),
-    _part("log_ratio", "bounded", _bounded, "Ratio of each token, kept within a factor", bound=10.0),
-    _part("log_ratio", "clamped", _clamped, "Log-ratio of each token, kept within a bound in nats", bound=20.0),
+    _part("log_ratio", "bounded", bounded, "Ratio of each token, kept within a factor", bound=10.0),
+    _part("log_ratio", "clamped", clamped, "Log-ratio of each token, kept within a bound in nats", bound=20.0),
     _part(
         "surrogate_mask",
         "total_variation",
-        _in_variation,
+        in_variation,
         "No surrogate where the probability of a token has moved too far (DPPO)",
         threshold=0.15,
     ),
     _part(
         "surrogate_mask",
         "binary_kl",
-        _in_divergence,
+        in_divergence,
         "No surrogate where a token's divergence from the sampler is too large (DPPO)",
         threshold=0.05,
     ),
     _part("weights", "token_mean", token_mean, "Every token of the batch counts the same"),
     _part("weights", "sequence_mean", sequence_mean, "Every response counts the same"),
     _part("weights", "token_mean_per_group", token_mean_per_group, "Every prompt counts the same, and in it every token"),
-    _part("weights", "length_reweighted", _tilted_token_mean, "Token mean, tilted against long responses", alpha=0.25),
+    _part("weights", "length_reweighted", tilted_token_mean, "Token mean, tilted against long responses", alpha=0.25),
     _part(
         "critic.advantage",
         "offset_decayed",
-        _falling_lambda,
+        falling_lambda,
         "GAE whose λ falls with the offset to the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0},
+    ),
+    _part(
+        "critic.advantage",
+        "complexity_weighted",
+        complexity_lambda,
+        "GAE whose λ falls with the offset, and with the policy's entropy at the TD error",
+        **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
+    )._replace(beside=MappingProxyType({"complexity": relative_entropy})),
+    _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, which the objective raises", coefficient=0.01),
+    _part(TERM, "sampler_kl", kl_to_sampler, "KL from the policy that sampled, in the loss", coefficient=0.01),
+    _part(
+        TERM, "reference_kl", partial(kl_to_reference, estimator=k3), "KL from the reference, in the loss (GRPO)", beta=0.04
+    ),
+    _part(
+        TERM,
+        "importance_weighted_kl",
+        importance_weighted_kl,
+        "KL from the reference, in the loss, unbiased for a policy that has moved (DeepSeek-V3.2)",
+        beta=0.04,
+    ),
+    _part(
+        TERM,
+        "positive_examples",
+        positive_examples,
+        "Negative log-likelihood of correct responses (VAPO)",
+        coefficient=0.1,
     ),
 )
 """All parts. Numbers without a value in a paper or a document are ours: `rljax equations` has each equation's own text."""
@@ -252,18 +260,18 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
 
 
 def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
-    """Give an algorithm parts in place of its own.
+    """Give an algorithm parts in place of its own, and terms beside its own.
 
     Args:
         algorithm: the record to change.
-        words: parts as `read_part` reads them, each for another slot.
+        words: parts as `read_part` reads them, each for another slot, and terms, each another one.
 
     Returns:
         The record. A part from which credit comes takes the place of the credit that the record has.
 
     Raises:
-        ValueError: a part or a number is unknown, two parts are for one slot, the record has no place for a part, or a part
-            would compute nothing that has a meaning in it.
+        ValueError: a part or a number is unknown, two parts are for one slot, the record has no place for a part or has such a
+            term already, or a part would compute nothing that has a meaning in it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -275,7 +283,7 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
     parts_by_place: dict[str, Part] = {}
     for word in words:
         part, numbers = read_part(word)
-        place = "credit" if part.slot in CREDIT else part.slot
+        place = "credit" if part.slot in CREDIT else part.word if part.slot == TERM else part.slot
         if place in parts_by_place:
             raise ValueError(
                 f"{parts_by_place[place].word} and {part.word} are two parts for one slot; leave one of them out"
@@ -289,6 +297,8 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
 def _placed(algorithm: Algorithm, part: Part, value: Callable[..., Any]) -> Algorithm:
     """The record with a value in the part's slot."""
     outer, _, inner = part.slot.partition(".")
+    if part.slot == TERM:
+        return algorithm._replace(terms=(*algorithm.terms, *_new_terms(algorithm, part, value())))
     if inner:
         return algorithm._replace(critic=_critic_with(algorithm.critic, part, value))
     own = [slot for slot in CREDIT if algorithm._asdict()[slot] is not None]
@@ -306,6 +316,20 @@ def _placed(algorithm: Algorithm, part: Part, value: Callable[..., Any]) -> Algo
     return algorithm._replace(**{**dict.fromkeys(own), outer: value})
 
 
+def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The terms of a part, which the record must not have yet."""
+    if not terms:
+        raise ValueError(f"{part.word} at a coefficient of 0 would change nothing; leave it out")
+    known = {term.name: term.coefficient for term in algorithm.terms}
+    for term in terms:
+        if term.name in known:
+            raise ValueError(
+                f"the loss has a term {term.name!r} already, with the coefficient {known[term.name]:g}, so {part.word} cannot be "
+                "added; the option of the algorithm, or of the other part, sets it"
+            )
+    return terms
+
+
 def _critic_with(critic: Critic | None, part: Part, value: Callable[..., Any]) -> Critic:
     if critic is None:
         raise ValueError(f"the algorithm has no critic, and so no place for {part.word}")
@@ -313,4 +337,4 @@ def _critic_with(critic: Critic | None, part: Part, value: Callable[..., Any]) -
         raise ValueError(
             f"the critic's λ follows the length, and {part.word} has a λ of its own; take the former out first"
         )
-    return critic._replace(**{part.slot.partition(".")[2]: value})
+    return critic._replace(**{part.slot.partition(".")[2]: value, **part.beside})

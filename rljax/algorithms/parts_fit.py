@@ -9,10 +9,9 @@ from rljax.algorithms.gmpo import geometric_mean
 from rljax.ops.group import mean_normalized
 from rljax.ops.ratio import sequence_log_ratio
 
-OF_SINGLE_TOKENS = (
-    *("critic", "token_advantage", "step_advantage", "certainty_advantage", "teacher_advantage"),
-    *("bonus", "keep_tokens"),
-)
+OF_EACH_TOKEN = ("critic", "token_advantage", "step_advantage", "certainty_advantage", "teacher_advantage")
+"""Credit that tells the tokens of a response apart."""
+OF_SINGLE_TOKENS = (*OF_EACH_TOKEN, "bonus", "keep_tokens")
 """Slots that tell the tokens of a response apart."""
 
 
@@ -29,6 +28,8 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
     for slot in ("log_ratio", "surrogate_mask"):
         if slot in words:
             _check_ratio(algorithm, slot, words[slot])
+    if "keep_tokens" in words:
+        _check_choice(algorithm, words["keep_tokens"])
     if "outcome_reward" in words and algorithm.greedy_advantage is not None:
         raise ValueError(
             f"the algorithm compares with the reward of a greedy response, which {words['outcome_reward']} does not change"
@@ -37,6 +38,14 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
     if changed and algorithm.outcome_reward is not None and _equation(algorithm.advantage) is mean_normalized:
         raise ValueError(
             f"{' with '.join(changed)}: the advantage is divided by the mean reward, and here rewards can be negative"
+        )
+
+
+def _check_choice(algorithm: Algorithm, word: str) -> None:
+    if all(getattr(algorithm, name) is None for name in OF_EACH_TOKEN):
+        raise ValueError(
+            f"{word} chooses tokens by their advantages, and the algorithm gives all tokens of a response the same one; take one "
+            "with a critic"
         )
 
 

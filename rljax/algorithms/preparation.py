@@ -28,11 +28,12 @@ _WHY = {
     "values": "the algorithm has a critic",
     "step_rewards": "the algorithm is supervised step by step",
     "step_end": "the algorithm is supervised step by step",
-    "behaviour_entropy": "the algorithm explores by the entropy of the policy that sampled",
+    "behaviour_entropy": "the algorithm reads the entropy of the policy that sampled",
     "teacher_logp": "the algorithm learns from a teacher",
     "square_sum": "the algorithm weighs responses by how certain the policy was",
     "greedy_rewards": "the algorithm compares with a greedy response to each prompt",
-    "reward_parts": "the algorithm normalises each of several rewards by itself",
+    "kinds": "the algorithm compares the responses to problems of one kind",
+    "reward_parts": "the algorithm reads several rewards one by one",
 }
 
 
@@ -42,7 +43,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
     fields = rollout._asdict()
     shapes = dict.fromkeys(_PER_TOKEN, rollout.mask.shape) | dict.fromkeys(_PER_RESPONSE, rollout.mask.shape[:2])
-    shapes["greedy_rewards"] = rollout.mask.shape[:1]
+    shapes |= dict.fromkeys(("greedy_rewards", "kinds"), rollout.mask.shape[:1])
     parts = {} if rollout.reward_parts is None else rollout.reward_parts
     for name, part in parts.items():
         fields[f"reward_parts[{name!r}]"], shapes[f"reward_parts[{name!r}]"] = part, rollout.mask.shape[:2]
@@ -206,6 +207,9 @@ def _other_credit(
         credit = algorithm.rollout_advantage(rewards, rollout)
     elif algorithm.greedy_advantage is not None:
         credit = algorithm.greedy_advantage(rewards, required(rollout.greedy_rewards, "rollout.greedy_rewards"))
+    elif algorithm.kind_advantage is not None:
+        kinds = required(rollout.kinds, "rollout.kinds")
+        credit = algorithm.kind_advantage(rewards, kinds, **_present(valid=rollout.valid))
     elif algorithm.parts_advantage is not None:
         parts = required(rollout.reward_parts, "rollout.reward_parts")
         credit = algorithm.parts_advantage(parts, **_present(valid=rollout.valid))
@@ -219,6 +223,9 @@ def _critic_credit(critic: Critic, rollout: Rollout[Array], token_rewards: Array
     present = _present(bootstrap=rollout.bootstrap)
     if critic.policy_lambda is not None:
         present["lambda_"] = critic.policy_lambda(count_tokens(rollout.mask)).astype(token_rewards.dtype)
+    if critic.complexity is not None:
+        entropy = required(rollout.behaviour_entropy, "rollout.behaviour_entropy")
+        present["complexity"] = critic.complexity(entropy, rollout.mask)
     return critic.advantage(token_rewards, required(rollout.values, "rollout.values"), rollout.mask, **present)
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli.algorithms import Algorithms, run_algorithms
+from rljax.cli.average import Average, run_average
 from rljax.cli.claims import Claims, run_claims
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
@@ -28,16 +29,21 @@ from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.explain import Explain, run_explain
 from rljax.cli.flags import check_flags, check_own_flags
+from rljax.cli.generate import Generate, run_generate
 from rljax.cli.model import Export, Sample, run_export, run_sample
+from rljax.cli.pairs import Pairs, run_pairs
 from rljax.cli.plan import Plan, run_plan
 from rljax.cli.plot import Plot, run_plot
 from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
+from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
+from rljax.cli.search import SearchSteps, run_search
 from rljax.cli.starting import Settings, flags_in, started, starting_config
 from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
+from rljax.cli.tune import Tune, run_tune
 from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
@@ -53,8 +59,11 @@ rljax train --smoke               test this machine, in about a minute
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
 rljax config [FLAGS]              print the settings in force, as a file for --config
 rljax plan [FLAGS]                memory and work of a run, before it is started
-rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
+rljax tune --try NAME=VALUE,VALUE the best of several settings
+rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k, best of N
 rljax sample RUN --prompt "3+4="  continue a prompt
+rljax search RUN                  search over reasoning steps with the critic
+rljax generate RUN OUT.jsonl      training data that the model writes itself
 rljax runs [FOLDER]               the runs in a folder: how far, and how well
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
@@ -62,11 +71,14 @@ rljax debug RUN                   which term was not finite, in which row and to
 rljax plot RUN [RUN ...]          draw the curves of one or several runs
 rljax explain [NUMBER ...]        what a number of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
+rljax average RUN RUN FOLDER      one model out of runs that began alike
 
 rljax preprocess INPUT OUTPUT     check a dataset, and drop bad and repeated rows
+rljax pairs RUN FILE              right and wrong responses of a policy, in pairs
 rljax reward-model PAIRS          train a reward model on preference pairs
 rljax preference PAIRS --loss dpo train on preference pairs directly
 
+rljax recommend [FACTS]           an algorithm for a task, with reasons
 rljax algorithms [NAME ...]       the algorithms: options, slots, equations
 rljax equations [WORDS ...]       search the equations: formula, paper, test
 rljax claims [NAME ...]           claims of papers, each put to the test
@@ -97,6 +109,8 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "config": (Config, run_config),
         "eval": (Eval, run_eval),
         "sample": (Sample, run_sample),
+        "search": (SearchSteps, run_search),
+        "generate": (Generate, run_generate),
         "runs": (Runs, run_runs),
         "doctor": (Doctor, run_doctor),
         "compare": (Compare, run_compare),
@@ -104,13 +118,17 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "plot": (Plot, run_plot),
         "explain": (Explain, run_explain),
         "export": (Export, run_export),
+        "average": (Average, run_average),
         "plan": (Plan, run_plan),
+        "tune": (Tune, run_tune),
+        "pairs": (Pairs, run_pairs),
         "preprocess": (Preprocess, run_preprocess),
         "reward-model": (RewardModel, run_reward_model),
         "preference": (Preference, run_preference),
         "algorithms": (Algorithms, run_algorithms),
         "equations": (Equations, run_equations),
         "claims": (Claims, run_claims),
+        "recommend": (Recommend, run_recommend),
         "errata": (Errata, run_errata),
         "completion": (Completion, run_completion),
     }

@@ -109,7 +109,10 @@ def _part(part: Part, columns: int) -> str:
 def show_parts(stream: TextIO) -> None:
     """Print the parts of algorithms with their numbers and equations."""
     columns = columns_of(stream)
-    hint = "`rljax train --with SLOT=PART,NUMBER=VALUE` puts parts into an algorithm; `rljax equations NAME` explains one."
+    hint = (
+        "`rljax train --with SLOT=PART,NUMBER=VALUE` puts parts into an algorithm in place of its own, and adds a term=PART to its "
+        "loss; `rljax equations NAME` explains one."
+    )
     stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrapped(hint, columns)]) + "\n")
 
 

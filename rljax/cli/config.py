@@ -9,8 +9,8 @@ import yaml
 
 from rljax.cli.starting import Settings, flags_in
 from rljax.records import documented
+from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig
-from rljax.training.config.flat import flat_names
 from rljax.training.config.start import DEFAULT, Start
 
 

@@ -55,8 +55,9 @@ TABLE = (
         "steps_per_generation",
         "actor_rollout_ref.actor.ppo_mini_batch_size",
         "mini_batch_size",
-        "number of updates per rollout, not their size",
+        "number of mini-batches of a rollout, not their size",
     ),
+    Elsewhere("--passes", "num_iterations", "actor_rollout_ref.actor.ppo_epochs", "num_iterations"),
     Elsewhere(
         "--microbatch-rows",
         "gradient_accumulation_steps",
@@ -103,9 +104,9 @@ SHORT = {
     "num-train-epochs": "--steps",
     "total-epochs": "--steps",
     "num-steps": "--steps",
-    "mu": "--minibatches",
-    "ppo-epochs": "--minibatches",
-    "num-iterations": "--minibatches",
+    "mu": "--passes",
+    "ppo-epochs": "--passes",
+    "num-iterations": "--passes",
     "max-new-tokens": "--max-response-tokens",
     "max-tokens": "--max-response-tokens",
     "model-path": "--model",
@@ -151,7 +152,7 @@ _DRAWS = {
     "max-tokens": "--max-response-tokens",
     "max-completion-length": "--max-response-tokens",
     "max-gen-toks": "--max-response-tokens",
-    "num-beams": "take the most frequent of several --samples (maj@k), as there is no beam search",
+    "num-beams": "take the most frequent of several --samples (maj@k); `rljax search` is a beam over steps",
 }
 IN_COMMAND: Mapping[str, Mapping[str, str]] = {
     "preference": _PAIRS,

@@ -10,6 +10,7 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import compare, interval_of, measured_by
 from rljax.files import atomic_write
 from rljax.records import documented
+from rljax.settings.flat import flat_names
 from rljax.tracking.display_text import clock_time
 from rljax.tracking.html_report import Contents, page
 from rljax.tracking.phase_times import time_text
@@ -18,7 +19,6 @@ from rljax.tracking.rows import Row, check_remedy, check_sample, check_start, js
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
-from rljax.training.config.flat import flat_names
 from rljax.training.config.train import GROUPS
 from rljax.training.remedies import Remedied
 from rljax.training.seams import saved_settings

@@ -9,9 +9,10 @@ import tyro
 from rljax.cli.elsewhere import IN_COMMAND, ours_for, plain
 from rljax.cli.starting import flags_in
 from rljax.errors import InputError
+from rljax.settings.flat import flat_names
+from rljax.tasks import TASKS, full_name
 from rljax.text import did_you_mean
-from rljax.training.config import TASKS, TrainConfig
-from rljax.training.config.flat import flat_names
+from rljax.training.config import TrainConfig
 from rljax.training.config.typed import hints_of
 
 FURTHER = ("--help", "--help-all", "--data")
@@ -84,19 +85,14 @@ def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 
-def _full(task: str) -> str:
-    """Name of a task as it is typed."""
-    return "reasoning_gym:NAME" if task == "reasoning_gym" else task
-
-
 def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
     name = flag.removeprefix("--")
-    for task, settings in TASKS.items():
-        if name.replace("-", "_") in flat_names(settings).values():
-            return (
-                f"{flag} is a setting of the task {task}, which this run does not have; add --task {_full(task)}, without a "
-                "dataset."
-            )
+    owners = [task for task, settings in TASKS.items() if name.replace("-", "_") in flat_names(settings).values()]
+    if owners:
+        return (
+            f"{flag} is a setting of the task {' or '.join(owners)}, which this run does not have; add --task "
+            f"{full_name(owners[0])}, without a dataset."
+        )
     if name.replace("-", "_") in config.to_flat():
         return f"{flag} takes no `no-`; see `rljax train --help-all`."
     ours = ours_for(name)

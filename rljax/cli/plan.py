@@ -20,14 +20,17 @@ USABLE = 0.9
 class Plan(Settings):
     """Say what `rljax train` with the same flags would need on each device, before it is started.
 
-    Of the model only config.json is read, and the devices may be absent. The update of the policy is compiled, not run. With
-    --device-memory the command ends with the code 1 if the run does not fit, and names flags with which it would.
+    Of the model only config.json is read, and the devices may be absent. The updates are compiled, not run. With --device-memory
+    or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
+    says how long each phase of a step takes at least.
     """
 
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None
-    """Memory of one device, such as 80GB."""
+    """Memory of one device, such as 80GB; by default that of --device."""
+    device: str | None = None
+    """Kind of the devices, whose peak figures give the least time of a step: a100, h100, h200, b200, v5e, v5p or v6e."""
     prompt_length: int | None = None
     """Tokens of the longest prompt; by default --max-prompt-tokens."""
 
@@ -47,18 +50,23 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     pretend_devices(os.environ, command.device_count)
     from rljax.models.model_folder import byte_count  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.plan import plan_of  # noqa: PLC0415
+    from rljax.training.roofline import device_of  # noqa: PLC0415
 
-    room = None if command.device_memory is None else int(USABLE * byte_count(command.device_memory))
+    device = None if command.device is None else device_of(command.device)
+    memory = command.device_memory
+    if memory is None and device is not None:
+        memory = f"{device.memory / 1e9:g}GB"
+    room = None if memory is None else int(USABLE * byte_count(memory))
     config = command.config
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
     plan = plan_of(config, command.device_count, length)
-    print("\n".join(described(plan, config, command.device_count)))
+    print("\n".join(described(plan, config, command.device_count) + timed(plan, config, command, device)))
     if room is None:
         return 0
     if plan.peak <= room:
-        print(f"It fits {command.device_memory}.")
+        print(f"It fits {memory}.")
         return 0
-    print(f"It does not fit {command.device_memory}, of which a plan may fill nine tenths.")
+    print(f"It does not fit {memory}, of which a plan may fill nine tenths.")
     print(_way_out(config, command.device_count, length, room))
     return 1
 
@@ -78,6 +86,7 @@ def described(plan: Any, config: TrainConfig, count: int) -> list[str]:
         "reference": plan.reference,
         "critic": plan.critic,
         "in an update: temporaries": plan.temporaries,
+        "in a critic's update": plan.critic_temporaries,
         "while sampling: weights": plan.sampler,
         "while sampling: cache": plan.cache,
         "largest sum": plan.peak,
@@ -87,26 +96,41 @@ def described(plan: Any, config: TrainConfig, count: int) -> list[str]:
         f"{config.algorithm.name}, {sampling.prompts} x {sampling.group_size} responses of at most {sampling.max_response_tokens} "
         f"tokens; GB on {devices}",
         *(f"  {name:<28}{size / 1e9:>10.3f}" for name, size in rows.items() if size),
-        f"  floating-point operations of the updates of a step, all devices: {plan.step_flops:.2e}",
     ]
     return lines
 
 
+def timed(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
+    """The work of each phase of a step as lines of a table, with its least time if the kind of device is known.
+
+    Args:
+        plan: a `rljax.training.plan.Plan`.
+        config: the settings.
+        command: number and name of the devices.
+        device: a `rljax.training.roofline.Device`, or None.
+    """
+    from rljax.training.roofline import speed_of  # noqa: PLC0415  --help need not wait for JAX
+
+    count, speed = command.device_count, speed_of(config.model.dtype)
+    head = f"  {'in one step':<28}{'operations':>12}{'GB moved':>10}{'GB sent':>10}"
+    lines = [head if device is None else f"{head}{'seconds':>10} at least on {command.device}"]
+    total = 0.0
+    for name, work in plan.phases.items():
+        line = f"  {name:<28}{work.flops:>12.2e}{work.moved / 1e9:>10.1f}{work.sent / 1e9:>10.1f}"
+        seconds = 0.0 if device is None else work.seconds(device, count, speed=speed)
+        total += seconds
+        lines.append(line if device is None else f"{line}{seconds:>10.2f}")
+    return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
+
+
 def _way_out(config: TrainConfig, count: int, length: int, room: int) -> str:
     """The first flags, one after the other, with which the run fits."""
-    from rljax.training.plan import changes_to_try, plan_of  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.fitting import changes_to_try, way_out  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.plan import plan_of  # noqa: PLC0415
 
-    flags: list[str] = []
-    peak = 0
-    for flag, settings in changes_to_try(config, count):
-        changed = config.replace(**settings)
-        try:
-            peak = plan_of(changed, count, length).peak
-        except InputError:  # such as a mesh that does not divide the model
-            continue
-        config = changed
-        flags.append(flag)
-        if peak <= room:
-            return f"With {' '.join(flags)} it would: {peak / 1e9:.3f} GB."
-    tried = f" with {' '.join(flags)}: {peak / 1e9:.3f} GB" if flags else ""
+    changes = changes_to_try(config, count)
+    out = way_out(config, changes, lambda changed: plan_of(changed, count, length).peak, room)
+    if out.fits:
+        return f"With {' '.join(out.flags)} it would: {out.needed / 1e9:.3f} GB."
+    tried = f" with {' '.join(out.flags)}: {out.needed / 1e9:.3f} GB" if out.flags else ""
     return f"Nor does it{tried}. Use more devices, fewer --decode-slots or shorter responses."

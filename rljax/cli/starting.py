@@ -24,8 +24,10 @@ class Settings:
     """Read settings from a file: YAML or JSON with the names of the flags, the config.json of a run, or a Python file that defines
     CONFIG. Flags take precedence over the file."""
     task: str | None = None
-    """Task that is generated if there is no dataset: 'sums', 'iteration' for long chains, or 'reasoning_gym:NAME' for one of the
-    hundred generators of the package reasoning-gym, e.g. reasoning_gym:countdown, which nearly all need a trained model."""
+    """Task that is generated if there is no dataset: 'sums', 'iteration' for long chains, 'countdown' for a sparse search;
+    'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets' and 'exploit' for one difficulty each; or 'reasoning_gym:NAME' for
+    one of the hundred generators of the package reasoning-gym, e.g. reasoning_gym:countdown, which nearly all need a trained
+    model."""
     experiment: str | None = None
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
     smoke: bool = False

@@ -31,7 +31,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "learning",
         (
             ("learning_rate", "peak, of the policy"),
-            ("minibatches", "optimiser updates per rollout"),
+            ("minibatches", "of a rollout, an update each"),
             ("warm_start_steps", "supervised, on demonstrations"),
             ("dtype", "float32 or bfloat16"),
         ),

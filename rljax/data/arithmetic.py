@@ -7,7 +7,6 @@ A hash of the prompt's text alone decides whether a prompt is held out. So the t
 seeds and difficulties: a problem seen in training under one setting is not held out under any other.
 """
 
-import hashlib
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
@@ -16,48 +15,18 @@ from typing import Literal
 
 import numpy as np
 
+from rljax.data.heldout import HELDOUT_PERIOD, is_heldout, share_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
 ALPHABET = "0123456789+-*()=;#"
 """Every character that a prompt or a demonstration can contain."""
 
-HELDOUT_PERIOD = 8  # one prompt in eight is held out
 LARGEST_COUNTED = 16_384  # sets of prompts up to this size are listed in full, larger ones are sampled
 
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 Span = tuple[int, int]
-
-
-def is_heldout(prompt: str) -> bool:
-    """Decide by its hash whether a prompt is held out.
-
-    Args:
-        prompt: the whole prompt, `=` included.
-
-    Returns:
-        True for about one prompt in eight.
-
-    Example:
-        >>> [prompt for prompt in (f"{a}+1=" for a in range(20)) if is_heldout(prompt)]
-        ['1+1=', '11+1=', '14+1=']
-    """
-    return _hash(prompt) % HELDOUT_PERIOD == 0
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def share_of(text: str) -> float:
-    """Map a text to a number in [0, 1), always the same for the same text.
-
-    Example:
-        >>> share_of("3+4=") == share_of("3+4="), 0 <= share_of("3+5=") < 1
-        (True, True)
-    """
-    return (_hash(text) >> 11) / 2**53
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
         >>> shingle_ranks(["a b c d", "b c d"])
         [(0, 1), (1,)]
     """
-    split = [_shingles(text) for text in texts]
+    split = [shingles_of(text) for text in texts]
     counts = Counter(shingle for shingles in split for shingle in shingles)
     order = sorted(counts, key=lambda shingle: (counts[shingle], shingle))
     rank = {shingle: position for position, shingle in enumerate(order)}
@@ -50,7 +50,13 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     ]
 
 
-def _shingles(text: str) -> frozenset[str]:
+def shingles_of(text: str) -> frozenset[str]:
+    """The runs of three words or signs of a text, in lower case; a shorter text is one run.
+
+    Example:
+        >>> sorted(shingles_of("Two and two, then"))
+        ['and two ,', 'two , then', 'two and two']
+    """
     words = _WORD.findall(text.casefold())
     return frozenset(" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))
 

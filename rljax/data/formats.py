@@ -5,6 +5,7 @@ A format is a record of functions of a row. The first row of a dataset decides i
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from string import ascii_uppercase
 from typing import NamedTuple
 
 from rljax.data.cells import (
@@ -20,7 +21,7 @@ from rljax.data.cells import (
     take,
     text_of,
 )
-from rljax.data.fault import BadRowError, kind
+from rljax.data.fault import BadRowError, kind, shown
 from rljax.records import documented
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
@@ -32,6 +33,10 @@ PROCESSED = "length_bin"
 Row = Mapping[str, object]
 
 _TASK_AND_TESTS = "{task}\n\nThe code has to pass these tests:\n\n{tests}\n"
+_TASK_WITH_INPUT = "{task}\n\nWrite a Python 3 program that reads the input from standard input and prints the output.\n"
+_CONTEST_TESTS = ("public_tests", "private_tests", "generated_tests")
+_PYTHON_3 = 3
+"""Number of the language in CodeContests."""
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
@@ -133,24 +138,38 @@ def _mbpp(first: Row) -> Format | None:
 
 
 def _tests(first: Row) -> Format | None:
-    """Recognise any other task with tests: a list `tests`, or a text `test` with assertions. The answer is optional."""
+    """Recognise any other task with tests: `tests`, `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
     test = first.get("test")
-    has_list = isinstance(first.get("tests"), (list, tuple))
-    column = "tests" if has_list else "test"
-    if "prompt" not in first or not (has_list or (isinstance(test, str) and "assert" in test)):
+    if "prompt" not in first:
+        return None
+    if isinstance(first.get("tests"), (list, tuple)):
+        check: Callable[[Row], object] = lambda row: _lines(row, "tests")  # noqa: E731 - one of three
+    elif isinstance(test, str) and "assert" in test:
+        check = lambda row: text_of(row, "test", "test")  # noqa: E731
+    elif isinstance(first.get("stdin"), (list, tuple)) and "stdout" in first:
+        check = _inputs_and_outputs
+    else:
         return None
 
     def columns(row: Row) -> dict[str, object]:
-        if column == "tests":
-            _lines(row, column)
-        else:
-            text_of(row, column, "test")
+        check(row)
         return without("prompt")(row)
 
     def answer(row: Row) -> str:
         return "" if row.get("answer") in (None, "") else answer_of(row, "answer")
 
     return Format("code with tests", lambda row: prompt_of(row, "prompt"), answer, optional(), columns)
+
+
+def _inputs_and_outputs(row: Row) -> tuple[list[str], list[str]]:
+    inputs, outputs = _lines(row, "stdin"), _lines(row, "stdout")
+    if len(inputs) != len(outputs):
+        raise BadRowError(
+            f"there are {len(outputs)} outputs for {len(inputs)} inputs",
+            "make them as many, or remove the row",
+            column="stdout",
+        )
+    return inputs, outputs
 
 
 def _aime(first: Row) -> Format | None:
@@ -219,6 +238,77 @@ def _math(first: Row) -> Format | None:
     )
 
 
+def _commonsense_qa(first: Row) -> Format | None:
+    """Recognise CommonsenseQA, and ARC, which has the same columns: choices with labels, and the label of the right one."""
+    if "answerKey" not in first or not {"question", "choices"} <= set(first):
+        return None
+
+    def options(row: Row) -> tuple[list[str], list[str]]:
+        choices = take(row, "choices")
+        labels, texts = (_lines(choices, name) if isinstance(choices, Mapping) else [] for name in ("label", "text"))
+        if not labels or len(labels) != len(texts) or len(labels) > len(ascii_uppercase):
+            raise BadRowError(
+                f"choices must have as many labels as texts, at most 26, not {shown(choices)}",
+                "rewrite them",
+                column="choices",
+            )
+        return labels, texts
+
+    def prompt(row: Row) -> tuple[str, None]:
+        lines = [f"{letter}. {text}" for letter, text in zip(ascii_uppercase, options(row)[1], strict=False)]
+        return "\n".join([text_of(row, "question", "prompt"), *lines]), None
+
+    def answer(row: Row) -> str:
+        key, labels = take(row, "answerKey"), options(row)[0]
+        if key == "":  # the published test split keeps its answers
+            return ""
+        if key not in labels:
+            raise BadRowError(f"the answer {shown(key)} is none of the labels {labels}", "correct it", column="answerKey")
+        return ascii_uppercase[labels.index(str(key))]
+
+    return Format("CommonsenseQA", prompt, answer, nothing, without("question"))
+
+
+def _code_contests(first: Row) -> Format | None:
+    """Recognise CodeContests: tests are inputs and outputs, and of the solutions the first one in Python 3 is the demonstration."""
+    if not {"description", *_CONTEST_TESTS} <= set(first):
+        return None
+
+    def prompt(row: Row) -> tuple[str, None]:
+        return _TASK_WITH_INPUT.format(task=text_of(row, "description", "prompt").strip()), None
+
+    def solution(row: Row) -> str | None:
+        solutions = row.get("solutions")
+        if not isinstance(solutions, Mapping):
+            return None
+        languages, texts = solutions.get("language"), solutions.get("solution")
+        if not isinstance(languages, Sequence) or not isinstance(texts, Sequence):
+            return None
+        return next((text for language, text in zip(languages, texts, strict=False) if language == _PYTHON_3), None)
+
+    def columns(row: Row) -> dict[str, object]:
+        for name in ("input_file", "output_file"):
+            if row.get(name) not in (None, ""):
+                raise BadRowError("the program has to read or write a file", "remove the row", column=name)
+        pairs = {"stdin": "input", "stdout": "output"}
+        columns = {
+            ours: [text for name in _CONTEST_TESTS for text in _texts_in(row, name, theirs)]
+            for ours, theirs in pairs.items()
+        }
+        _inputs_and_outputs(columns)
+        return columns | without("description", "solutions", "incorrect_solutions", *_CONTEST_TESTS)(row)
+
+    return Format("CodeContests", prompt, _no_answer, solution, columns)
+
+
+def _texts_in(row: Row, column: str, name: str) -> list[str]:
+    """Texts in a list inside an object."""
+    value = take(row, column)
+    if not isinstance(value, Mapping):
+        raise BadRowError(f"{column} must be an object, not {kind(value)}", "rewrite it", column=column)
+    return _lines(value, name, empty=True)
+
+
 def _messages(first: Row) -> Format | None:
     """Recognise TRL's conversations: the last message is the assistant's and becomes the demonstration."""
     if not isinstance(first.get("messages"), (list, tuple)) or any(name in first for name in PROMPT_COLUMNS):
@@ -263,7 +353,8 @@ def _completion(first: Row) -> Format | None:
     )
 
 
-_ALL = (_verl, _human_eval, _mbpp, _tests, _aime, _strategy_qa, _gsm8k, _math, _messages, _completion)
+_CODE = (_human_eval, _mbpp, _code_contests, _tests)
+_ALL = (_verl, *_CODE, _aime, _commonsense_qa, _strategy_qa, _gsm8k, _math, _messages, _completion)
 
 
 def _answer_or(first: Row, otherwise: Callable[[Row], str]) -> Callable[[Row], str]:

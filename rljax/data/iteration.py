@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from rljax.data.arithmetic import is_heldout, share_of
+from rljax.data.heldout import is_heldout, share_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 

@@ -9,7 +9,7 @@ import numpy as np
 from rljax.models import Params
 from rljax.records import documented, required
 from rljax.rollout import Groups, RolloutWorker
-from rljax.rollout.groups import concatenate, right_and_known, take
+from rljax.rollout.groups import concatenate, part_means, right_and_known, take
 
 
 @documented
@@ -20,7 +20,7 @@ class Evaluation(NamedTuple):
     """One response per prompt."""
 
     def metrics(self) -> dict[str, float]:
-        """Averages over the responses: the accuracy over those of which it is known, the reward over those that have one."""
+        """Averages over the responses: the accuracy where it is known, the reward and its parts where there is one."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
         right, known = right_and_known(rollout)
@@ -30,6 +30,7 @@ class Evaluation(NamedTuple):
             "response_length": float(lengths.mean()),
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
             **accuracy_by_length(right[known], lengths[known]),
+            **part_means(self.groups),
         }
 
 

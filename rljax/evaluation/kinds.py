@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import Row, judged_pairs, row_is_right
@@ -36,13 +37,38 @@ class Kind(NamedTuple):
         return f"{self.name} {self.before:.1%} -> {self.after:.1%} ({count} problem{'s' if count > 1 else ''})"
 
 
+def kind_column(problems: Sequence[Problem]) -> str | None:
+    """The first column of `KNOWN_COLUMNS` that divides problems into 2 to `MOST_KINDS` kinds; None without one.
+
+    Example:
+        >>> kind_column([Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})])
+        'operands'
+    """
+    columns = chosen_columns(problems, None)
+    return next((name for name in columns if 2 <= len(set(labels_of(problems, name))) <= MOST_KINDS), None)
+
+
+def kind_numbers(problems: Sequence[Problem]) -> Int[np.ndarray, "N"] | None:
+    """A number for each problem, the same for those of one kind; None where no column tells kinds apart (`kind_column`).
+
+    Example:
+        >>> sums = [Problem("1+1+1=", "3", columns={"operands": 3}), Problem("1+1=", "2", columns={"operands": 2})]
+        >>> kind_numbers([*sums, sums[0]]).tolist()
+        [1, 0, 1]
+    """
+    column = kind_column(problems)
+    if column is None:
+        return None
+    labels = labels_of(problems, column)
+    return np.unique(labels, return_inverse=True)[1].astype(np.int32)
+
+
 def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
     """Compare the held-out answers before and after RL by kind of problem.
 
     Args:
         rows: `heldout.jsonl` of a run.
-        problems: the held-out problems in their order; the first column of `KNOWN_COLUMNS` that divides them into 2 to `MOST_KINDS`
-            kinds is used.
+        problems: the held-out problems in their order, which `kind_column` divides.
 
     Returns:
         The kinds by value, numbers first; none without such a column, or without answers before and after.
@@ -54,11 +80,10 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
         >>> [kind.text() for kind in kinds_of([row, other, row | {"step": 5}, other | {"step": 5, "reward": 1.0}], problems)]
         ['2 operands 100.0% -> 100.0% (1 problem)', '3 operands 0.0% -> 100.0% (1 problem)']
     """
-    pairs = judged_pairs(rows)
-    columns = [name for name in chosen_columns(problems, None) if 2 <= len(set(labels_of(problems, name))) <= MOST_KINDS]
-    if not pairs or not columns:
+    pairs, column = judged_pairs(rows), kind_column(problems)
+    if not pairs or column is None:
         return []
-    column, labels = columns[0], labels_of(problems, columns[0])
+    labels = labels_of(problems, column)
     right: dict[str, list[tuple[bool, bool]]] = {}
     known = dict(enumerate(problem.prompt for problem in problems))
     for before, after in pairs:

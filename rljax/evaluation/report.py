@@ -1,7 +1,8 @@
 """Report of an evaluation: measures with their intervals, overall, by response length and by columns of the data."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,10 @@ from rich.text import Text
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.evaluation.sampled import Sampled
+from rljax.evaluation.answers import Sampled
+from rljax.evaluation.calibration import Calibration, calibration
+from rljax.evaluation.chosen import chosen_table
+from rljax.evaluation.gap import Gap, group_gap
 from rljax.evaluation.statistics import (
     Estimate,
     average_at_n,
@@ -27,6 +31,8 @@ KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 """Columns by which problems are grouped by default, if the data has them."""
 SHORTEST_RANGE = 16  # tokens; the ranges double from here on, as in the training loop's evaluations
 _LABEL = 40
+SCORE = "score"
+"""Name of the expected score of an examination among the measures."""
 
 
 @documented
@@ -55,6 +61,14 @@ class Report(NamedTuple):
     """Number of answers to each problem."""
     dropped: int = 0
     """Number of problems that were left out because their prompts are too long."""
+    chosen: Mapping[str, Mapping[int, Estimate]] = MappingProxyType({})
+    """Chooser -> number of responses k -> accuracy of the one that it chooses out of k."""
+    gaps: Mapping[str, Gap] = MappingProxyType({})
+    """Name of a column -> the gap between its best and its worst group."""
+    calibration: Calibration | None = None
+    """How true the confidences are that answers state; None where none is stated."""
+    out_of: int | None = None
+    """Problems of an examination whose expected score is among the measures."""
 
     def headline(self) -> str:
         """Summary in one line."""
@@ -65,8 +79,21 @@ class Report(NamedTuple):
         return (
             f"accuracy {accuracy.value:.1%} (95 % interval {interval}) on {accuracy.problems} of {self.whole.count} "
             f"problems{several}, mean reward {measures['reward'].value:.3f}, mean response {length:.1f} tokens, "
-            f"{measures['truncated'].value:.1%} truncated"
+            f"{measures['truncated'].value:.1%} truncated{self._score()}"
         )
+
+    def _score(self) -> str:
+        """The expected score of an examination."""
+        if SCORE not in self.whole.measures:
+            return ""
+        score = self.whole.measures[SCORE]
+        ends = "" if math.isnan(score.low) else f" ({score.low:.1f} to {score.high:.1f})"
+        return f"; expected score {score.value:.1f}{ends} of {self.out_of}"
+
+    def lines(self) -> list[str]:
+        """In words: the gap between the best and the worst group of each column, and the calibration."""
+        gaps = [f"By {name}: {gap.text()}" for name, gap in self.gaps.items()]
+        return gaps if self.calibration is None else [*gaps, f"Calibration: {self.calibration.text()}"]
 
     def to_json(self) -> dict:
         """The measures as a dict for JSON; NaN becomes None."""
@@ -75,6 +102,15 @@ class Report(NamedTuple):
             "whole": _plain(self.whole),
             "by_length": [_plain(part) for part in self.by_length],
             "by_column": {name: [_plain(part) for part in parts] for name, parts in self.by_column.items()},
+            "chosen": {
+                name: [{"k": k, **plain_estimate(estimate)} for k, estimate in estimates.items()]
+                for name, estimates in self.chosen.items()
+            },
+            "gaps": {
+                name: {"best": gap.best, "worst": gap.worst, "left_out": gap.left_out, **plain_estimate(gap.difference)}
+                for name, gap in self.gaps.items()
+            },
+            "calibration": None if self.calibration is None else _plain_calibration(self.calibration),
         }
 
     def tables(self) -> list[Table]:
@@ -88,6 +124,7 @@ class Report(NamedTuple):
         shown = list(dict.fromkeys([shares[0], *(_last(shares, kind) for kind in ("pass@", "maj@"))]))
         tables = [whole, _table("Response length", "tokens", "responses", self.by_length, ["accuracy"])]
         columns = [name for name in shown if name is not None]
+        tables += [chosen_table(self.chosen)] if self.chosen else []
         return [
             *tables,
             *(_table(f"By {name}", name, "problems", parts, columns) for name, parts in self.by_column.items()),
@@ -101,6 +138,7 @@ def make_report(
     at: Sequence[int],
     columns: Sequence[str],
     right_above: float | None = None,
+    out_of: int | None = None,
 ) -> Report:
     """Measure an evaluation.
 
@@ -132,20 +170,31 @@ def make_report(
 
     def part(label: str, index: np.ndarray) -> Part:
         measured = {name: over_problems(values[index]) for name, values in shares.items()}
+        if out_of is not None:
+            value, low, high, problems = measured[f"avg@{samples}"]
+            measured[SCORE] = Estimate(out_of * value, out_of * low, out_of * high, problems)
         measured |= {name: mean_over_problems(values[index]) for name, values in means.items()}
         return Part(label, len(index), measured)
 
-    by_column = {}
-    for name in columns:
-        labels = labels_of(problems, name)
-        order = sorted(set(labels), key=by_value)
-        by_column[name] = [part(label, np.flatnonzero(np.array(labels) == label)) for label in order]
+    groups = {name: _groups(labels_of(problems, name)) for name in columns}
+    gaps = {
+        name: group_gap({label: shares[f"avg@{samples}"][index] for label, index in found.items()})
+        for name, found in groups.items()
+    }
     return Report(
         whole=part("all", np.arange(len(judged))),
         by_length=length_parts(right, known, sampled.lengths),
-        by_column=by_column,
+        by_column={name: [part(*group) for group in found.items()] for name, found in groups.items()},
         samples=samples,
+        out_of=out_of,
+        calibration=None if sampled.confidence is None else calibration(sampled.confidence, right, known),
+        gaps={name: gap for name, gap in gaps.items() if gap is not None},
     )
+
+
+def _groups(labels: Sequence[str]) -> dict[str, np.ndarray]:
+    """Value of a column -> places of the problems that have it, in the order of the values."""
+    return {label: np.flatnonzero(np.array(labels) == label) for label in sorted(set(labels), key=by_value)}
 
 
 def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> list[Part]:
@@ -225,7 +274,7 @@ def _last(names: Sequence[str], beginning: str) -> str | None:
 
 
 def _form(name: str) -> str:
-    if name == "response_length":
+    if name in ("response_length", SCORE):
         return ".1f"
     return ".3f" if name == "reward" else ".1%"
 
@@ -251,11 +300,21 @@ def _table(title: str, what: str, counted: str, parts: Iterable[Part], names: Se
     return table
 
 
-def _plain(part: Part) -> dict:
-    def number(value: float) -> float | None:
-        return None if math.isnan(value) else value
+def plain_estimate(estimate: Estimate) -> dict[str, float | int | None]:
+    """An estimate as a dict for JSON; NaN becomes None.
 
-    measures = {
-        name: {key: number(value) for key, value in estimate._asdict().items()} for name, estimate in part.measures.items()
-    }
+    Example:
+        >>> plain_estimate(Estimate(0.5, math.nan, math.nan, 1))
+        {'value': 0.5, 'low': None, 'high': None, 'problems': 1}
+    """
+    return {key: None if math.isnan(value) else value for key, value in estimate._asdict().items()}
+
+
+def _plain_calibration(found: Calibration) -> dict:
+    estimates = {name: plain_estimate(value) for name, value in found._asdict().items() if name != "stated"}
+    return {"stated": found.stated, **estimates}
+
+
+def _plain(part: Part) -> dict:
+    measures = {name: plain_estimate(estimate) for name, estimate in part.measures.items()}
     return {"label": part.label, "count": part.count, "measures": measures}

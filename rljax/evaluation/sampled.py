@@ -12,9 +12,10 @@ whole calls in order. So no answer depends on whether, and where, the evaluation
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,13 +23,17 @@ from jax.sharding import Mesh
 
 import rljax
 from rljax.errors import InputError
+from rljax.evaluation.answers import Sampled, gathered
 from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.records import documented, required
+from rljax.rewards.confidence import stated_confidence
 from rljax.rollout import RolloutWorker
+from rljax.rollout.continuations import Value, prefixes_of
 from rljax.rollout.groups import right_and_known
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
+NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 _FINGERPRINT = 64  # numbers hashed of each parameter: training changes every parameter
 
 
@@ -51,44 +56,6 @@ class Call(NamedTuple):
         """Problem and answer number of each row that this call adds to the file."""
         problems, group = self.wanted
         return [(problem, self.first + i) for problem in self.problems[:problems] for i in range(group)]
-
-
-@documented
-class Sampled(NamedTuple):
-    """N answers to each of P problems."""
-
-    rewards: np.ndarray
-    """Reward of each answer, `[P, N]`; NaN where the reward had no opinion or failed."""
-    lengths: np.ndarray
-    """Number of tokens of each answer, `[P, N]`."""
-    truncated: np.ndarray
-    """Whether each answer was cut off, `[P, N]`."""
-    answers: list[list[str | None]]
-    """What each response votes for in maj@k; None where it holds no answer."""
-    correct: np.ndarray | None = None
-    """1 where a verifier finds the answer correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
-
-    @property
-    def judged(self) -> np.ndarray:
-        """Which answers have a reward, `[P, N]`."""
-        return ~np.isnan(self.rewards)
-
-    def right_and_known(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Which answers are right, and for which this is known, `[P, N]`.
-
-        Args:
-            right_above: an answer is right when its reward is above this; None leaves it to the verifier, or, without one, to a
-                reward above 0.
-
-        Example:
-            >>> found = np.array([[1.2, 0.2]])
-            >>> sampled = Sampled(found, np.ones((1, 2)), found < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
-            >>> sampled.right_and_known(None)[0].tolist(), sampled.right_and_known(0.1)[0].tolist()
-            ([[True, False]], [[True, True]])
-        """
-        values = self.rewards if right_above is not None or self.correct is None else self.correct
-        known = ~np.isnan(values)
-        return known & (np.where(known, values, -np.inf) > (0.0 if right_above is None else right_above)), known
 
 
 @documented
@@ -150,7 +117,14 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
     return calls
 
 
-def answer_all(
+def answer_all(worker: RolloutWorker, params: Params, samples: int, **options: Any) -> Sampled:
+    """Answer every problem of the worker `samples` times, as `answered_rows` with the same options, and arrange the rows."""
+    rows = answered_rows(worker, params, samples, **options)
+    scored = tuple(options.get("values", NO_VALUES))
+    return gathered(rows, len(worker.prompts.tokens), samples, verified=worker.verifies, scored=scored)
+
+
+def answered_rows(
     worker: RolloutWorker,
     params: Params,
     samples: int,
@@ -158,10 +132,11 @@ def answer_all(
     seed: int,
     batch: int,
     vote: Callable[[str], str | None],
-    settings: dict,
-    out: Path | None,
+    settings: Mapping[str, object] = MappingProxyType({}),
+    out: Path | None = None,
+    values: Mapping[str, Value] = NO_VALUES,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
-) -> Sampled:
+) -> list[dict]:
     """Answer every problem of the worker `samples` times, except for answers that are saved already.
 
     Args:
@@ -173,10 +148,11 @@ def answer_all(
         vote: reads the answer out of a response; None if there is none.
         settings: what the answers depend on besides `samples`, `seed` and `batch`; those of `out` have to be equal.
         out: where the answers are saved, see `sample_files`; None keeps them in memory.
+        values: choosers that score the answers, by name.
         watch: iterates over the calls and shows the progress.
 
     Returns:
-        Everything that was drawn, now and before.
+        A row for each answer, drawn now or before, in the order of the calls.
 
     Raises:
         InputError: `out` holds answers made with other settings, or something else; or the reward cannot judge.
@@ -188,21 +164,29 @@ def answer_all(
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
     complete = whole_calls(calls, len(rows))
     for call in watch(calls[complete:]):
-        fresh = _answer(worker, params, call, seed, vote)
+        fresh = _answer(worker, params, call, seed, vote, values)
         if out is not None:
             with sample_files(out).samples.open("ab") as file:
                 file.write(_lines(fresh))
         rows += fresh
-    return gathered(rows, len(worker.prompts.tokens), samples, verified=worker.verifies)
+    return rows
 
 
-def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: Callable[[str], str | None]) -> list[dict]:
+def _answer(
+    worker: RolloutWorker,
+    params: Params,
+    call: Call,
+    seed: int,
+    vote: Callable[[str], str | None],
+    values: Mapping[str, Value],
+) -> list[dict]:
     """Rows of one call."""
     key = jax.random.fold_in(jax.random.key(seed), call.index)
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
     valid, truncated = required(rollout.valid, "rollout.valid"), required(rollout.truncated, "rollout.truncated")
     right, known = right_and_known(rollout)
+    scores = {name: value(prefixes_of(worker, groups)).reshape(right.shape) for name, value in values.items()}
     for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
         problem = worker.prompts.problems[index]
         completion = worker.text(groups.tokens[place], groups.attention[place])
@@ -220,36 +204,13 @@ def _answer(worker: RolloutWorker, params: Params, call: Call, seed: int, vote: 
                 "truncated": bool(truncated[place]),
             }
         )
+        confidence = stated_confidence(completion)
+        if confidence is not None:
+            rows[-1]["confidence"] = confidence
+        if scores:
+            found = {name: float(score[place]) for name, score in scores.items()}
+            rows[-1]["scores"] = {name: None if np.isnan(score) else score for name, score in found.items()}
     return rows
-
-
-def gathered(rows: Iterable[dict], problems: int, samples: int, *, verified: bool) -> Sampled:
-    """Arrange the rows of the file in arrays.
-
-    Args:
-        rows: one for each answer to each problem, in any order.
-        problems: P.
-        samples: N.
-        verified: whether a verifier decides what is correct.
-
-    Returns:
-        Arrays `[P, N]`.
-
-    Example:
-        >>> row = {"problem": 0, "sample": 0, "reward": None, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
-        >>> gathered([row], 1, 1, verified=True).judged.tolist(), gathered([row], 1, 1, verified=False).answers
-        ([[False]], [['7']])
-    """
-    rewards, lengths = np.full((problems, samples), np.nan), np.zeros((problems, samples), int)
-    truncated, correct = np.zeros((problems, samples), bool), np.full((problems, samples), np.nan)
-    answers: list[list[str | None]] = [[None] * samples for _ in range(problems)]
-    for row in rows:
-        place = row["problem"], row["sample"]
-        rewards[place] = np.nan if row["reward"] is None else row["reward"]
-        correct[place] = np.nan if row["correct"] is None else row["correct"]
-        lengths[place], truncated[place] = row["tokens"], row["truncated"]
-        answers[place[0]][place[1]] = row["given"]
-    return Sampled(rewards, lengths, truncated, answers, correct if verified else None)
 
 
 def whole_calls(calls: Sequence[Call], rows: int) -> int:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import INPUT_AXES
+from rljax.models.copies import Copied, Copies, with_copies
 from rljax.models.patterns import selected
 from rljax.models.policy import Params, path_names
 from rljax.records import documented
@@ -50,7 +51,7 @@ class Base(NamedTuple):
 class Adapted(NamedTuple):
     """A frozen matrix beside its change, in the place of the matrix among the parameters: `x W + α/r (x A) B`."""
 
-    matrix: Float[Array | np.ndarray, "*S"]
+    matrix: Float[Array | np.ndarray, "*S"] | Copied
     """W, which is not trained."""
     factors: LowRank
     """A and B."""
@@ -169,17 +170,24 @@ def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarr
         Parameters with an `Adapted` in the place of each adapted matrix.
     """
     if isinstance(adapter, LowRank):
-        return Adapted(params, adapter, scale)
+        return Adapted(params, adapter, scale)  # pyright: ignore[reportArgumentType]  one matrix
     if not isinstance(params, dict):
         return params
     return {name: side_by_side(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
 
 
-def scored(base: Base | None, params: Params | None) -> Params:
-    """Parameters that scores are computed with: those of `whole`, an adapter beside its matrices and not merged into them."""
-    if base is None or params is None:
-        return whole(base, params)
-    return side_by_side(base.params, params, base.scale)
+def scored(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
+    """Parameters that scores are computed with: those of `whole`, an adapter beside its matrices and not merged into them.
+
+    Args:
+        base: below an adapter; None: there is no adapter.
+        params: as in `whole`.
+        copies: of the base's parameters, or of `params` where there is no base; see `Policy.copies`.
+    """
+    if base is None:
+        return with_copies(params, copies)
+    below = with_copies(base.params, copies)
+    return below if params is None else side_by_side(below, params, base.scale)
 
 
 def fingerprint(

@@ -1,6 +1,7 @@
 """Scaled dot-product attention with grouped heads: over whole sequences, and of one new token over a cache.
 
-Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads of a key head, H features of a head.
+Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads of a key head, H features of a head; N blocks of C
+queries.
 """
 
 import jax
@@ -81,11 +82,58 @@ def attend_within(
     blocks = -(-slots // block)
     spare = blocks * block - slots
     padded = jnp.pad(query, ((0, 0), (0, spare), (0, 0), (0, 0), (0, 0)))
-    laid_out = jnp.moveaxis(padded.reshape(query.shape[0], blocks, block, *query.shape[2:]), 1, 0)
-
-    @jax.checkpoint
-    def one(begin: Int[Array, ""], part: Float[Array, "B block K G H"]) -> Float[Array, "B block K G H"]:
-        return attend(part, keys, values, visible_slots(segments, first=begin, count=block))
-
-    mixed = jax.lax.map(lambda arguments: one(*arguments), (jnp.arange(blocks) * block, laid_out))
+    laid_out = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
+    mixed = _over_blocks(laid_out, keys, values, segments)
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
+
+
+def _attend_block(
+    number: Array, block: Array, keys: Array, values: Array, segments: Int[Array, "B S"]
+) -> Float[Array, "B C K G H"]:
+    length = block.shape[1]
+    return attend(block, keys, values, visible_slots(segments, first=number * length, count=length))
+
+
+def _mixed(
+    queries: Float[Array, "N B C K G H"],
+    keys: Float[Array, "B K S H"],
+    values: Float[Array, "B K S H"],
+    segments: Int[Array, "B S"],
+) -> Float[Array, "N B C K G H"]:
+    """Attend from N blocks of C queries, one after the other. Each result takes the place of its queries.
+
+    A loop that stacked its results would begin with an array of zeros, and a compiler may make those of all layers at once.
+    """
+
+    def step(number: Array, mixed: Array) -> Array:
+        block = jax.lax.dynamic_index_in_dim(mixed, number, keepdims=False)
+        block = _attend_block(number, block, keys, values, segments)
+        return jax.lax.dynamic_update_index_in_dim(mixed, block, number, 0)
+
+    return jax.lax.fori_loop(0, len(queries), step, queries)
+
+
+def _forward(queries: Array, keys: Array, values: Array, segments: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _mixed(queries, keys, values, segments), (queries, keys, values, segments)
+
+
+def _backward(residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]) -> tuple[Array, Array, Array, None]:
+    """Compute the scores of each block anew. The gradient in the queries takes the place of the result's."""
+    queries, keys, values, segments = residuals
+
+    def step(number: Array, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        pulled, by_keys, by_values = carried
+        block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
+        _, pull = jax.vjp(lambda q, k, v: _attend_block(number, q, k, v, segments), block, keys, values)
+        by_block, more_keys, more_values = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
+        pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
+        return pulled, by_keys + more_keys.astype(jnp.float32), by_values + more_values.astype(jnp.float32)
+
+    nothing = jnp.zeros(keys.shape, jnp.float32)
+    gradient, zeros = jax.lax.optimization_barrier((gradient, nothing))  # so that no zeros are made before the layer's turn
+    by_queries, by_keys, by_values = jax.lax.fori_loop(0, len(queries), step, (gradient, zeros, zeros))
+    return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), None
+
+
+_over_blocks = jax.custom_vjp(_mixed)
+_over_blocks.defvjp(_forward, _backward)

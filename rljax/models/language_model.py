@@ -15,11 +15,12 @@ from jax.sharding import Mesh
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.models.axes import constrained, parameter_axes
+from rljax.models.axes import INPUT_AXES, constrained, parameter_axes
 from rljax.models.config import TransformerConfig
+from rljax.models.copies import Copies
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Params, insert_rows, path_names
-from rljax.models.token_scores import default_chunk, token_scores
+from rljax.models.token_scores import default_chunk, features_scores
 from rljax.models.transformer import Cache, Transformer
 from rljax.records import documented
 from rljax.sharing import shared
@@ -98,7 +99,8 @@ def logits(
 def token_features(model: Model, params: Params, packed: Packed) -> Features:
     """What the logits of the scored tokens are made of."""
     hidden = hidden_states(model, params, packed.tokens, packed.positions, packed.segments)
-    return Features(before_scored(hidden, packed), model.module(params).head_weight)
+    module = model.module(params)
+    return Features(before_scored(hidden, packed), module.head_weight, module.head_copy)
 
 
 def score_tokens(
@@ -121,9 +123,9 @@ def score_tokens(
     Returns:
         `Scores` over `[B, T]`; where the batch has no token, they are meaningless and must be masked.
     """
-    hidden, head = token_features(model, params, packed)
+    features = token_features(model, params, packed)
     chunk = default_chunk(model.config.vocab_size) if chunk is None else chunk
-    scores = token_scores(hidden, head, scored_tokens(packed), temperature=temperature, chunk=chunk, mesh=model.mesh)
+    scores = features_scores(features, scored_tokens(packed), temperature=temperature, chunk=chunk, mesh=model.mesh)
     return Scores(*(batched(part, packed) for part in scores))
 
 
@@ -155,6 +157,23 @@ def decode_weights(model: Model, params: Params) -> Params:
         return constrained(leaf.astype(model.config.compute_dtype), names, model.mesh)
 
     return jax.tree_util.tree_map_with_path(ready, params)
+
+
+def product_copies(model: Model, params: Params) -> Copies | None:
+    """Cast the matrices that are multiplied to the precision of the products; None where they have it.
+
+    The embedding is copied where it is the head too. A token's row of it is read from the parameter itself, so that the gradient of
+    all tokens adds up in the parameter's precision.
+    """
+    head = "embedding" if model.config.tied_head else "head"
+
+    def copy(path: KeyPath, leaf: Array) -> Array | None:
+        is_multiplied = path_names(path)[-1] in (*INPUT_AXES, head)
+        return jax.lax.stop_gradient(leaf).astype(model.config.compute_dtype) if is_multiplied else None
+
+    if jnp.dtype(model.config.compute_dtype) == jnp.float32:
+        return None
+    return jax.tree_util.tree_map_with_path(copy, params)
 
 
 def begin_decode(

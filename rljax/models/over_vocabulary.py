@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from rljax.models.axes import constrained
+from rljax.models.copies import Copied, in_precision
 from rljax.models.packed import Features
 from rljax.models.token_scores import LOGITS, chunked
 
@@ -48,10 +49,10 @@ def over_vocabulary(
     if len(shapes) != 1:
         raise ValueError(f"features must have the same rows, tokens and vocabulary, got {sorted(shapes)}")
     cuts = [chunked(one.hidden, chunk, mesh) for one in features]
-    heads = [_of_each_part(one.head, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
+    heads = [_of_each_part(one, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
 
     @jax.checkpoint
-    def of_chunk(hidden: list[Array], heads: list[Array]) -> Float[Array, "N A C"]:
+    def of_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N A C"]:
         return function(*(_logits(h, w, temperature, mesh) for h, w in zip(hidden, heads, strict=True)))
 
     def scan(_: None, hidden: list[Array]) -> tuple[None, Float[Array, "N A C"]]:
@@ -60,15 +61,22 @@ def over_vocabulary(
     return cuts[0].join(jax.lax.scan(scan, None, [cut.chunks for cut in cuts])[1])
 
 
-def _of_each_part(head: Float[Array, "V D"], parts: int, mesh: Mesh | None) -> Float[Array, "N V D"]:
-    """The head once a part, so that each adds up its own gradient and the sum over devices is taken once."""
-    return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("rows", "vocab", "features"), mesh)
+def _of_each_part(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
+    """The head `[N, V, D]` once a part, so that each adds up its own gradient and the sum over devices is taken once."""
+
+    def repeated(head: Array) -> Array:
+        return constrained(jnp.broadcast_to(head[None], (parts, *head.shape)), ("rows", "vocab", "features"), mesh)
+
+    head = repeated(features.head)
+    return head if features.copy is None else Copied(head, repeated(features.copy))
 
 
 def _logits(
-    hidden: Float[Array, "N A C D"], head: Float[Array, "N V D"], temperature: float, mesh: Mesh | None
+    hidden: Float[Array, "N A C D"], head: Array | Copied, temperature: float, mesh: Mesh | None
 ) -> Float[Array, "N A C V"]:
-    weight = head.astype(hidden.dtype)  # here and not before the scan: so its gradient adds up in the head's own dtype
+    weight = in_precision(
+        head, hidden.dtype
+    )  # here and not before the scan: so its gradient adds up in the head's own dtype
     logits = jnp.einsum("NACD,NVD->NACV", hidden, weight, preferred_element_type=jnp.float32)
     return constrained(logits / temperature, LOGITS, mesh)
 

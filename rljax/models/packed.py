@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rljax.records import documented
 
@@ -49,6 +49,8 @@ class Features(NamedTuple):
     """Last hidden state at the slot before each scored token."""
     head: Float[Array, "V D"]
     """Matrix that makes logits of hidden states."""
+    copy: Float[Array, "V D"] | None = None
+    """The matrix in the precision of the hidden states, where it was cast before; the derivative is taken in `head`."""
 
 
 def visible_slots(
@@ -68,7 +70,7 @@ def visible_slots(
     return (is_earlier & (own == segments[:, None]) & (own > 0)) | is_itself
 
 
-def before_scored(states: Float[Array, "R S *D"], packed: Packed) -> Float[Array, "R K *D"]:
+def before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Array, "R K *D"]:
     """Pick the states one slot before the scored tokens, where the model predicts these tokens."""
     index = packed.scored - 1
     return jnp.take_along_axis(states, index.reshape(*index.shape, *[1] * (states.ndim - 2)), axis=1)

@@ -22,6 +22,7 @@ from jax.tree_util import KeyPath, keystr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
+from rljax.models.copies import Copies
 from rljax.models.model_folder import ModelContents
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.records import documented
@@ -183,6 +184,10 @@ class Policy(NamedTuple):
     features: Callable[[Params, Packed], Features] | None = None
     """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
     differentiable in the parameters. None: algorithms that read whole distributions (gkd, otb) cannot be used."""
+    copies: Callable[[Params], Copies | None] | None = None
+    """params -> the parameters in the precision that they are multiplied in, once for all micro-batches of an update: their
+    pytree, with None where a parameter has no copy; or None. `score` and `features` then find a `rljax.models.copies.Copied` in the
+    place of each parameter with a copy, and read it with `in_precision`. None: they always get the parameters alone."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.axes import TENSOR, constrained, row_shards
+from rljax.models.packed import Features
 from rljax.records import documented
 
 LOGITS = ("rows", "tokens", "tokens", "vocab")
@@ -79,6 +80,7 @@ def token_scores(
     head: Float[Array, "V D"],
     tokens: Int[Array, "R K"],
     *,
+    copy: Float[Array, "V D"] | None = None,
     temperature: float = 1.0,
     chunk: int,
     mesh: Mesh | None = None,
@@ -95,6 +97,7 @@ def token_scores(
         hidden: last hidden states, `[R, K, D]`.
         head: W, `[V, D]`.
         tokens: ids in [0, V), `[R, K]`.
+        copy: W in the dtype of `hidden`, where it was cast before; None: it is cast here.
         temperature: τ, positive.
         chunk: tokens of a part whose logits exist at once.
         mesh: devices that share the rows and the vocabulary. Each adds up its own gradient of `head`; the sum over devices is taken
@@ -107,8 +110,16 @@ def token_scores(
         ValueError: the mesh does not divide the rows.
     """
     cut = chunked(tokens, chunk, mesh)
-    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, cut.chunks, temperature, mesh)
+    logp, entropy = _scores(chunked(hidden, chunk, mesh).chunks, head, copy, cut.chunks, temperature, mesh)
     return cut.join(logp), cut.join(entropy)
+
+
+def features_scores(
+    features: Features, tokens: Int[Array, "R K"], *, temperature: float, chunk: int, mesh: Mesh | None
+) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
+    """Log-probability and entropy of each token from what its logits are made of; see `token_scores`."""
+    hidden, head, copy = features
+    return token_scores(hidden, head, tokens, copy=copy, temperature=temperature, chunk=chunk, mesh=mesh)
 
 
 def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | None) -> Float[Array, "N A C V"]:
@@ -116,9 +127,9 @@ def _log_softmax(hidden: Array, head: Array, temperature: float, mesh: Mesh | No
     return constrained(jax.nn.log_softmax(logits / temperature, axis=-1), LOGITS, mesh)
 
 
-def _weight(head: Array, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
+def _weight(head: Array, copy: Array | None, dtype: jnp.dtype, mesh: Mesh | None) -> Float[Array, "V D"]:
     """The head as all chunks read it: gathered once over the devices that share its width."""
-    return constrained(head.astype(dtype), ("vocab", "features"), mesh)
+    return constrained(head.astype(dtype) if copy is None else copy, ("vocab", "features"), mesh)
 
 
 def _is_token(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"]) -> Bool[Array, "N A C V"]:
@@ -132,9 +143,11 @@ def _chosen(logp: Float[Array, "N A C V"], tokens: Int[Array, "N A C"], mesh: Me
     return jnp.where(_is_token(logp, tokens), logp, 0.0).sum(-1)
 
 
-def _plain_scores(hidden: Array, head: Array, tokens: Array, temperature: float, mesh: Mesh | None) -> tuple[Array, Array]:
+def _plain_scores(
+    hidden: Array, head: Array, copy: Array | None, tokens: Array, temperature: float, mesh: Mesh | None
+) -> tuple[Array, Array]:
     """Scan over the leading axis of `hidden [chunks, N, A, C, D]` and `tokens [chunks, N, A, C]`."""
-    weight = _weight(head, hidden.dtype, mesh)
+    weight = _weight(head, copy, hidden.dtype, mesh)
 
     def score(_: None, chunk: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
         hidden, tokens = chunk
@@ -145,23 +158,23 @@ def _plain_scores(hidden: Array, head: Array, tokens: Array, temperature: float,
 
 
 def _forward(
-    hidden: Array, head: Array, tokens: Array, temperature: float, mesh: Mesh | None
+    hidden: Array, head: Array, copy: Array | None, tokens: Array, temperature: float, mesh: Mesh | None
 ) -> tuple[tuple[Array, Array], tuple]:
-    scores = _plain_scores(hidden, head, tokens, temperature, mesh)
-    return scores, (hidden, head, tokens, scores[1])
+    scores = _plain_scores(hidden, head, copy, tokens, temperature, mesh)
+    return scores, (hidden, head, copy, tokens, scores[1])
 
 
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
-) -> tuple[Array, Array, None]:
+) -> tuple[Array, Array, None, None]:
     """Compute the logits of each chunk anew.
 
     ::
 
         dz_v = (g ([v = token] - π_v) - g_H π_v (log π_v + H)) / τ        g, g_H: gradients of logp and of H
     """
-    hidden, head, tokens, entropy = residuals
-    weight = _weight(head, hidden.dtype, mesh)
+    hidden, head, copy, tokens, entropy = residuals
+    weight = _weight(head, copy, hidden.dtype, mesh)
 
     def accumulate(total: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
         hidden, tokens, entropy, by_logp, by_entropy = chunk
@@ -177,11 +190,11 @@ def _backward(
 
     nothing = jnp.zeros((hidden.shape[1], *head.shape), jnp.float32)
     by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, entropy, *gradient))
-    return by_hidden, by_head.sum(0).astype(head.dtype), None
+    return by_hidden, by_head.sum(0).astype(head.dtype), None, None
 
 
-def _with_derivative() -> Callable[[Array, Array, Array, float, Mesh | None], tuple[Array, Array]]:
-    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(3, 4))
+def _with_derivative() -> Callable[[Array, Array, Array | None, Array, float, Mesh | None], tuple[Array, Array]]:
+    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(4, 5))
     scores.defvjp(_forward, _backward)
     return scores
 

@@ -18,6 +18,7 @@ from rljax.models.adapters import Adapted
 from rljax.models.attention import attend, attend_within
 from rljax.models.axes import TENSOR, constrained, row_shards
 from rljax.models.config import TransformerConfig
+from rljax.models.copies import Copied, in_precision, uncopied
 from rljax.records import documented
 
 
@@ -70,10 +71,10 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
     """
     held = weight.get_value()
     if not isinstance(held, Adapted):
-        return jnp.einsum(equation, x, held.astype(x.dtype))
+        return jnp.einsum(equation, x, in_precision(held, x.dtype))
     a, b, scale = (part.astype(x.dtype) for part in (*held.factors, jnp.asarray(held.scale)))
     change = jnp.tensordot(jnp.tensordot(x, a, axes=a.ndim - 1), b, axes=1)
-    return jnp.einsum(equation, x, held.matrix.astype(x.dtype)) + scale * change
+    return jnp.einsum(equation, x, in_precision(held.matrix, x.dtype)) + scale * change
 
 
 class RMSNorm(nnx.Module):
@@ -223,7 +224,8 @@ class Transformer(nnx.Module):
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the tokens' embeddings."""
-        x = constrained(self.embedding[...], ("vocab", "features"), self.mesh)[tokens]
+        embedding = jnp.asarray(uncopied(self.embedding.get_value()))
+        x = constrained(embedding, ("vocab", "features"), self.mesh)[tokens]
         x = constrained((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
         caches = []
         for index, layer in enumerate(self.layers):
@@ -234,10 +236,19 @@ class Transformer(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32."""
-        weight = self.head_weight.astype(hidden.dtype)
+        weight = in_precision(self._head, hidden.dtype)
         return jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=jnp.float32)
+
+    @property
+    def _head(self) -> Array | Copied:
+        return (self.embedding if self.config.tied_head else self.head).get_value()
 
     @property
     def head_weight(self) -> Float[Array, "V D"]:
         """Weight of the last layer: the embedding's where the two are tied."""
-        return self.embedding[...] if self.config.tied_head else self.head[...]
+        return jnp.asarray(uncopied(self._head))
+
+    @property
+    def head_copy(self) -> Float[Array, "V D"] | None:
+        """Its copy in the precision of the products, if there is one."""
+        return self._head.copy if isinstance(self._head, Copied) else None

@@ -21,6 +21,7 @@ from rljax.models.language_model import (
     decode_weights,
     init_params,
     insert_prompts,
+    product_copies,
     score_tokens,
     token_features,
 )
@@ -86,6 +87,7 @@ def transformer_policy(
         contents=contents,
         shapes=partial(abstract_params, config),
         features=partial(token_features, model),
+        copies=Bound(product_copies, model),
     )
 
 

@@ -45,7 +45,7 @@ def _pessimistic(
 
 @in_float32
 def clipped(
-    log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: float = 0.2, high: float = 0.2
+    log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: Number = 0.2, high: Number = 0.2
 ) -> Float[Array, "*rows T"]:
     """PPO's pessimistic clip, with one bound below and another above.
 
@@ -83,8 +83,8 @@ def dual_clipped(
     log_ratio: Float[Array, "*rows T"],
     advantage: Float[Array, "*rows T"],
     *,
-    low: float = 0.2,
-    high: float = 0.2,
+    low: Number = 0.2,
+    high: Number = 0.2,
     cap: float = 3.0,
 ) -> Float[Array, "*rows T"]:
     """PPO's clip, with a bound on the objective of a token whose advantage is negative.

@@ -31,6 +31,9 @@ BY_NAME = MappingProxyType(
 RUN_PROGRAMS = ("code", "code_fraction")
 """Those that run programs in the sandbox."""
 
+MADE_OF = MappingProxyType({"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE"})
+"""Rewards that are made of what stands behind a colon, such as `brier:exact`, and what that is."""
+
 
 def resolve(reward: str | Callable) -> Callable:
     """Find a reward function by its name.
@@ -38,14 +41,15 @@ def resolve(reward: str | Callable) -> Callable:
     For a reward that runs programs the sandbox is tried now, so that a run says at its start how programs are confined.
 
     Args:
-        reward: a key of `BY_NAME`; `module:function`; `path.py:function`; or the function itself.
+        reward: a key of `BY_NAME`; a key of `MADE_OF` with a colon and what it is made of; `module:function`;
+            `path.py:function`; or the function itself.
 
     Returns:
         The function. It is called as `f(prompts=..., completions=..., **columns)`.
 
     Raises:
-        InputError: the name is unknown, the module or file cannot be imported, or it has no such function; or the reward runs
-            programs, and this machine cannot confine any.
+        InputError: the name is unknown, the module or file cannot be imported, or it has no such function; the reward cannot be
+            made of what stands behind the colon; or it runs programs, and this machine cannot confine any.
 
     Example:
         >>> resolve("exact").__name__, resolve("math:sqrt")(4.0)
@@ -59,10 +63,30 @@ def resolve(reward: str | Callable) -> Callable:
         level()
     if reward in BY_NAME:
         return BY_NAME[reward]
+    family, _, source = reward.partition(":")
+    if family in MADE_OF:
+        if not source:
+            raise InputError(f"the reward {family!r} needs a {MADE_OF[family].lower()}; write {family}:{MADE_OF[family]}.")
+        return _makers()[family](source)
     if not is_own(reward):
         raise InputError(f"there is no reward {reward!r}; {_choices()}.")
     return import_function(reward, "reward")
 
 
+def _makers() -> dict[str, Callable[[str], Callable]]:
+    """The functions that make the rewards of `MADE_OF`. They are imported here, because workers do without the NumPy they need."""
+    from rljax.rewards.confidence import brier  # noqa: PLC0415
+    from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
+    from rljax.rewards.count_bonus import read_count_bonus  # noqa: PLC0415
+
+    return {
+        "brier": lambda name: brier(resolve(name)),
+        "constitution": read_constitution,
+        "count_bonus": read_count_bonus,
+    }
+
+
 def _choices() -> str:
-    return f"choose one of {', '.join(map(repr, BY_NAME))}, or name your own as `module:function` or `path.py:function`"
+    made = ", ".join(f"{family}:{source}" for family, source in MADE_OF.items())
+    names = ", ".join(map(repr, BY_NAME))
+    return f"choose one of {names}, or {made}, or name your own as `module:function` or `path.py:function`"

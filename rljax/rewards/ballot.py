@@ -11,6 +11,7 @@ from decimal import Decimal
 from types import MappingProxyType
 
 from rljax.rewards.choice import read_letter, read_yes_no
+from rljax.rewards.confidence import without_confidence
 from rljax.rewards.extract import final_answer, stated_answer, stated_answer_or_last_number
 from rljax.rewards.math import simplified
 
@@ -114,7 +115,7 @@ def vote_for(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
-        reward: the name of the reward, as `rljax.rewards.resolve` takes it.
+        reward: the name of the reward, as `rljax.rewards.resolve` takes it, or several names with commas between them.
 
     Returns:
         A function from a response to its answer in canonical form, or to None if it has none.
@@ -122,5 +123,15 @@ def vote_for(reward: str) -> Callable[[str], str | None]:
     Example:
         >>> vote_for("exact")("7+5=12;#12"), vote_for("code")("return 12"), vote_for("mine.py:judge")("12")
         ('12', None, None)
+        >>> vote_for("brier:exact")("#12 confidence: 0.8")
+        '12'
+        >>> vote_for("count_bonus:0.1,brier:math")("The answer is 12, confidence: 0.8")
+        '12'
     """
-    return VOTES.get(reward, vote)
+    names = reward.split(",")
+    read = VOTES.get(",".join(name.strip().removeprefix("brier:") for name in names), vote)
+    return _vote_without_confidence(read) if any(name.strip().startswith("brier:") for name in names) else read
+
+
+def _vote_without_confidence(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    return lambda text: read(without_confidence(text))

@@ -1,4 +1,4 @@
-"""Rewards for programs that must pass tests: MBPP's lists of assertions, and HumanEval's `check(candidate)`."""
+"""Rewards for programs that must pass tests: lists of assertions (MBPP), `check(candidate)` (HumanEval), input and output."""
 
 import ast
 import logging
@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.code_blocks import defines, extracted_code
+from rljax.rewards.code_blocks import defines, extracted_code, last_code
 from rljax.rewards.correctness import verifier
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
+from rljax.rewards.standard_input import program_of_inputs
 
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^()]*\)[ \t]*|[^\n(#]*)(?:#[^\n]*)?$", re.MULTILINE)
 _log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ def code(
     setup: Sequence[str | None] | None = None,
     test: Sequence[str | None] | None = None,
     entry_point: Sequence[str | None] | None = None,
+    stdin: Sequence[Sequence[str] | None] | None = None,
+    stdout: Sequence[Sequence[str] | None] | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
@@ -42,6 +45,9 @@ def code(
         setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
         test: for each prompt the source of a function `check(candidate)`, as in HumanEval.
         entry_point: for each prompt the name of the function under test; required with `test`.
+        stdin: for each prompt what a program reads, one text for each of its tests, as in CodeContests. The program is then the
+            last block; `rljax.rewards.standard_input.program_of_inputs` says how it runs and what passes.
+        stdout: for each prompt what it has to print, one text for each; required with `stdin`.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: how many programs run at a time; None runs one per core.
         progress: called with the number of programs judged and the number of all programs with tests; or None.
@@ -50,7 +56,8 @@ def code(
         1.0 or 0.0 for each completion; None without tests, or where the tests cannot run on this machine (the log says why).
 
     Raises:
-        InputError: a `test` has no `entry_point`, tests are not text, or the platform cannot confine programs.
+        InputError: a `test` has no `entry_point`, `stdin` and `stdout` do not have as many texts, a row has them and other tests,
+            tests are not text, or the platform cannot confine programs.
 
     Example:
         >>> right = "Here it is: ```python\\ndef double(x):\\n    return x + x\\n```".replace(" ```", chr(10) + "```")
@@ -58,7 +65,7 @@ def code(
         [1.0, 0.0, None]
     """
     del columns
-    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers, progress)
+    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point, stdin, stdout), limits, workers, progress)
     return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
 
 
@@ -69,6 +76,8 @@ def code_fraction(
     setup: Sequence[str | None] | None = None,
     test: Sequence[str | None] | None = None,
     entry_point: Sequence[str | None] | None = None,
+    stdin: Sequence[Sequence[str] | None] | None = None,
+    stdout: Sequence[Sequence[str] | None] | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
@@ -88,6 +97,8 @@ def code_fraction(
         setup: as for `code`.
         test: as for `code`.
         entry_point: as for `code`.
+        stdin: as for `code`; each test counts once.
+        stdout: as for `code`.
         limits: as for `code`.
         workers: as for `code`.
         progress: as for `code`.
@@ -103,7 +114,7 @@ def code_fraction(
         [0.5]
     """
     del columns
-    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point), limits, workers, progress)
+    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point, stdin, stdout), limits, workers, progress)
     return [None if verdict is None else sum(verdict.shares) / len(verdict.shares) for verdict in verdicts]
 
 
@@ -139,6 +150,8 @@ def program_of(
     setup: str | None = None,
     test: str | None = None,
     entry_point: str | None = None,
+    stdin: Sequence[str] | None = None,
+    stdout: Sequence[str] | None = None,
     *,
     row: int = 0,
 ) -> Program | None:
@@ -151,13 +164,16 @@ def program_of(
         setup: the statements that run before the assertions.
         test: the source of a function `check(candidate)`.
         entry_point: the name of the function under test.
+        stdin: what the program reads, for each test.
+        stdout: what it has to print, for each test.
         row: the position of the row, for errors.
 
     Returns:
         The program; None without tests.
 
     Raises:
-        InputError: there is a `test` without `entry_point`, or a value is not text.
+        InputError: there is a `test` without `entry_point`, `stdin` does not fit `stdout`, there are other tests beside them, or a
+            value is not text.
 
     Example:
         >>> program_of("Double x.", "Here: def f(x): return 2 * x", ["assert f(4) == 8"]).code
@@ -165,17 +181,26 @@ def program_of(
         >>> program_of("?", "x = 1") is None
         True
     """
-    assertions = () if tests is None else (tests,) if isinstance(tests, str) else tuple(tests)
+    assertions = _texts(tests)
+    inputs, outputs = _texts(stdin), _texts(stdout)
     texts = {
         "setup": setup,
         "test": test,
         "entry_point": entry_point,
         **{f"tests[{i}]": text for i, text in enumerate(assertions)},
+        **{f"stdin[{i}]": text for i, text in enumerate(inputs)},
+        **{f"stdout[{i}]": text for i, text in enumerate(outputs)},
     }
     for name, text in texts.items():
-        if not isinstance(text, str | None) or (text is None and name.startswith("tests")):
+        if not isinstance(text, str | None) or (text is None and name.endswith("]")):
             raise InputError(f"row {row}: the column {name} holds {type(text).__name__}, but must hold text; fix the data.")
     check, entry = "" if test is None else test, "" if entry_point is None else entry_point
+    if inputs or outputs:
+        if len(inputs) != len(outputs) or assertions or check:
+            raise InputError(
+                f"row {row} has {len(inputs)} texts in stdin and {len(outputs)} in stdout; give as many of both and no other test."
+            )
+        return program_of_inputs(last_code(completion), inputs, outputs)
     if not (assertions or check):
         return None
     if check and not entry:
@@ -190,6 +215,10 @@ def program_of(
         entry_point=entry,
         prompt="" if combined is None else str(prompt),
     )
+
+
+def _texts(values: Sequence[str] | None) -> tuple[str, ...]:
+    return () if values is None else (values,) if isinstance(values, str) else tuple(values)
 
 
 def _tested_names(tests: Sequence[str]) -> list[str]:

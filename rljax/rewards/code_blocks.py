@@ -136,17 +136,37 @@ def extracted_code(completion: str, names: Collection[str] = ()) -> str:
     """
     text = completion[-LONGEST_RESPONSE:]
     found = blocks(text)
-    python = [block.content for block in found if _is_python(block.language)]
-    bare = [block.content for block in found if not block.language and block.content.strip()]
-    for contents in (python, bare):
+    for contents in _of_python(found):
         defining = [content for content in contents if defines(content, names)]
         if defining:
             return defining[-1]
     edges = [0, *(edge for block in found for edge in (block.start, block.end)), len(text)]
     outside = "\n".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
-    if not found or defines(outside, names):
-        return text
+    return text if defines(outside, names) else last_code(text)
+
+
+def last_code(completion: str) -> str:
+    """Find the program in a response to a task that asks for a whole program, which need not define anything.
+
+    Args:
+        completion: a response. Only its last 200,000 characters are read.
+
+    Returns:
+        The last block marked as Python, else the last block without a language, else the whole response.
+
+    Example:
+        >>> last_code(chr(10).join(["```python", "def f(): ...", "```", "better:", "```py", "print(input())", "```", "Done."]))
+        'print(input())'
+    """
+    text = completion[-LONGEST_RESPONSE:]
+    python, bare = _of_python(blocks(text))
     return [text, *bare[-1:], *python[-1:]][-1]
+
+
+def _of_python(found: list[Block]) -> tuple[list[str], list[str]]:
+    """Contents of the blocks that are marked as Python, and of those without a language that are not blank."""
+    python = [block.content for block in found if _is_python(block.language)]
+    return python, [block.content for block in found if not block.language and block.content.strip()]
 
 
 def defines(text: str, names: Collection[str]) -> bool:

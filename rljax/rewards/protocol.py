@@ -12,6 +12,7 @@ gets no reward, and too many failures stop the run.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from jaxtyping import Bool, Float, Float32, Int8
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, read_answer, wait_for
+from rljax.rewards.combining import COMBINATIONS, Combination, weighted_sum
 from rljax.rewards.conversation import Messages, as_messages, reads_text
 from rljax.rewards.correctness import is_verifier, lowest_right
 from rljax.rewards.failure import Failures
@@ -35,7 +37,7 @@ class Scores(NamedTuple):
     """The rewards of N completions: the weighted sum, and each part separately."""
 
     total: Float32[np.ndarray, "N"]
-    """The weighted sum of the parts that have an opinion; 0 where `valid` is False."""
+    """The weighted sum of the parts that have an opinion, or their minimum; 0 where `valid` is False."""
     valid: Bool[np.ndarray, "N"]
     """Whether at least one part has an opinion and none failed."""
     parts: dict[str, Float32[np.ndarray, "N"]]
@@ -51,13 +53,15 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Weighted:
-    """Several rewards as one: a weighted sum whose parts `judge` reports separately.
+    """Several rewards as one: a weighted sum, or their minimum, whose parts `judge` reports separately.
 
     It is itself a reward: it can be passed to the trainer, named, and used as a part of another one.
 
     Args:
         rewards: the functions, by the names of their parts.
         weights: a finite number for each of those names.
+        total: makes one number of the parts' rewards; see `rljax.rewards.combining`.
+        name: how it is called as a part of another one.
 
     Raises:
         InputError: there are no rewards, or the weights do not match them.
@@ -71,6 +75,8 @@ class Weighted:
 
     rewards: Mapping[str, Callable]
     weights: Mapping[str, float | int]
+    total: Combination = weighted_sum
+    name: str = "Weighted"
 
     def __post_init__(self):
         if not self.rewards:
@@ -85,35 +91,40 @@ class Weighted:
                 raise InputError(f"the weight of the reward {name!r} is {weight}; it must be a finite number.")
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float | None]:
-        """Return the weighted sums, None where no part has an opinion or a part failed."""
+        """Return the totals, None where no part has an opinion or a part failed."""
         scores = judge(self, prompts, completions, columns)
         return [float(total) if valid else None for total, valid in zip(scores.total, scores.valid, strict=True)]
 
     def flat(self) -> "Weighted":
-        """Replace every part that is itself a weighted sum by its parts, named `outer/inner`, with the product of the weights."""
+        """Replace every part that is itself a weighted sum by its parts, named `outer/inner`, with the product of the weights.
+
+        That of which a minimum is taken, and a minimum within a sum, stay as they are.
+        """
         rewards, weights = {}, {}
         for name, reward in self.rewards.items():
-            if isinstance(reward, Weighted):
+            if isinstance(reward, Weighted) and self.total is weighted_sum and reward.total is weighted_sum:
                 inner = reward.flat()
                 rewards |= {f"{name}/{part}": function for part, function in inner.rewards.items()}
                 weights |= {f"{name}/{part}": self.weights[name] * weight for part, weight in inner.weights.items()}
             else:
                 rewards[name], weights[name] = reward, self.weights[name]
-        return Weighted(rewards, weights)
+        return Weighted(rewards, weights, self.total, self.name)
 
 
-def combine(rewards: Sequence[Callable], weights: Sequence[float] | None) -> Callable:
+def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: str = "sum") -> Callable:
     """Make one reward of several.
 
     Args:
-        rewards: the functions. Their names are the names of the parts; a second function of a name is NAME_2.
+        rewards: the functions. Their names are the names of the parts, that of a `Weighted` its own; a second one of a name is
+            NAME_2.
         weights: one for each; None for 1 each.
+        how: a key of `rljax.rewards.combining.COMBINATIONS`.
 
     Returns:
-        The weighted sum; a single reward without a weight as it is.
+        The weighted sum, or the minimum; a single reward without a weight as it is.
 
     Raises:
-        InputError: there are no rewards, or the number of weights differs.
+        InputError: there are no rewards, the number of weights differs, or a minimum is asked of a single reward.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -121,28 +132,30 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None) -> Cal
         >>> both.weights
         {'exact': 1.0, 'has_final_answer': 0.5}
     """
+    if how != "sum" and len(rewards) == 1:
+        raise InputError(f"reward_combine={how!r} is for several rewards, and there is one; leave it out, or give more.")
     if weights is None and len(rewards) == 1:
         return rewards[0]
     if weights is not None and len(weights) != len(rewards):
         raise InputError(f"reward_weights has {len(weights)} numbers for {len(rewards)} rewards; give one for each.")
     names: list[str] = []
     for reward in rewards:
-        name = called_name(reward).rpartition(".")[2]
+        name = reward.name if isinstance(reward, Weighted) else called_name(reward).rpartition(".")[2]
         same = sum(other == name or other.startswith(f"{name}_") for other in names)
         names.append(f"{name}_{same + 1}" if name in names else name)
     chosen = [1.0] * len(rewards) if weights is None else weights
-    return Weighted(dict(zip(names, rewards, strict=True)), dict(zip(names, chosen, strict=True)))
+    return Weighted(dict(zip(names, rewards, strict=True)), dict(zip(names, chosen, strict=True)), COMBINATIONS[how])
 
 
 def has_verifier(reward: Callable) -> bool:
-    """Whether a reward, or one of its parts, decides what is correct; see `rljax.rewards.verifier`.
+    """Whether a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
 
     Example:
         >>> from rljax.rewards import BY_NAME
         >>> has_verifier(Weighted({"exact": BY_NAME["exact"], "length": len}, {"exact": 1, "length": -0.01})), has_verifier(len)
         (True, False)
     """
-    return any(map(is_verifier, reward.flat().rewards.values() if isinstance(reward, Weighted) else [reward]))
+    return any(map(is_verifier, _leaves(reward)))
 
 
 def needs_all_hosts(reward: Callable | None) -> bool:
@@ -160,8 +173,7 @@ def needs_all_hosts(reward: Callable | None) -> bool:
         >>> needs_all_hosts(len), needs_all_hosts(None)
         (False, False)
     """
-    parts = reward.flat().rewards.values() if isinstance(reward, Weighted) else [reward]
-    return any(getattr(part, "on_all_hosts", False) for part in parts)
+    return reward is not None and any(getattr(leaf, "on_all_hosts", False) for leaf in _leaves(reward))
 
 
 def judge(
@@ -223,7 +235,7 @@ def answers_of(
     progress: Progress | None = None,
     chats: Sequence[Messages | None] | None = None,
 ) -> list[Answer]:
-    """Call each part of a reward once, and read its answer; the arguments are those of `judge`.
+    """Call each part of a reward once, the parts of a part too, and read its answer; the arguments are those of `judge`.
 
     The answers of several calls can be joined (`rljax.rewards.calling.joined`) before `scores_of` counts their failures.
 
@@ -236,7 +248,7 @@ def answers_of(
     for name, column in {"completions": completions, **columns}.items():
         if len(column) != len(prompts):
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
-    parts = _as_sum(reward).rewards.values()
+    parts = _leaves(reward)
     in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts]
     asked, answered = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
@@ -257,11 +269,11 @@ def answers_of(
 
 
 def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int = MAX_FAILURE_SHARE) -> Scores:
-    """Sum the answers of a reward's parts.
+    """Make one number for each completion of the answers of a reward's parts.
 
     Args:
         reward: as in `judge`.
-        answers: one for each of its parts, for the same N completions.
+        answers: those of `answers_of`, for the same N completions.
         max_failure_share: as in `judge`.
 
     Raises:
@@ -269,23 +281,39 @@ def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share:
     """
     parts = _as_sum(reward)
     count = len(answers[0].values)
-    total, valid, failed = np.zeros(count, np.float32), np.zeros(count, bool), np.zeros(count, np.int8)
-    values, failures = {}, {}
-    for (name, part), answer in zip(parts.rewards.items(), answers, strict=True):
-        check_failures(answer, called_name(part), max_failure_share)
-        total += np.float32(parts.weights[name]) * answer.values
-        valid |= answer.valid
-        failed = np.where(failed > 0, failed, answer.failed)
-        values[name] = np.where(answer.valid, answer.values, np.float32(np.nan))
-        failures[name] = answer.failures
+    valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(answers)
+    read = {}
+    for name, part in parts.rewards.items():
+        own = list(islice(rest, len(_leaves(part))))
+        read[name] = (scores_of if isinstance(part, Weighted) else _of_one)(part, own, max_failure_share=max_failure_share)
+        valid |= read[name].valid
+        failed = np.where(failed > 0, failed, read[name].failed)
+    opinions = np.stack([own.valid for own in read.values()])
+    weights = np.array([parts.weights[name] for name in read], np.float32)
+    total = parts.total(np.stack([own.total for own in read.values()]), opinions, weights)
     valid &= failed == 0
-    decided = [
-        np.where(valid & ~np.isnan(values[name]), _right(part, values[name]), np.nan)
-        for name, part in parts.rewards.items()
-        if is_verifier(part)
-    ]
-    correct = _all_right(np.stack(decided)) if decided else None
+    values = {name: np.where(own.valid, own.total, np.float32(np.nan)) for name, own in read.items()}
+    failures = {name: Failures(*map(sum, zip(*own.failures.values(), strict=True))) for name, own in read.items()}
+    decided = [own.correct for own in read.values() if own.correct is not None]
+    correct = np.where(valid, _all_right(np.stack(decided)), np.float32(np.nan)) if decided else None
     return Scores(np.where(valid, total, np.float32(0)), valid, values, failures, failed, correct)
+
+
+def _of_one(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int) -> Scores:
+    """As `scores_of`, for a reward without parts and its one answer."""
+    (answer,) = answers
+    check_failures(answer, called_name(reward), max_failure_share)
+    limit = lowest_right(reward)
+    right = np.where(answer.valid, answer.values > 0 if limit is None else answer.values >= limit, np.float32(np.nan))
+    correct = right if is_verifier(reward) else None
+    return Scores(answer.values, answer.valid, {}, {"": answer.failures}, answer.failed, correct)
+
+
+def _leaves(reward: Callable) -> list[Callable]:
+    """The functions that a reward calls, in order: its parts, or theirs where a part has parts; or the reward itself."""
+    if not isinstance(reward, Weighted):
+        return [reward]
+    return [leaf for part in reward.flat().rewards.values() for leaf in _leaves(part)]
 
 
 def _as_sum(reward: Callable) -> Weighted:
@@ -294,12 +322,6 @@ def _as_sum(reward: Callable) -> Weighted:
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]
     return Weighted({name: reward}, {name: 1.0})
-
-
-def _right(part: Callable, values: Float32[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
-    """Which values of a verifier stand for a correct answer; NaN never does."""
-    limit = lowest_right(part)
-    return values > 0 if limit is None else values >= limit
 
 
 def _all_right(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:

@@ -59,6 +59,11 @@ def equations(
 STEP_REWARDS = MappingProxyType({"equations": equations})
 """The step rewards that come with the library."""
 
+STEP_ENDS = MappingProxyType({"equations": (";",)})
+"""Name of a step reward -> texts that end the steps it judges. Of other texts a line is a step."""
+LINE_ENDS = ("\n",)
+"""What ends a step where nothing else is known."""
+
 
 def on_tokens(
     steps: Sequence[Step], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]

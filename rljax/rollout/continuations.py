@@ -1,15 +1,15 @@
 """Fresh continuations from the middle of a response, and the Monte-Carlo value of a state that they estimate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from rljax.data.problem import reward_columns
+from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import draw_seeds
 from rljax.rollout.groups import Groups
@@ -27,6 +27,57 @@ class State(NamedTuple):
     """Index of the response in the group."""
     token: int
     """The first token that is not part of the state."""
+
+
+@documented
+class Prefix(NamedTuple):
+    """The first tokens of a response, or all of them: what a critic or a reward model gives a value."""
+
+    problem: Problem
+    """The problem that the response answers."""
+    prompt: tuple[int, ...]
+    """Token ids of the prompt."""
+    tokens: tuple[int, ...]
+    """Token ids after the prompt, without the end token."""
+    text: str
+    """Text of these tokens."""
+    logp: tuple[float, ...]
+    """Log-probability of each of them under the policy before truncation, nats; for critics that read it."""
+    ended: bool
+    """Whether the response ends here."""
+
+
+Value = Callable[[Sequence[Prefix]], Float[np.ndarray, "N"]]
+"""Prefixes -> how good each is, higher is better; NaN for one that has no value."""
+
+
+def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
+    """The responses of a rollout as prefixes, group after group; a place without a response is an empty one.
+
+    Args:
+        worker: the one that sampled the rollout.
+        groups: the rollout.
+    """
+    problems, tokenizer = worker.prompts.problems, worker.judge.tokenizer
+    found = []
+    logp = required(groups.rollout.policy_logp, "rollout.policy_logp")
+    for group, member in np.ndindex(groups.tokens.shape[:2]):
+        attention = groups.attention[group, member]
+        tokens = groups.tokens[group, member][attention].tolist()
+        ended = bool(tokens) and tokens[-1] == worker.sampling.eos_id
+        kept = tokens[: len(tokens) - ended]
+        prompt_id = int(groups.prompt_ids[group])
+        found.append(
+            Prefix(
+                problem=problems[prompt_id],
+                prompt=tuple(worker.prompts.tokens[prompt_id]),
+                tokens=tuple(kept),
+                text=tokenizer.decode(kept),
+                logp=tuple(logp[group, member][attention][: len(kept)].tolist()),
+                ended=ended,
+            )
+        )
+    return found
 
 
 def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:

@@ -70,6 +70,13 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
     return valid & (rollout.correct > 0), valid & ~np.isnan(rollout.correct)
 
 
+def part_means(groups: Groups) -> dict[str, float]:
+    """Mean of each part of a reward with several parts, over the responses that have it, by the name `reward_PART`."""
+    parts = {} if groups.parts is None else groups.parts
+    scores = {name: array[np.isfinite(array)] for name, array in parts.items()}
+    return {f"reward_{name}": float(values.mean(dtype=np.float64)) for name, values in scores.items() if values.size}
+
+
 def concatenate(parts: Sequence[Groups]) -> Groups:
     """Join groups in order."""
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)

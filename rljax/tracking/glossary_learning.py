@@ -24,27 +24,27 @@ POLICY = (
         "KL divergence between the policy before the updates of this rollout and the policy at each update. It is not the "
         "distance to the starting model: that is reference_kl.",
         "mean of k3 = exp(d) - d - 1, d = log π - log π_before", "rljax.algorithms.losses.loss",
-        "0 with --minibatches 1, up to rounding: there is one update, measured before it is made. With several about 1e-4 to 1e-2.",
-        "Above 0.1: a lower --learning-rate or fewer --minibatches.",
+        "0 with one update a rollout, up to rounding: it is measured before it is made. With several about 1e-4 to 1e-2.",
+        "Above 0.1: a lower --learning-rate, fewer --minibatches or --passes, or a --kl-limit.",
     ),
     Entry(
         "clip_fraction", RL, "share of tokens, 0 to 1",
         "Share of trained tokens whose surrogate passes no gradient, because the probability ratio has left the clip range in "
         "the direction that the advantage pushes.",
         "share of tokens with ∂surrogate/∂log ρ = 0 and A ≠ 0", "rljax.algorithms.losses.loss",
-        "0 with --minibatches 1. With several: 0.001 to 0.1; sequence-level ratios (GSPO) clip far more.",
+        "0 with one update a rollout. With several: 0.001 to 0.1; sequence-level ratios (GSPO) clip far more.",
         "Above 0.3: updates are too large; a lower --learning-rate or fewer --minibatches.",
     ),
     Entry(
         "clip_fraction_low", RL, "share of tokens, 0 to 1", "The part of clip_fraction whose advantage is negative.",
         "share of tokens with ∂surrogate/∂log ρ = 0 and A < 0", "rljax.algorithms.losses.loss",
-        "0 with --minibatches 1. Below 0.1 otherwise.",
+        "0 with one update a rollout. Below 0.1 otherwise.",
         "Large: updates push bad tokens down too fast; a lower --learning-rate or fewer --minibatches.",
     ),
     Entry(
         "clip_fraction_high", RL, "share of tokens, 0 to 1", "The part of clip_fraction whose advantage is positive.",
         "share of tokens with ∂surrogate/∂log ρ = 0 and A > 0", "rljax.algorithms.losses.loss",
-        "0 with --minibatches 1. Below 0.1 otherwise.",
+        "0 with one update a rollout. Below 0.1 otherwise.",
         "Large: good tokens cannot become likelier; see up_clipped_probability, or fewer --minibatches.",
     ),
     Entry(
@@ -91,12 +91,45 @@ POLICY = (
         "within the target anyway, and no penalty is needed.",
     ),
     Entry(
+        "update_scale", RL, "factor",
+        "Factor of the updates of this step, and so of the learning rate; only with --remedy controller, which moves it.",
+        "s' = s exp(0.25 clip(½ log(target / d), -1, 1)), d the divergence by one update for each nat of entropy",
+        "rljax.training.controller.next_control",
+        "Settles within some 20 steps, where d is near its target.",
+        "At 0.01 or 100 it can do no more: --learning-rate is wrong by more than that.",
+    ),
+    Entry(
+        "clip_scale", RL, "factor",
+        "Factor of both sides of the clip range in this step; only with --remedy controller, and an algorithm that clips on both.",
+        "clip(√(target / d), ½, 1)", "rljax.training.controller.next_control", "1, but for steps after too large a one.",
+        "Stays at 0.5: the updates are still too large; see update_scale.",
+    ),
+    Entry(
+        "entropy_weight", RL, "loss per nat",
+        "Coefficient of the entropy bonus in this step; only with --remedy controller.",
+        "w' = clip(w + 0.001 clip(1 - H / (0.1 H₀), -1, 1), 0, 0.01)", "rljax.training.controller.next_control",
+        "0 while the entropy is above a tenth of its first value.",
+        "At 0.01 while the entropy stays low: harmless if the reward is near its maximum; else a lower --learning-rate.",
+    ),
+    Entry(
         "sampler_gap", RL, "nats per token",
         "KL divergence of the policy that learns from the one that sampled, measured in the first update, before it changes "
         "anything.",
         "mean of k3(log π as sampled, log π as scored)", "rljax.training.learner.sampler_gap",
         "0 up to rounding: below 1e-5 in float32, below 1e-3 in bfloat16.",
         "Larger: the samples are stale, or the sampling engine computes other numbers than the learner. Use a --correction.",
+    ),
+    Entry(
+        "updates", RL, "updates", "Policy updates that were made on the rollout; only with --kl-limit, which may end them early.",
+        "number of updates until the mean of their kl is above the limit", "rljax.training.passes.is_beyond",
+        "planned_updates, or somewhat less.",
+        "Always 1 or 2: the limit is tight or the rate high; raise --kl-limit or lower --learning-rate. Always all: it never acts.",
+    ),
+    Entry(
+        "planned_updates", RL, "updates",
+        "Policy updates that a rollout has without --kl-limit: mini-batches with a trained token, times passes.",
+        "mini-batches x passes", "rljax.training.passes.update_order",
+        "--minibatches times --passes.", "Less: some mini-batches have no group to learn from.",
     ),
     Entry(
         "advantage_variance", RL, "advantage squared", "Variance of the advantage over the trained tokens, before the updates.",
@@ -131,6 +164,13 @@ POLICY = (
         "Falls with the entropy.", "If entropy collapses, lower its coefficient.",
     ),
     Entry(
+        "auxiliary_loss", RL, "nats per token",
+        "Negative log-likelihood of the examples of --auxiliary (demonstrations or prompts), before its weight.",
+        "mean of -log π over tokens of the examples", "rljax.training.auxiliary.make_auxiliary",
+        "Falls, or stays low after a warm start.",
+        "If it falls while the reward does too, the weight is too high; lower --auxiliary.",
+    ),
+    Entry(
         "grad_norm", f"{WARM} {RL} {PAIRS}", "", "Euclidean norm of the gradient before it is clipped to --max-grad-norm.",
         "√Σ g²", "rljax.training.update.make_policy_step",
         "Steady within a factor of ten.",
@@ -148,6 +188,12 @@ POLICY = (
         "the schedule's value", "rljax.training.optimizer.learning_rate_of",
         "Rises during --learning-rate-warmup, then follows the schedule.",
         "Absent with an optimiser of your own that does not keep it.",
+    ),
+    Entry(
+        "anchor_penalty", f"{WARM} {RL}", "nats times the weight", "Penalty on leaving the first parameters, by --anchor.",
+        "(λ/2) Σ F (θ - θ*)²", "rljax.training.anchor.make_pull",
+        "Rises from 0, then stays.",
+        "The earlier problems are forgotten: a larger --anchor. Nothing new is learned: a smaller one.",
     ),
     Entry(
         "correction_cut", RL, "share of tokens, 0 to 1",

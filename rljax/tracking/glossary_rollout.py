@@ -73,10 +73,11 @@ OUTCOMES = (
         "the reward depend on the answer.",
     ),
     Entry(
-        "reward_{NAME}", RL, "that of the part",
-        "Mean of one part of a reward of several parts, over the responses that have it.",
-        "mean of r_NAME, before its weight", "rljax.training.metrics.part_means",
-        "Each part rises, or at least does not fall.",
+        "reward_{NAME}", f"{RL} {HELD}", "that of the part",
+        "Mean of one part of a reward of several parts, over the responses that have it. Of a rule of a constitution it is the "
+        "share of responses that break it.",
+        "mean of r_NAME, before its weight", "rljax.rollout.groups.part_means",
+        "Each part of positive weight rises, or at least does not fall.",
         "If one part falls while the sum rises, the parts pull against each other: change --reward-weights.",
     ),
 )  # fmt: skip

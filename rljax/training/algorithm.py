@@ -16,6 +16,8 @@ from rljax.algorithms.corrections import off_policy_mask
 from rljax.algorithms.critic import with_pretrained_value
 from rljax.algorithms.parts import with_parts
 from rljax.errors import InputError
+from rljax.evaluation.kinds import MOST_KINDS, kind_column
+from rljax.evaluation.report import KNOWN_COLUMNS
 from rljax.importing import import_function, is_own
 from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
@@ -137,10 +139,17 @@ def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, 
     None where it does not do so, where an environment judges, where there is one reward, or where each weight is 1.
     """
     reward = worker.judge.reward
-    if algorithm.parts_advantage is None or worker.environment is not None or not isinstance(reward, Weighted):
+    if algorithm.parts_advantage is None or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
         return None
     weights = reward.flat().weights
-    return None if len(weights) == 1 or set(weights.values()) == {1} else weights
+    return None if set(weights.values()) == {1} else weights
+
+
+def reward_names(worker: RolloutWorker) -> tuple[str, ...]:
+    """Names of the rewards that judge a response one by one; one name where an environment judges, or one reward does."""
+    reward = worker.judge.reward
+    several = worker.environment is None and isinstance(reward, Weighted)
+    return tuple(reward.flat().weights) if several else ("reward",)
 
 
 def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | None) -> Algorithm:
@@ -200,8 +209,13 @@ def laid_out(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     return one_response_a_prompt(config) if algorithm.group_size == 1 else config
 
 
-def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
+def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int = 2) -> None:
     """Refuse sizes and options that the algorithm cannot work with. JAX traces one loss of these shapes without computing it.
+
+    Args:
+        algorithm: the algorithm.
+        config: the settings.
+        rewards: of each response; while their number is not known, any that is enough for all algorithms.
 
     Raises:
         InputError: the algorithm refuses them; the message has its reason.
@@ -212,8 +226,13 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig) -> None:
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
             "cannot apply to it; leave it out."
         )
+    if config.reward.combine != "sum" and algorithm.parts_advantage is not None:
+        raise InputError(
+            f"{name} takes several rewards one by one, so reward_combine={config.reward.combine!r} cannot apply; leave it out, "
+            "or choose another algorithm."
+        )
     try:
-        jax.eval_shape(_one_loss(algorithm, sampling, config.optimization.minibatches))
+        jax.eval_shape(_one_loss(algorithm, sampling, config.optimization.minibatches, rewards))
     except ValueError as error:
         raise InputError(
             f"{name} with the options {config.algorithm.options}{_parts_in_words(config.algorithm)} cannot train on "
@@ -238,8 +257,28 @@ def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) ->
         )
 
 
-def _blank_rollout(sampling: SamplingConfig) -> Rollout[Array]:
-    """A rollout of zeros with the run's sizes."""
+def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorker) -> None:
+    """Refuse an algorithm that needs more than there is of what the responses are judged by, or of the problems' kinds.
+
+    Raises:
+        InputError: the message names what is missing.
+    """
+    if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
+        raise InputError(
+            f"{config.algorithm.name}{_parts_in_words(config.algorithm)} compares problems of one kind, and no column of the "
+            f"training problems tells 2 to {MOST_KINDS} kinds apart; give the data one of the columns {', '.join(KNOWN_COLUMNS)}."
+        )
+    if algorithm.rollout_advantage is not None:
+        check_algorithm(algorithm, config, rewards=len(reward_names(worker)))
+
+
+def blank_rollout(sampling: SamplingConfig, rewards: int) -> Rollout[Array]:
+    """A rollout of zeros with the run's sizes, and with all that an algorithm may read.
+
+    Args:
+        sampling: the sizes.
+        rewards: number of rewards of each response.
+    """
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
     number, flag = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
     return Rollout(
@@ -254,20 +293,23 @@ def _blank_rollout(sampling: SamplingConfig) -> Rollout[Array]:
         teacher_logp=number,
         square_sum=number,
         greedy_rewards=number[:, 0, 0],
-        reward_parts={"reward": number[..., 0]},
+        reward_parts={f"reward {i}": number[..., 0] for i in range(rewards)},
+        kinds=jnp.zeros(sampling.prompts, jnp.int32),
         step_rewards=number,
         step_end=flag,
     )
 
 
 @shared
-def _one_loss(algorithm: Algorithm, sampling: SamplingConfig, minibatches: int) -> Callable[[], tuple[Array, LossMetrics]]:
+def _one_loss(
+    algorithm: Algorithm, sampling: SamplingConfig, minibatches: int, rewards: int
+) -> Callable[[], tuple[Array, LossMetrics]]:
     """Build the function that prepares a rollout of zeros and computes its loss."""
 
     def one_loss() -> tuple[Array, LossMetrics]:
         prompts, remembered = sampling.prompts, sampling.remembered_rewards
         past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
-        batch = prepare(algorithm, _blank_rollout(sampling), minibatches=minibatches, progress=0.0, past=past)
+        batch = prepare(algorithm, blank_rollout(sampling, rewards), minibatches=minibatches, progress=0.0, past=past)
         blank = batch.policy_logp
         return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)
 

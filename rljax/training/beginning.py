@@ -11,12 +11,13 @@ from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
 from rljax.training.adapter import first_adapter
+from rljax.training.anchor import estimated
 from rljax.training.critic import first_critic
 from rljax.training.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.reference import first_coefficient, keeps_reference
 from rljax.training.setup import Setup
 from rljax.training.state import WARM_START, CriticState, TrainState, create, end_warm_start, place
-from rljax.training.update import check_policy
+from rljax.training.update import check_policy, make_score
 
 
 def first_params(setup: Setup) -> Params:
@@ -70,6 +71,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
         warm_start_optimizer(config),
         config.run.seed,
         with_reference=keeps_reference(config, setup.algorithm),
+        with_anchor=config.algorithm.anchor is not None,
         critic=initial_critic(setup, params),
         remembered=remembered,
         kl_coefficient=first_coefficient(config, setup.algorithm),
@@ -86,6 +88,14 @@ def rl_state(setup: Setup, state: TrainState) -> TrainState:
     """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
     critic = initial_critic(setup, state.params)
     return placed(setup, end_warm_start(state, setup.optimizer, critic))
+
+
+def anchored(setup: Setup, state: TrainState) -> TrainState:
+    """State at the beginning of the run, with the Fisher information of its anchor, if it has one."""
+    if setup.anchor is None:
+        return state
+    score = make_score(setup.policy, setup.config.sampling.temperature)
+    return estimated(state, setup.anchor, score, setup.mesh)
 
 
 def state_of_phase(setup: Setup, state: TrainState, phase: int) -> TrainState:

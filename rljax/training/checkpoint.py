@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -251,12 +252,15 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
     return Restored(checkpoint, marks, damaged)
 
 
-def restore_params(folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct]) -> Params:
-    """Read the policy's parameters alone.
+def restore_params(
+    folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct], *, within: tuple[str, ...] = ("params",)
+) -> Params:
+    """Read the policy's parameters alone, or those of another model in the state.
 
     Args:
         folder: where `save` wrote.
         like: placed parameters, or their shapes, with the shapes, dtypes and shardings to restore to.
+        within: where they are in the state: ("critic", "params") are those of the critic.
 
     Raises:
         InputError: there is no checkpoint, or it holds the parameters of another model.
@@ -264,11 +268,16 @@ def restore_params(folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct])
     number, damaged = newest_whole(folder)
     for passed_over in damaged:
         print(f"note: an older checkpoint is used instead of {passed_over}", file=sys.stderr)
+
+    def inside(tree: PyTree) -> PyTree:
+        return reduce(lambda part, name: {name: part}, reversed(within), tree)
+
     with quiet_orbax(), _manager(folder, partial=True) as manager:
-        saved = {"params": dict(manager.item_metadata(number)["state"])["params"]}
-        check_same_state(folder, saved, {"params": like})
+        state = manager.item_metadata(number)["state"]
+        saved = inside(reduce(lambda part, name: dict(part)[name], within, state))
+        check_same_state(folder, saved, inside(like))
         # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into every pytree.
-        leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path({"params": like})}
+        leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path(inside(like))}
         wanted = tree_map_with_path(lambda path, _: leaves[path_names(path)], saved)
         arguments = ocp.args.PyTreeRestore(
             item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True

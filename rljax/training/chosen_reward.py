@@ -14,11 +14,10 @@ from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import RolloutWorker
 from rljax.training.config import TrainConfig
 from rljax.training.problems import Problems
-from rljax.training.tasks import task_of
 
 
 def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
-    """Find the rewards by their names, and sum them if there are several; `model:FOLDER` is a reward model.
+    """Find the rewards by their names, and combine them if there are several; `model:FOLDER` is a reward model.
 
     Raises:
         InputError: there is no such reward, or no such model, or the weights do not match the rewards.
@@ -32,17 +31,17 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
             return reward_of_model(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
         return resolve(name)
 
-    return combine([part(name) for name in config.reward.names], config.reward.weights)
+    return combine([part(name) for name in config.reward.names], config.reward.weights, config.reward.combine)
 
 
 def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
-    """Reward that was passed to `train`: a function, or several that are summed with the weights of the settings.
+    """Reward that was passed to `train`: a function, or several that are combined as the settings say.
 
     Raises:
         InputError: there is no such reward, or the weights do not match the rewards.
     """
     several = [reward] if callable(reward) or isinstance(reward, str) else list(reward)
-    return combine([resolve(part) for part in several], config.reward.weights)
+    return combine([resolve(part) for part in several], config.reward.weights, config.reward.combine)
 
 
 def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
@@ -83,7 +82,7 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig) -> Callable | No
             )
         return None
     if step_reward is None and config.generated_task is not None:
-        step_reward = task_of(config.generated_task).step_reward
+        step_reward = config.generated_task.step_reward
     if step_reward is None:
         raise InputError(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "

@@ -81,7 +81,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     if commands:
         run.display.commands("What to type next:", commands)
     check_judged(rows)
-    if not schedules(run.setup):
+    if not schedules(run.config, run.setup.algorithm):
         more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
         run.display.commands("To train on:", [f"{resume_command(folder)}{more}"])
 

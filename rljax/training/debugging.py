@@ -24,7 +24,11 @@ from rljax.rollout import Groups, Sequences, lay_out, sequences_of
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.algorithm import with_reward_weights
+from rljax.training.anchor import make_pull
+from rljax.training.auxiliary import make_auxiliary, make_draw
 from rljax.training.beginning import first_params, initial_state, state_of_phase
+from rljax.training.config import TrainConfig
+from rljax.training.controller import under_control
 from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.kept_batch import NAME, KeptBatch, read_batch
 from rljax.training.learner import comparison_of, scored_rows
@@ -133,8 +137,8 @@ def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
     refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
     config = replace(config, devices=fitted(config.devices))
     if {"reward", "environment"} & set(needed):
-        config = replace(config, reward=replace(config.reward, weights=None))
-        seams = seams._replace(reward=_no_reward, environment=None)
+        parts = kept.lesson.groups.rollout.reward_parts
+        config, seams = without_judge(config, seams, rewards=1 if parts is None else len(parts))
     setup = make_setup(config, seams)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
     last = folder.checkpoints / checkpoints.LAST
@@ -148,6 +152,18 @@ def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
     checkpoint = checkpoints.restore(last, partial(state_of_phase, setup, state)).checkpoint
     setup = remedied_setup(setup, checkpoint.remedies, own_optimizer=seams.optimizer is not None)
     return replay(setup, checkpoint.state, kept)
+
+
+def without_judge(config: TrainConfig, seams: Seams, *, rewards: int) -> tuple[TrainConfig, Seams]:
+    """Put rewards without opinion in the place of a reward of one's own, or of an environment.
+
+    Args:
+        config: the settings.
+        seams: the parts of the run.
+        rewards: number of rewards of each response, which some algorithms read one by one.
+    """
+    config = replace(config, reward=replace(config.reward, weights=None, combine="sum"))
+    return config, seams._replace(reward=[_no_reward] * rewards, environment=None)
 
 
 def _no_reward(completions: list[str]) -> list[None]:
@@ -167,7 +183,7 @@ def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
     terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)
-    leaves, update_norm, bound = update_terms(setup, state, sequences, batch)
+    leaves, update_norm, bound = update_terms(setup, state, sequences, batch, step=kept.step - 1)
     return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(words, setup, groups))
 
 
@@ -196,7 +212,8 @@ def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Bat
     score = on_sequences(lambda both, packed: compare(*both, packed), setup.mesh, scored_rows(setup))
     scores, distances = score((scored(setup.base, state.params), teacher), sequences)
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
-    parts = token_terms(setup.algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), distances, placed)
+    algorithm = under_control(setup.algorithm, state.opt_state)
+    parts = token_terms(algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), distances, placed)
     return [measured(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
 
 
@@ -245,29 +262,42 @@ def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Ba
 
 
 def update_terms(
-    setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]
+    setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
 ) -> tuple[list[Term], float, float]:
     """Gradient and update of each parameter, in the first mini-batch that the guard skips, else in the last one.
+
+    Args:
+        setup: what the run uses.
+        state: with the parameters before the updates.
+        sequences: prompts and responses.
+        batch: what the loss reads.
+        step: RL steps done before these updates; the examples of the auxiliary loss depend on it.
 
     Returns:
         The terms, the norm of the update, and the largest norm that the guard lets pass.
     """
     config = setup.config
     compare, teacher = _comparison(setup)
-    differentiated = jax.jit(make_gradient(setup.algorithm, compare))
+    differentiated = jax.jit(make_gradient(setup.algorithm, compare, setup.policy.copies))
+    pull = jax.jit(make_pull(config.algorithm.anchor))
+    score = make_score(setup.policy, config.sampling.temperature)
+    auxiliary = jax.jit(make_auxiliary(score, config.optimization.auxiliary))
+    draw = make_draw(setup.examples, setup.mesh, config)
     rows = setup.rows_at_once(config.minibatch_rows)
     bound = LARGEST_UPDATE * max(float(optax.tree.norm(state.params)), 1.0)
     terms: list[Term] = []
     norm = 0.0
-    for responses, part in mini_batches((sequences, batch), config.optimization.minibatches):
-        if not part.weights.any():
-            continue
+    parts = mini_batches((sequences, batch), config.optimization.minibatches)
+    for number, (responses, part) in enumerate(each for each in parts if each[1].weights.any()):
         layout = lay_out(responses, part.mask, rows=rows)
         gradient, metrics = differentiated(state, setup.base, teacher, *put_layout(setup.mesh, layout, part))
+        gradient, _ = pull(state, gradient)
+        gradient, supervised = auxiliary(state, setup.base, gradient, draw(step, number))
         updates, _ = setup.optimizer.update(gradient, state.opt_state, state.params)
         norm = float(optax.tree.norm(updates))
-        terms = [measured("loss", LEAVES, np.asarray(metrics.loss)), *_leaves("gradient", gradient)]
-        terms += _leaves("update", updates)
+        losses = {"loss": metrics.loss, "auxiliary_loss": supervised}
+        terms = [measured(name, LEAVES, np.asarray(loss)) for name, loss in losses.items() if loss is not None]
+        terms += [*_leaves("gradient", gradient), *_leaves("update", updates)]
         if any(term.unsound for term in terms) or not norm <= bound:
             break
     return terms, norm, bound

@@ -43,7 +43,10 @@ SETTINGS_UNREAD = MappingProxyType(
             *("difficulty_window", "difficulty_window_end", "history_decay", "length_weights"),
         ),
         "warm_start": ("eval_every", "keep"),
-        "optimization": ("steps", "minibatches", "microbatch_rows", "learning_rate", "schedule", "remedy"),
+        "optimization": (
+            *("steps", "minibatches", "passes", "kl_limit", "microbatch_rows", "learning_rate", "schedule", "remedy"),
+            "auxiliary",
+        ),
         "devices": ("host_timeout",),
     }
 )
@@ -94,7 +97,7 @@ def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
         config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
     )
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
-    is_alone = jax.process_count() == 1 and config.adapter.rank is None
+    is_alone = jax.process_count() == 1 and config.adapter.rank is None and config.algorithm.anchor is None
     is_possible = config.warm_start.keep and is_generated and is_fixed and is_alone
     if folder is None or not is_possible or int(checkpoint.state.warm_step):
         return None

@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout
+from rljax.evaluation.kinds import kind_numbers
 from rljax.models import Packed, Params
 from rljax.models.adapters import scored
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
@@ -23,7 +24,10 @@ from rljax.records import documented, required
 from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
 from rljax.sharing import shared
 from rljax.training.algorithm import reward_weights, with_reward_weights
+from rljax.training.anchor import make_pull
+from rljax.training.auxiliary import make_auxiliary, make_draw
 from rljax.training.batch_statistics import measured_batch
+from rljax.training.controller import make_steer
 from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
@@ -33,6 +37,7 @@ from rljax.training.metrics import (
     mean_update,
 )
 from rljax.training.optimizer import critic_optimizer, learning_rate_of
+from rljax.training.passes import is_beyond, update_order
 from rljax.training.reference import make_adapt, make_move
 from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
 from rljax.training.setup import Setup
@@ -72,11 +77,14 @@ def make_study(setup: Setup) -> Study:
     """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts."""
     observe = make_observe(setup)
     values_of = None if setup.critic is None else make_rollout_values(setup, setup.algorithm)
+    kinds = kind_numbers(setup.train.prompts.problems) if setup.algorithm.needs("kinds") else None
 
     def study(state: TrainState, groups: Groups) -> Lesson:
         groups = pad(groups, setup.config.sampling.prompts)
         sequences = sequences_of(groups)
         rollout = observe(state, for_algorithm(groups), sequences)
+        if kinds is not None:
+            rollout = rollout._replace(kinds=kinds[groups.prompt_ids])  # that of a group without responses does not matter
         if values_of is not None:
             rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
         past = None if state.remembered is None else Past(fetch(state.remembered), groups.prompt_ids)
@@ -104,8 +112,8 @@ def critic_free_learner(setup: Setup, state: TrainState) -> LearnLesson:
         strength = kl_coefficient_of(state)
         batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
         measured = measured_batch(rollout, batch, strength)
-        state, policy, gap = improve(state, sequences, batch)
-        metrics = LearnMetrics(policy=policy, sampler_gap=gap)._replace(**measured)
+        state, metrics = improve(state, sequences, batch)
+        metrics = metrics._replace(**measured)
         return adapt(state, metrics), metrics
 
     return learn
@@ -119,8 +127,9 @@ def critic_learner(setup: Setup, state: TrainState) -> LearnLesson:
     prepare_batch = make_prepare(
         algorithm, minibatches=config.optimization.minibatches, value_minibatches=schedule.minibatches
     )
-    teach = make_teach(setup, algorithm, critic_optimizer(config, algorithm), schedule, state)
-    improve, adapt = make_improve(setup, state), make_adapt(setup.config)
+    optimizer, passes = critic_optimizer(config, algorithm), config.optimization.passes
+    teach = make_teach(setup, algorithm, optimizer, schedule, state, passes=passes)
+    improve, adapt = make_improve(setup, state), make_adapt(config)
 
     def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
         rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
@@ -129,8 +138,8 @@ def critic_learner(setup: Setup, state: TrainState) -> LearnLesson:
         batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
         credit, measured = measured_credit(algorithm, rollout, batch), measured_batch(rollout, batch, strength)
         state, critic = teach(state, sequences, batch)
-        state, policy, gap = improve(state, sequences, batch)
-        metrics = LearnMetrics(credit, critic, policy, sampler_gap=gap)._replace(**measured)
+        state, metrics = improve(state, sequences, batch)
+        metrics = metrics._replace(credit=credit, critic=critic, **measured)
         return adapt(state, metrics), metrics
 
     return learn
@@ -215,29 +224,48 @@ def make_recorder(
 
 def make_improve(
     setup: Setup, state: TrainState
-) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, UpdateMetrics | None, float | None]]:
-    """Build the function that makes the policy updates of a rollout, then counts the step and moves the reference.
+) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, LearnMetrics]]:
+    """Build the function that makes the policy updates of a rollout, then counts the step, and moves reference and control.
 
     Returns:
-        `(state, sequences, batch) -> (state, averages over the updates, gap between sampler and learner)`.
+        `(state, sequences, batch) -> (state, metrics)`: averages over the updates, the gap between sampler and learner, and, with
+        a limit of the divergence, the number of updates.
     """
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
-    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, base=setup.base, **comparison_of(setup))
-    move = make_move(algorithm, config, setup.optimizer, state)
-    minibatches, rows = config.optimization.minibatches, setup.rows_at_once(config.minibatch_rows)
+    parts = {
+        "base": setup.base,
+        "copy": setup.policy.copies,
+        "pull": make_pull(config.algorithm.anchor),
+        "auxiliary": make_auxiliary(score, config.optimization.auxiliary),
+        **comparison_of(setup),
+    }
+    update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **parts)
+    optimization, rows = config.optimization, setup.rows_at_once(config.minibatch_rows)
+    minibatches, passes, limit = optimization.minibatches, optimization.passes, optimization.kl_limit
+    draw = make_draw(setup.examples, setup.mesh, config)
+    move, steer = make_move(algorithm, config, setup.optimizer, state), make_steer(config, algorithm)
 
-    def improve(
-        state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]
-    ) -> tuple[TrainState, UpdateMetrics | None, float | None]:
+    def improve(state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> tuple[TrainState, LearnMetrics]:
+        parts = {
+            index: (lay_out(responses, part.mask, rows=rows), part)
+            for index, (responses, part) in enumerate(mini_batches((sequences, batch), minibatches))
+            if part.weights.any()
+        }
+        order = update_order(minibatches, passes, seed=config.run.seed, step=int(state.step))
+        planned = [parts[index] for index in order if index in parts]
         history: list[UpdateMetrics] = []
-        for responses, part in mini_batches((sequences, batch), minibatches):
-            if part.weights.any():
-                layout = lay_out(responses, part.mask, rows=rows)
-                state, metrics = update(state, *put_layout(setup.mesh, layout, part))
-                history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
-        policy = mean_update(history)
-        return move(state._replace(step=state.step + 1), policy), policy, sampler_gap(history)
+        for layout, part in planned:
+            if is_beyond(limit, history):
+                break
+            examples = draw(int(state.step), len(history))
+            state, metrics = update(state, *put_layout(setup.mesh, layout, part), examples)
+            history.append(jax.device_get(metrics)._replace(learning_rate=learning_rate_of(state.opt_state)))
+        learned = LearnMetrics(policy=mean_update(history), sampler_gap=sampler_gap(history))
+        if limit is not None:
+            learned = learned._replace(updates=len(history), planned_updates=len(planned))
+        state = move(state._replace(step=state.step + 1), learned.policy)
+        return steer(state, learned, sum(not made.skipped_updates for made in history))
 
     return improve
 

@@ -30,7 +30,7 @@ from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, T
 from rljax.training import checkpoint as checkpoints
 from rljax.training.adapter import base_entry, check_base
 from rljax.training.begin_or_resume import continued, new_folder, settings_of
-from rljax.training.beginning import first_state, placed, rl_state, state_of_phase
+from rljax.training.beginning import anchored, first_state, placed, rl_state, state_of_phase
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
@@ -154,6 +154,7 @@ def train(
         for loss in (*abandoned, *losses):
             display.warning(loss)
         if existing is None:
+            checkpoint = checkpoint._replace(state=anchored(setup, checkpoint.state))
             run.save(LAST, checkpoint)
         return execute(run, checkpoint, grace)
 

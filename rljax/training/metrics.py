@@ -11,7 +11,7 @@ from rljax.algorithms import LossMetrics
 from rljax.records import documented, required
 from rljax.rewards.failure import Failures
 from rljax.rollout import Collected, Groups
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.groups import part_means, right_and_known
 from rljax.training.response_statistics import commonest_share, correlation, repetition, share_of_groups
 
 Numbers = dict[str, float]
@@ -78,6 +78,10 @@ class UpdateMetrics(NamedTuple):
     """Share of the updates that were skipped, because the loss or the gradient was not finite; they are in no average."""
     learning_rate: float | None = None
     """Learning rate; None if the optimiser's state does not hold it."""
+    anchor_penalty: Float[Array, ""] | float | None = None
+    """Penalty of the Fisher anchor before each update; None without an anchor."""
+    auxiliary_loss: Float[Array, ""] | float | None = None
+    """Negative log-likelihood of the examples of the auxiliary loss, nats a token, before its weight; None without one."""
 
 
 @documented
@@ -132,10 +136,20 @@ class LearnMetrics(NamedTuple):
     """Estimate of the divergence from the reference before the updates, nats a token; None without its log-probabilities."""
     kl_coefficient: float | None = None
     """Coefficient of the KL penalty in these updates; None unless it follows the divergence."""
+    update_scale: float | None = None
+    """Factor of these updates; None without the controller, like the next two."""
+    clip_scale: float | None = None
+    """Factor of their clip range; None where the algorithm does not clip on both sides."""
+    entropy_weight: float | None = None
+    """Coefficient of their entropy bonus."""
     advantage_variance: float | None = None
     """Variance of the advantage over the trained tokens; None without such a token."""
     sampler_gap: float | None = None
     """Divergence of the learner from the sampler, measured in the first update; None where that was skipped, or there is none."""
+    updates: int | None = None
+    """Number of policy updates, skipped ones included; None without a limit of the divergence, where all planned ones are made."""
+    planned_updates: int | None = None
+    """Number of policy updates that would have been made without the limit; None as above."""
 
 
 @documented
@@ -224,13 +238,6 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         parts=part_means(sampled),
         failures=failure_counts(sampled),
     )
-
-
-def part_means(groups: Groups) -> Numbers:
-    """Mean of each part of a reward with several parts, over the responses that have it."""
-    parts = {} if groups.parts is None else groups.parts
-    scores = {name: array[np.isfinite(array)] for name, array in parts.items()}
-    return {f"reward_{name}": float(values.mean()) for name, values in scores.items() if values.size}
 
 
 def failure_counts(groups: Groups) -> Numbers:

@@ -21,16 +21,16 @@ from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.parallel import agree, make_mesh, on_first, policy_shardings, put, together
 from rljax.records import documented
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
+from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
 from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
-from rljax.training.config.checks import check_stop
 from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
 from rljax.training.saving import Companions, atomically, companions, save_model
 from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
-from rljax.training.setup import encoded, make_policy, make_tokenizer, make_worker
+from rljax.training.setup import chosen_policy, encoded, make_policy, make_tokenizer, make_worker
 
 JUDGING = ("environment", "reward")
 """Arguments of `train` that judge responses."""
@@ -244,7 +244,7 @@ def _overridden(
 ) -> TrainConfig:
     """Settings with these in place of the saved ones; None leaves a setting as it is."""
     if isinstance(reward, str) or callable(reward):
-        config = config.replace(reward_weights=None)  # the weights belong to the run's rewards
+        config = config.replace(reward_weights=None, reward_combine="sum")  # both belong to the run's rewards
     overrides = others | {"reward": reward if isinstance(reward, str) else None}
     return config.replace(**{name: value for name, value in overrides.items() if value is not None})
 
@@ -270,14 +270,14 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     """Put model, problems and parameters together."""
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     tokenizer = make_tokenizer(config)
-    policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
+    policy = chosen_policy(config, seams, tokenizer, mesh)
     prompts = encoded(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems).greedy()
-    return OpenPolicy(config, policy, _parameters(config, policy, mesh, run, which), tokenizer, worker, mesh)
+    return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
 
 
-def _parameters(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
+def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
     """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint, with the adapter merged in."""
     if run is not None and config.adapter.rank is not None:
         opened = open_adapter(config, policy, mesh, run, which)
@@ -334,24 +334,24 @@ def export(
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
     agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, push)))
-    together(lambda: _check_new(folder))
+    together(lambda: check_new(folder))
     uploads: list[Client] = []
     if push is not None:
         on_first(lambda: uploads.append(check_push(push, client)))
-    config, run, place, policy, mesh, beside = together(lambda: _model_of(target, which, policy))
+    config, run, place, policy, mesh, beside = together(lambda: model_of(target, which, policy))
     if adapter:
         check_alone(config, dtype)
         factors = open_adapter(config, policy, mesh, run, place).params
         atomically(folder, lambda part: write_adapter(part, config, factors, beside))
     else:
-        params = _parameters(config, policy, mesh, run, place)
+        params = parameters_of(config, policy, mesh, run, place)
         atomically(folder, lambda part: save_model(part, policy, params, beside, dtype=dtype, max_shard_bytes=limit))
     if push is not None:
         on_first(lambda: push_folder(uploads[0], folder, push, private=private))
     return folder
 
 
-def _model_of(
+def model_of(
     target: str | Path, which: Which, policy: Policy | None
 ) -> tuple[TrainConfig, RunFolder, str, Policy, Mesh, Companions]:
     """Settings, folder, checkpoint, policy and mesh of a run whose model is exported, and what stands beside the weights."""
@@ -370,7 +370,19 @@ def _model_of(
     return config, folder, place, policy, mesh, companions(config, tokenizer)
 
 
-def _check_new(folder: Path) -> None:
+def check_new_file(path: Path) -> None:
+    """Refuse a file that exists, or whose folder does not, before the work that fills it.
+
+    Raises:
+        InputError: the file exists, or its folder does not.
+    """
+    if path.exists():
+        raise InputError(f"{str(path)!r} already exists; choose another file.")
+    if not path.parent.is_dir():
+        raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")
+
+
+def check_new(folder: Path) -> None:
     """Refuse a folder that exists."""
     if folder.exists():
         raise InputError(f"{str(folder)!r} already exists; choose another folder.")

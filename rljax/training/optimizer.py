@@ -23,6 +23,7 @@ from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
+from rljax.training.controller import control_of, controlled
 from rljax.training.freezing import without_frozen
 
 
@@ -189,7 +190,9 @@ def learning_rate_of(opt_state: optax.OptState) -> float | None:
     """
     found = [value for _, value in optax.tree.get_all_with_path(opt_state, "learning_rate")]
     rates = [float(value) for value in found if isinstance(value, jax.Array | np.ndarray | float)]
-    return rates[0] if len(rates) == 1 else None
+    control = control_of(opt_state)
+    scale = 1.0 if control is None else float(control.update_scale)
+    return scale * rates[0] if len(rates) == 1 else None
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> None:
@@ -233,10 +236,11 @@ def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.O
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """The built-in optimiser of the policy in RL."""
     optimization = config.optimization
-    updates = optimization.steps * optimization.minibatches
+    updates = optimization.steps * optimization.minibatches * optimization.passes
     make = SCHEDULES[optimization.schedule]
     schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
-    return without_frozen(_shared(optimization, schedule), optimization.freeze)
+    optimizer = without_frozen(_shared(optimization, schedule), optimization.freeze)
+    return controlled(optimizer) if optimization.remedy == "controller" else optimizer
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:

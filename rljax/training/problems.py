@@ -1,20 +1,23 @@
 """Generate the problems of a run, or read them from a dataset, and put them in an order."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rljax.data.dataset import read_problems
+from rljax.data.dataset import load_problems, read_problems
 from rljax.data.fault import Fault
 from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
+from rljax.data.stages import StagedStream
 from rljax.errors import InputError
 from rljax.records import documented, required
-from rljax.training.config import TaskConfig, TrainConfig
-from rljax.training.seams import Seams
-from rljax.training.tasks import task_of
+from rljax.tasks import TaskConfig, task_name
+from rljax.tracking.run_folder import CONFIG, RunFolder
+from rljax.training.config import TrainConfig
+from rljax.training.seams import Seams, saved_settings
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that need a reference answer."""
@@ -36,7 +39,7 @@ class Problems(NamedTuple):
 
 def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
     """Generate problems of a task to train on, and `heldout` others to evaluate on."""
-    return Problems(*task_of(task).problems(task, heldout, seed))
+    return Problems(*task.problems(heldout, seed=seed))
 
 
 def make_problems(
@@ -62,7 +65,7 @@ def make_problems(
         "on_error": data.on_error,
     }
     loaded = read_problems(required(data.dataset, "config.data.dataset") if rows is None else rows, **options)
-    comparing = [name for name in config.reward.names if name in COMPARING] if needs_answers else []
+    comparing = [name for name in config.reward.names if name.removeprefix("brier:") in COMPARING] if needs_answers else []
     if comparing and not any(problem.answer for problem in loaded.problems):
         raise InputError(
             f"The reward {comparing[0]!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
@@ -112,14 +115,76 @@ def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[li
 
 
 def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream:
-    """Order the training problems: each once per epoch, or sampled by length if `length_weights` is set."""
-    places = range(len(problems))
+    """Order the training problems: each once per epoch, in the task's stages, or sampled by length if `length_weights` is set.
+
+    Raises:
+        InputError: `length_weights` is set for a task with stages.
+    """
+    places, task = range(len(problems)), config.generated_task
     weights, seed = config.data.length_weights, config.run.seed
+    stages = None if task is None else task.stages(problems)
+    if task is not None and stages is not None:
+        if weights is not None:
+            raise InputError(
+                f"length_weights={weights} draws prompts by length, and the task {task_name(task)} decides their order itself; "
+                "leave length_weights out."
+            )
+        return StagedStream(places, stages.places, prompts=stages.prompts, seed=seed)
     if weights is None:
         return PromptStream(places, seed=seed)
     demonstrations = [problem.demonstration for problem in problems if problem.demonstration]
     texts = demonstrations if len(demonstrations) == len(problems) else [problem.prompt for problem in problems]
     return LengthStream(places, [len(text) for text in texts], weights=weights, seed=seed)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run; a model's folder has a config.json too."""
+    return (folder / CONFIG).is_file() and RunFolder(folder, {}).checkpoints.is_dir()
+
+
+def training_problems(run: Path | None, source: str | Path, *, flag: str = "--dataset") -> Sequence[Problem]:
+    """The problems that an earlier run was trained on.
+
+    Args:
+        run: its folder; None if there is no run.
+        source: its name in errors.
+        flag: what else names problems.
+
+    Raises:
+        InputError: there is no run, it got its problems from Python, or they cannot be read again.
+    """
+    if run is None:
+        raise InputError(f"{str(source)!r} is not the folder of a run, so its problems are unknown; give them with {flag}.")
+    config, parts = saved_settings(RunFolder.open(run).config)
+    if {"problems", "dataset"} & set(parts):
+        raise InputError(f"the run {str(source)!r} got its problems from Python; give a dataset with {flag}.")
+    return make_problems(config, needs_answers=not {"reward", "environment"} & set(parts)).train
+
+
+def anchor_problems(config: TrainConfig, *, most: int) -> list[Problem]:
+    """Some of the problems that an anchored policy is to keep solving: those to train on, of an earlier run or of a dataset.
+
+    Args:
+        config: the settings; without a source, the earlier run is that whose folder the model lies in.
+        most: largest number of problems; more are drawn from.
+
+    Raises:
+        InputError: there is no source, it cannot be read, or the run got its problems from Python.
+    """
+    data, source, model = config.data, config.algorithm.anchor_problems, config.model.path
+    if source is None and model is not None and _is_run(Path(model).parent):
+        source = str(Path(model).parent)
+    if source is None:
+        raise InputError(
+            f"anchor={config.algorithm.anchor}: the problems that the policy is to keep solving are unknown, because its model "
+            "does not lie in the folder of a run; name that run, or a dataset, with --anchor-problems."
+        )
+    if _is_run(Path(source)):
+        problems = training_problems(Path(source), source, flag="--anchor-problems")
+    else:
+        problems = load_problems(source, prompt_column=data.prompt_column, answer_column=data.answer_column)
+    chosen = np.random.default_rng(config.run.seed).permutation(len(problems))[:most]
+    return [problems[index] for index in chosen]
 
 
 def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:

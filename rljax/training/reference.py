@@ -57,6 +57,11 @@ def check_reference(algorithm: Algorithm, config: TrainConfig) -> None:
             f"reference_period={period}: the optimiser starts anew with each reference, so "
             f"schedule={config.optimization.schedule!r} would return to its peak each time; leave one of the two out."
         )
+    if config.optimization.remedy == "controller":
+        raise InputError(
+            f"reference_period={period}: the optimiser starts anew with each reference, and with it what remedy=controller has "
+            "come to; leave one of the two out."
+        )
 
 
 def first_coefficient(config: TrainConfig, algorithm: Algorithm) -> Number | None:

@@ -148,7 +148,7 @@ def with_remedies(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
         checkpoint: after the step.
         watch: after the row of the step; that of the first process counts.
     """
-    if run.config.optimization.remedy == "off":
+    if run.config.optimization.remedy != "auto":
         return checkpoint
     flags = of_first(np.asarray([alarm in watch.seen for alarm in CURES]))
     raised = {alarm for alarm, is_raised in zip(CURES, flags, strict=True) if is_raised}

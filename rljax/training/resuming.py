@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.display_text import sparkline
@@ -83,7 +84,7 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         return
     if change.after < done:
         raise InputError(f"steps is {change.after}, but the run has made {done} RL steps already; give at least as many.")
-    reasons = schedules(setup)
+    reasons = schedules(setup.config, setup.algorithm)
     if reasons:
         raise InputError(
             f"A resumed run cannot change {change}: the {done} RL steps so far follow a schedule over all steps "
@@ -91,12 +92,11 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         )
 
 
-def schedules(setup: Setup) -> list[str]:
+def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
     """What follows a schedule over all RL steps, so that their number cannot change once they have begun."""
-    config = setup.config
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
-        f"the algorithm {config.algorithm.name}, which mixes two advantages": setup.algorithm.needs("progress"),
+        f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
         "schedule=cosine": config.optimization.schedule == "cosine",
         "mix_pretrained_value": config.critic.mix_pretrained_value,
     }
@@ -116,7 +116,9 @@ def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collect
     if changes:
         lines.append(f"Changed: {', '.join(map(str, changes))}.")
     if done >= steps and phase == RL:
-        extend = "" if schedules(setup) else f"; --steps N extends it, for example --steps {max(2 * steps, 1)}"
+        extend = (
+            "" if schedules(config, setup.algorithm) else f"; --steps N extends it, for example --steps {max(2 * steps, 1)}"
+        )
         lines.append(f"The run has made all of its RL steps{extend}.")
     rows = past_rows(folder)
     curves = {

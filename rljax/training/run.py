@@ -14,6 +14,7 @@ from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
 from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
+from rljax.tasks import task_name
 from rljax.tracking.alarms import Event, Watch, watched
 from rljax.tracking.display import Display
 from rljax.tracking.phase_times import Stopwatch
@@ -24,7 +25,6 @@ from rljax.training import checkpoint as checkpoints
 from rljax.training.algorithm import reward_weights
 from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
-from rljax.training.config.task import task_name
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.kept_batch import KeptBatch, keep_batch

@@ -21,27 +21,32 @@ from rljax.data.tokenizer import IDS, IdTokenizer, Tokenizer, check_no_special_t
 from rljax.errors import InputError
 from rljax.models import Params, Policy, TransformerConfig, count_parameters, transformer_policy
 from rljax.models.adapters import Base
+from rljax.models.calculator import calculator_of
 from rljax.models.huggingface import locate, read_config
 from rljax.models.language_model import abstract_params
 from rljax.models.model_folder import read_json
+from rljax.models.symbolic import mixed_policy
 from rljax.parallel import check_rows, make_mesh, row_shards
 from rljax.parallel.memory import check_fits, device_bytes
 from rljax.preference.note import folder_tokenizer, read_note
 from rljax.records import documented
 from rljax.rewards.calling import Progress
-from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
+from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling, Sequences
 from rljax.rollout.stopping import Decode
 from rljax.training.adapter import make_base, merged
-from rljax.training.algorithm import check_algorithm, check_features, corrected, laid_out, make_algorithm
+from rljax.training.algorithm import check_algorithm, check_features, check_judges, corrected, laid_out, make_algorithm
+from rljax.training.anchor import SAMPLES
+from rljax.training.auxiliary import make_examples
 from rljax.training.chosen_reward import make_reward, make_step_reward, own_reward, reward_groups
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
+from rljax.training.controller import check_controller, steered
 from rljax.training.critic import Critic, make_critic
+from rljax.training.fitting import check_room
 from rljax.training.freezing import check_freeze, held, without_frozen
 from rljax.training.optimizer import policy_optimizer
-from rljax.training.problems import Problems, make_stream, problems_of_run
+from rljax.training.problems import Problems, anchor_problems, make_stream, problems_of_run
 from rljax.training.reference import check_reference
 from rljax.training.seams import BUILT_IN, Seams, check_parts
-from rljax.training.tasks import task_of
 from rljax.training.teacher import Teacher, make_teacher
 
 
@@ -79,8 +84,12 @@ class Setup(NamedTuple):
     """Order of the training prompts."""
     faults: Sequence[Fault]
     """Bad rows of the dataset, if they do not stop the run."""
+    anchor: RolloutWorker | None = None
+    """Samples responses to the problems that the policy is to keep solving, if it is held to its first parameters."""
     left_out: Sequence[str] = ()
     """Good rows that are not used: how many, and why."""
+    examples: Sequences | None = None
+    """What the auxiliary loss is computed on, if there is one."""
 
     def whole(self, params: Params | None) -> Params:
         """The policy's parameters from those that are trained: as they are, or an adapter merged into its base; None: the base."""
@@ -120,7 +129,7 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
         return load_tokenizer(config.model.tokenizer)
     if config.model.path is not None:
         return folder_tokenizer(locate(config.model.path))
-    return load_tokenizer("bytes" if config.generated_task is None else task_of(config.generated_task).tokenizer)
+    return load_tokenizer("bytes" if config.generated_task is None else config.generated_task.tokenizer)
 
 
 def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
@@ -171,11 +180,11 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     """Make the built-in policy; its parameters are loaded or initialised when `init` is called.
 
     Raises:
-        InputError: the devices have less memory than the parameters alone take.
+        InputError: the devices have less memory than the parameters alone take, or the calculator cannot read the tokens.
     """
     shape = make_shape(config, tokenizer.vocab_size)
     check_fits(count_parameters(abstract_params(shape)), device_bytes(mesh))
-    return transformer_policy(
+    policy = transformer_policy(
         shape,
         folder=None if config.path is None else locate(config.path),
         bos=tokenizer.bos_token_id,
@@ -183,6 +192,31 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
         mesh=mesh,
         chunk=config.score_chunk,
     )
+    if config.calculator is None:
+        return policy
+    return mixed_policy(policy, calculator_of(tokenizer.encode, policy.vocab_size), share=config.calculator)
+
+
+def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+    """The policy that was passed, or the built-in one.
+
+    Raises:
+        InputError: a setting of the built-in one cannot apply to the policy or the engine that was passed; or it cannot be made.
+    """
+    calculator = config.model.calculator
+    if calculator is not None and seams.engine is not None:
+        raise InputError(
+            f"calculator={calculator} mixes the policy with a calculator in the built-in engine and in the score, and an engine of "
+            "your own samples from the model alone; leave one of them out."
+        )
+    if seams.policy is None:
+        return make_policy(config.model, tokenizer, mesh)
+    if calculator is not None:
+        raise InputError(
+            f"calculator={calculator} mixes the built-in model with a calculator; for a policy of your own use "
+            "rljax.models.symbolic.mixed_policy, and leave the setting out."
+        )
+    return seams.policy
 
 
 def check_vocabulary(policy: Policy, tokenizer: Tokenizer) -> None:
@@ -216,7 +250,7 @@ def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
     """Refuse numbers of rows that cannot be divided among the devices."""
     if config.optimization.microbatch_rows is not None:
         check_rows(mesh, microbatch_rows=config.optimization.microbatch_rows)
-    if config.warm_start.steps:
+    if config.warm_start.steps or config.optimization.auxiliary:
         check_rows(mesh, warm_start_batch=config.warm_start.batch)
 
 
@@ -233,19 +267,24 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     algorithm = corrected(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
+    check_controller(config, algorithm, own_optimizer=seams.optimizer is not None)
+    algorithm = steered(algorithm, config)
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
     check_reference(algorithm, config)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
-    policy = make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
+    policy = chosen_policy(config, seams, tokenizer, mesh)
     check_features(algorithm, config, policy)
     check_freeze(config, policy)
     frozen = config.optimization.freeze
+    optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
+    check_room(config, algorithm, policy, mesh, device_bytes(mesh), optimizer=optimizer)
     problems = problems_of_run(config, seams)
     train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
+    check_judges(algorithm, config, worker)
     step_reward = make_step_reward(algorithm, config)
     if step_reward is not None and seams.environment is not None:
         raise InputError(
@@ -257,7 +296,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         algorithm=algorithm,
         mesh=mesh,
         policy=held(policy, frozen),
-        optimizer=policy_optimizer(config) if seams.optimizer is None else without_frozen(seams.optimizer, frozen),
+        optimizer=policy_optimizer(config) if optimizer is None else optimizer,
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=make_base(config, policy, mesh, is_own=seams.policy is not None),
         teacher=make_teacher(algorithm, config, policy, tokenizer, mesh),
@@ -273,8 +312,18 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
         faults=problems.faults,
+        anchor=make_anchor_worker(config, tokenizer, worker),
         left_out=problems.left_out,
+        examples=make_examples(config, train, tokenizer, prompt_length),
     )
+
+
+def make_anchor_worker(config: TrainConfig, tokenizer: Tokenizer, worker: RolloutWorker) -> RolloutWorker | None:
+    """Worker that draws from the whole policy on the problems that it is to keep solving; None without an anchor."""
+    if config.algorithm.anchor is None:
+        return None
+    prompts = encoded(config, anchor_problems(config, most=SAMPLES), tokenizer)
+    return replace(worker, prompts=prompts).drawn_with(top_k=None, top_p=None)
 
 
 def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:

@@ -30,6 +30,16 @@ class CriticState(NamedTuple):
 
 
 @documented
+class Anchor(NamedTuple):
+    """What a policy is held to so that it keeps what it has learned before."""
+
+    params: Params
+    """Parameters of the policy at the beginning of the run."""
+    fisher: Params
+    """Diagonal of their Fisher information, in the parameters' structure."""
+
+
+@documented
 class TrainState(NamedTuple):
     """Parameters, optimiser states, random key and counters; a step is `(state, data) -> (state, metrics)`."""
 
@@ -39,6 +49,8 @@ class TrainState(NamedTuple):
     """State of the policy's optimiser."""
     reference: Params | None
     """Parameters of the reference policy, if the algorithm needs one and they are not the base of the adapter."""
+    anchor: Anchor | None
+    """What the parameters are held to, if they are."""
     critic: CriticState | None
     """State of the critic, if the algorithm has one."""
     remembered: RewardHistory | None
@@ -67,6 +79,7 @@ def create(
     seed: int,
     *,
     with_reference: bool,
+    with_anchor: bool = False,
     critic: CriticState | None = None,
     remembered: RewardHistory | None = None,
     kl_coefficient: Number | None = None,
@@ -76,7 +89,13 @@ def create(
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
     counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers, because a donated one may not be shared
     strength = None if kl_coefficient is None else jnp.float32(kl_coefficient)
-    return TrainState(params, optimizer.init(params), reference, critic, remembered, strength, key, *counters)
+    anchor = anchor_at(params) if with_anchor else None
+    return TrainState(params, optimizer.init(params), reference, anchor, critic, remembered, strength, key, *counters)
+
+
+def anchor_at(params: Params) -> Anchor:
+    """An anchor at these parameters that does not hold them yet: their Fisher information is 0 until it is estimated."""
+    return Anchor(jax.tree.map(jnp.copy, params), jax.tree.map(jnp.zeros_like, params))
 
 
 def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, critic: CriticState | None) -> TrainState:

@@ -15,7 +15,7 @@ from rljax.models import Packed, Params, Policy, Scores, transformer_policy
 from rljax.models.huggingface import load_tensor, locate, read_config
 from rljax.models.over_vocabulary import over_vocabulary
 from rljax.models.packed import batched, scored_tokens
-from rljax.models.token_scores import default_chunk, token_scores
+from rljax.models.token_scores import default_chunk, features_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
 from rljax.preference.note import folder_tokenizer, read_note
@@ -69,7 +69,7 @@ def make_comparison(
         own, other = own_features(params, packed), jax.lax.stop_gradient(other_features(judge, packed))
         other = other._replace(head=other.head[: policy.vocab_size])
         tokens = scored_tokens(packed)
-        scores = token_scores(*own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
+        scores = features_scores(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
         distances = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
         return Scores(*(batched(part, packed) for part in scores)), batched(distances, packed)
 

@@ -18,11 +18,15 @@ from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.adapters import Base, scored
+from rljax.models.copies import Copies
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, fetch, put, put_rows, replicated
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.sharing import shared
 from rljax.text import one_line
+from rljax.training.anchor import Pull, unanchored
+from rljax.training.auxiliary import Auxiliary, Examples, without_examples
+from rljax.training.controller import under_control
 from rljax.training.guard import is_sound, skipped, where_sound
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.reference import at_strength
@@ -31,6 +35,9 @@ from rljax.training.teacher import Comparison
 
 Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""
+
+Copy = Callable[[Params], Copies | None]
+"""Parameters -> their copies in the precision of the products: a `Policy.copies`."""
 
 Output = TypeVar("Output")
 
@@ -182,17 +189,25 @@ def without_teacher(score: Score) -> Comparison:
 
 
 def make_gradient(
-    algorithm: Algorithm, compare: Comparison
+    algorithm: Algorithm, compare: Comparison, copy: Copy | None
 ) -> Callable[[TrainState, Base | None, Params | None, Layout, Batch[Array]], tuple[Params, LossMetrics]]:
-    """Build `(state, base, teacher's params, layout, batch) -> (gradient of the loss in the state's params, metrics)`."""
+    """Build `(state, base, teacher's params, layout, batch) -> (gradient of the loss in the state's params, metrics)`.
+
+    Args:
+        algorithm: its loss is differentiated.
+        compare: scores the tokens, beside the teacher's.
+        copy: a `Policy.copies`. It is called once, before the first of several micro-batches; a single one casts where it reads.
+    """
 
     def differentiated(
         state: TrainState, base: Base | None, teacher: Params | None, layout: Layout, batch: Batch[Array]
     ) -> tuple[Params, LossMetrics]:
-        penalized = at_strength(algorithm, state.kl_coefficient)
+        penalized = under_control(at_strength(algorithm, state.kl_coefficient), state.opt_state)
+        is_single = layout.packed.tokens.shape[0] == 1
+        copies = None if copy is None or is_single else copy(state.params if base is None else base.params)
 
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, distances = compare(scored(base, params), teacher, part.packed)
+            scores, distances = compare(scored(base, params, copies), teacher, part.packed)
             rows = rows_of(batch, part.responses)
             return loss(penalized, scores.logp, rows, entropy=scores.entropy, teacher_divergence=distances)
 
@@ -211,7 +226,10 @@ def make_policy_step(
     comparison: Comparison | None = None,
     teacher: Params | None = None,
     base: Base | None = None,
-) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, UpdateMetrics]]:
+    copy: Copy | None = None,
+    pull: Pull = unanchored,
+    auxiliary: Auxiliary = without_examples,
+) -> Callable[[TrainState, Layout, Batch[Array], Examples | None], tuple[TrainState, UpdateMetrics]]:
     """Compile one optimiser update of the policy.
 
     Args:
@@ -223,29 +241,46 @@ def make_policy_step(
         comparison: scores the tokens beside the teacher's, in place of `score`; for algorithms with a divergence from the teacher.
         teacher: the teacher's parameters, for the comparison.
         base: the model below the adapter, if the state's parameters are an adapter.
+        copy: the `copies` of the policy; None: it has none.
+        pull: adds the gradient of a penalty on the parameters.
+        auxiliary: adds the gradient of a loss on examples.
 
     Returns:
-        `(state, layout, batch) -> (state, metrics)`; the old state is donated. Where the update is not sound, the new
-        state is the old one.
+        `(state, layout, batch, examples or None) -> (state, metrics)`; the old state is donated. Where the update is not sound,
+        the new state is the old one.
     """
     compare = without_teacher(score) if comparison is None else comparison
-    program = compile_policy_step(algorithm, compare, optimizer, places(state), mesh)
-    return lambda state, layout, batch: program(state, layout, batch, teacher, base)
+    program = compile_policy_step(algorithm, compare, optimizer, places(state), mesh, copy, pull, auxiliary)
+    return lambda state, layout, batch, examples=None: program(state, layout, batch, teacher, base, examples)
 
 
 @shared
 def compile_policy_step(
-    algorithm: Algorithm, compare: Comparison, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh
+    algorithm: Algorithm,
+    compare: Comparison,
+    optimizer: optax.GradientTransformation,
+    where: Places,
+    mesh: Mesh,
+    copy: Copy | None = None,
+    pull: Pull = unanchored,
+    auxiliary: Auxiliary = without_examples,
 ) -> Any:
-    """Compile `(state, layout, batch, teacher, base) -> (state, metrics)` for a state in these places; see `make_policy_step`."""
-    differentiated = make_gradient(algorithm, compare)
+    """Compile `(state, layout, batch, teacher, base, examples) -> (state, metrics)`; see `make_policy_step`."""
+    differentiated = make_gradient(algorithm, compare, copy)
 
     def step(
-        state: TrainState, layout: Layout, batch: Batch[Array], teacher: Params | None, base: Base | None
+        state: TrainState,
+        layout: Layout,
+        batch: Batch[Array],
+        teacher: Params | None,
+        base: Base | None,
+        examples: Examples | None = None,
     ) -> tuple[TrainState, UpdateMetrics]:
         gradient, metrics = differentiated(state, base, teacher, layout, batch)
+        gradient, penalty = pull(state, gradient)
+        gradient, supervised = auxiliary(state, base, gradient, examples)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
-        return state, UpdateMetrics(metrics, norm, skipped(sound))
+        return state, UpdateMetrics(metrics, norm, skipped(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
 
     return jitted(step, where, mesh)
 
@@ -257,6 +292,7 @@ def make_supervised_step(
     mesh: Mesh,
     *,
     base: Base | None = None,
+    pull: Pull = unanchored,
 ) -> Callable[[TrainState, Packed, Array], tuple[TrainState, dict[str, Array]]]:
     """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
 
@@ -266,13 +302,14 @@ def make_supervised_step(
         state: an example of the placed state.
         mesh: the devices that hold the state.
         base: the model below the adapter, if the state's parameters are an adapter.
+        pull: adds the gradient of a penalty on the parameters.
 
     Returns:
         `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. Where the update is not
         sound, only the counter changes. What the state holds for RL alone does not enter the program, so that the program and
         its numbers are the same for every algorithm.
     """
-    program = _supervised_program(score, optimizer, places(state._replace(**NOTHING_FOR_RL)), mesh)
+    program = _supervised_program(score, optimizer, places(state._replace(**NOTHING_FOR_RL)), mesh, pull)
 
     def step(state: TrainState, packed: Packed, mask: Array | np.ndarray) -> tuple[TrainState, dict[str, Array]]:
         after, metrics = program(state._replace(**NOTHING_FOR_RL), packed, mask, base)
@@ -282,7 +319,9 @@ def make_supervised_step(
 
 
 @shared
-def _supervised_program(score: Score, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh) -> Any:
+def _supervised_program(
+    score: Score, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh, pull: Pull
+) -> Any:
     """Compile `(state, packed, mask, base) -> (state, metrics)`; see `make_supervised_step`."""
 
     def step(state: TrainState, packed: Packed, mask: Array, base: Base | None) -> tuple[TrainState, dict[str, Array]]:
@@ -293,8 +332,10 @@ def _supervised_program(score: Score, optimizer: optax.GradientTransformation, w
             return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}
 
         gradient, metrics = jax.grad(objective, has_aux=True)(state.params)
+        gradient, penalty = pull(state, gradient)
         state, norm, sound = _updated(state, optimizer, gradient, metrics["loss"])
         metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
+        metrics |= {} if penalty is None else {"anchor_penalty": penalty}
         return state._replace(warm_step=state.warm_step + 1), metrics
 
     return jitted(step, where, mesh)

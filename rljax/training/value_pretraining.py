@@ -20,7 +20,7 @@ from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.critic import critic_folder
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import Learn, make_rollout_values, make_teach, measured_credit
+from rljax.training.learner import Learn, make_observe, make_rollout_values, make_teach, measured_credit
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.optimizer import pretraining_optimizer
 from rljax.training.rollouts import for_algorithm, make_choice, make_prepare, next_rollout
@@ -117,7 +117,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     schedule = value_schedule(algorithm, config)
     minibatches = config.optimization.minibatches
     prepare_batch = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
-    values_of = make_rollout_values(setup, algorithm)
+    observe, values_of = make_observe(setup), make_rollout_values(setup, algorithm)
     passes = config.critic.pretraining_passes
     optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
     teach = make_teach(setup, algorithm, optimizer, schedule, state, passes=passes)
@@ -125,7 +125,8 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
         groups = pad(groups, config.sampling.prompts)
         sequences = sequences_of(groups)
-        rollout = for_algorithm(groups)._replace(values=values_of(state, groups.rollout, sequences))
+        rollout = observe(state, for_algorithm(groups), sequences)
+        rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
         batch = prepare_batch(rollout)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)

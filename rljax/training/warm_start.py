@@ -9,6 +9,7 @@ from rljax.evaluation.greedy import evaluate
 from rljax.parallel import put_rows
 from rljax.records import required
 from rljax.rollout import demonstrated, pack
+from rljax.training.anchor import make_pull
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.guard import skipped_in_a_row
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
@@ -26,7 +27,8 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
     score = make_score(setup.policy, config.sampling.temperature)
     state = checkpoint.state
-    step = make_supervised_step(score, warm_start_optimizer(config), state, setup.mesh, base=setup.base)
+    optimizer, pull = warm_start_optimizer(config), make_pull(config.algorithm.anchor)
+    step = make_supervised_step(score, optimizer, state, setup.mesh, base=setup.base, pull=pull)
     run.display.phase("warm_start", settings.steps, done=int(state.warm_step))
     unsound = 0
     while int(state.warm_step) < settings.steps:

@@ -44,6 +44,10 @@ def test_refusals(rollout):
         loss(BY_NAME["ppo"](), logp, batch, entropy=logp[:, 1:])
     with pytest.raises(ValueError, match=r"values must have the batch's shape \[4, 3\], got \[4, 1\]"):
         value_loss(BY_NAME["ppo"](), logp[:, :1], batch)
+    with pytest.raises(ValueError, match=r"values must have the batch's shape \[4, 3\], got \[5, 3\]"):
+        value_loss(BY_NAME["ppo"](), jnp.zeros((5, 3)), batch)
+    with pytest.raises(ValueError, match="batch must hold value targets, got None"):
+        value_loss(BY_NAME["ppo"](), logp, batch._replace(old_values=None))
     with pytest.raises(ValueError, match="algorithm must have a critic to have a value loss, got critic=None"):
         value_loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))
     with_bonus = BY_NAME["ppo"](entropy=0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.algorithms.parts import PARTS, part_named, read_part, with_parts
+from rljax.algorithms.parts import PARTS, TERM, part_named, read_part, with_parts
 from rljax.ops.gae import gae, td_errors
 from rljax.ops.shaping import rule_reward
 from rljax.ops.unpublished.group_baseline import weighted_centered
@@ -22,6 +22,8 @@ BASES = {
     "log_ratio=token": GSPO,
     "weights=token_mean": GSPO,
     "critic.advantage=offset_decayed": PPO,
+    "critic.advantage=complexity_weighted": PPO,
+    "keep_tokens=critical": PPO,
 }
 """Algorithms whose own part is another one, where DAPO has the part itself or no place for it."""
 NUMBERS = {
@@ -32,6 +34,9 @@ NUMBERS = {
     "surrogate_mask=total_variation": ",threshold=0.01",
     "surrogate_mask=binary_kl": ",threshold=0.001",
     "critic.advantage=offset_decayed": ",alpha=2,max_length=6",
+    "critic.advantage=complexity_weighted": ",alpha=2,max_length=6,beta=0.5",
+    "term=entropy": ",coefficient=1",
+    "term=sampler_kl": ",coefficient=1",
 }
 """Numbers that matter for responses of six tokens."""
 
@@ -50,6 +55,20 @@ def logp_of(logits, tokens):
     return jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], -1)[..., 0]
 
 
+def entropy_of(logits):
+    return jax.scipy.special.entr(jax.nn.softmax(logits)).sum(-1)
+
+
+KINDS = np.array([1, 0, 1, 0])
+
+
+def scores_of(rewards):
+    """Three raters: the second is off by more for later responses, the third has no opinion on some."""
+    doubt = np.arange(G, dtype=np.float32) / 4
+    third = np.where(np.arange(P)[:, None] == 1, np.nan, rewards)
+    return {"first": rewards, "second": rewards + doubt, "third": np.where(np.arange(G) == 3, np.nan, third)}
+
+
 @pytest.fixture(scope="module")
 def rollout(policy):
     """Groups with one, two, three and no right responses, all of different lengths, some cut off, one without an opinion."""
@@ -66,6 +85,11 @@ def rollout(policy):
         valid=jnp.asarray(np.arange(G) < np.array([[4], [4], [3], [4]])),
         values=jax.random.normal(jax.random.key(2), (P, G, T)),
         ref_logp=behaviour,
+        behaviour_entropy=entropy_of(policy[0]).reshape(P, G, T),
+        kinds=jnp.asarray(KINDS),
+        step_rewards=jnp.asarray(np.random.default_rng(0).normal(size=(P, G, T)).astype(np.float32)),
+        step_end=jnp.asarray((np.arange(T) % 2 == 1) & (np.arange(T) < lengths[..., None])),
+        reward_parts={name: jnp.asarray(part) for name, part in scores_of(rewards).items()},
     )
 
 
@@ -74,7 +98,7 @@ def gradient(algorithm: Algorithm, rollout, policy):
     logits, tokens = policy
     moved = logits + 0.3 * jax.random.normal(jax.random.key(3), logits.shape)
     batch = prepare(algorithm, rollout)
-    return jax.grad(lambda x: loss(algorithm, logp_of(x, tokens), batch, entropy=jnp.zeros((P * G, T)))[0])(moved)
+    return jax.grad(lambda x: loss(algorithm, logp_of(x, tokens), batch, entropy=entropy_of(x))[0])(moved)
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +116,49 @@ def test_every_part_learns_and_changes_what_is_learned(word, rollout, policy, pl
     assert float(jnp.abs(learned - plain(base)).max()) > 1e-4
 
 
+DEFAULTS = {
+    "outcome_reward=length_shaped": {"target": 512, "threshold": 0, "alpha": 1, "beta": 1, "base": 0.05, "gamma": 2},
+    "advantage=normalized": {"eps": 1e-6, "ddof": 1},
+    "advantage=batch_normalized": {"eps": 1e-8, "ddof": 0},
+    "advantage=pass_at_k_credit": {"k": 2},
+    "advantage=pass_at_k_leave_one_out": {"k": 2},
+    "rollout_advantage=reliability_quality": {"floor": 0.01},
+    "kind_advantage=hierarchical": {"local_weight": 0.7},
+    "step_advantage=plan_and_answer": {"plan_weight": 1},
+    "keep_group=difficulty_window": {"low": 0.2, "high": 0.8},
+    "keep_tokens=critical": {"share": 0.2},
+    "normalize=batch": {"eps": 1e-8, "ddof": 0},
+    "log_ratio=bounded": {"bound": 10},
+    "log_ratio=clamped": {"bound": 20},
+    "surrogate_mask=total_variation": {"threshold": 0.15},
+    "surrogate_mask=binary_kl": {"threshold": 0.05},
+    "weights=length_reweighted": {"alpha": 0.25},
+    "critic.advantage=offset_decayed": {"gamma": 1, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024},
+    "critic.advantage=complexity_weighted": {
+        "gamma": 1,
+        "lambda_base": 0.95,
+        "alpha": 0.1,
+        "max_length": 1024,
+        "beta": 0.1,
+    },
+    "term=entropy": {"coefficient": 0.01},
+    "term=sampler_kl": {"coefficient": 0.01},
+    "term=reference_kl": {"beta": 0.04},
+    "term=importance_weighted_kl": {"beta": 0.04},
+    "term=positive_examples": {"coefficient": 0.1},
+}
+"""Numbers of the parts that have some."""
+
+
+def test_defaults_are_those_of_the_documents_and_ours():
+    assert {part.word: dict(part.numbers) for part in PARTS if part.numbers} == DEFAULTS
+
+
 def test_names_are_unique_and_slots_exist():
     assert len({part.word for part in PARTS}) == len(PARTS)
     for part in PARTS:
         outer, _, inner = part.slot.partition(".")
-        assert outer in Algorithm._fields
+        assert outer in (*Algorithm._fields, TERM)
         assert not inner or inner in Critic._fields
         assert part.summary[0].isupper() or part.summary[0].isdigit()
 
@@ -131,6 +193,16 @@ def test_a_word_names_a_part_and_its_numbers():
         ("gkd", ["log_ratio=sequence"], "learns from no advantage, so log_ratio=sequence would change nothing"),
         ("gdpo", ["outcome_reward=rule"], "parts_advantage does not read the whole reward"),
         ("vapo_grpo", ["rollout_advantage=length_quality"], "learns from advantage and critic"),
+        (
+            "dapo",
+            ["term=entropy", "term=entropy,coefficient=1"],
+            "term=entropy and term=entropy are two parts for one slot",
+        ),
+        ("dapo", ["term=entropy,coefficient=0"], "term=entropy at a coefficient of 0 would change nothing"),
+        ("dapo", ["term=entropy,coefficient=-1"], "coefficient must not be negative"),
+        *((name, [word], "already") for name, word in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
+        ("grpo", ["term=reference_kl"], "a term 'reference_kl' already, with the coefficient 0.04"),
+        ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "a term 'reference_kl' already"),
     ],
 )
 def test_a_part_without_a_place_is_refused(name, words, message):
@@ -151,6 +223,7 @@ def test_a_part_without_a_place_is_refused(name, words, message):
         ("on_policy_distillation", ["log_ratio=sequence"], "what the algorithm's teacher_advantage says"),
         ("clip_cov", ["log_ratio=sequence"], "what the algorithm's keep_tokens says"),
         ("dapo_grpo", ["log_ratio=sequence"], "what the algorithm's bonus says"),
+        ("dapo", ["keep_tokens=critical"], "gives all tokens of a response the same one; take one with a critic"),
         ("remax", ["outcome_reward=rule"], "a greedy response, which outcome_reward=rule does not change"),
         ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage is divided"),
         ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),
@@ -187,6 +260,31 @@ def test_a_part_takes_the_place_of_the_credit_that_there_is():
     assert mixed.critic is not None
 
 
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gepo", "t1"}))
+def test_terms_are_added_to_those_of_any_algorithm(name):
+    own = BY_NAME[name]()
+    record = with_parts(own, ["term=entropy,coefficient=0.02", "term=sampler_kl,coefficient=0.3"])
+    assert record._replace(terms=own.terms) == own
+    assert record.terms[: len(own.terms)] == own.terms
+    added = [(term.name, term.coefficient) for term in record.terms[len(own.terms) :]]
+    assert added == [("entropy_bonus", -0.02), ("sampler_kl", 0.3)]
+    assert record.needs("entropy")
+
+
+def test_a_term_adds_its_weighted_sum_to_the_loss(rollout, policy):
+    """Against a loop over the tokens: -c Σ w H, with the weights of the surrogate."""
+    logits, tokens = policy
+    plain, more = DAPO, with_parts(DAPO, ["term=entropy,coefficient=0.5"])
+    entropy, batch = entropy_of(logits), prepare(more, rollout)
+    expected = -0.5 * sum(
+        float(batch.weights[b, t]) * float(entropy[b, t]) for b in range(P * G) for t in range(T) if batch.mask[b, t]
+    )
+    with_term, metrics = loss(more, logp_of(logits, tokens), batch, entropy=entropy)
+    without, _ = loss(plain, logp_of(logits, tokens), prepare(plain, rollout), entropy=entropy)
+    assert float(with_term - without) == pytest.approx(expected, rel=1e-5)
+    assert float(metrics.terms["entropy_bonus"]) == pytest.approx(expected / -0.5, rel=1e-5)
+
+
 def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
     """A right response has 1 and any other -1, whatever its partial credit."""
     record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["outcome_reward=rule"])
@@ -203,6 +301,71 @@ def test_responses_weigh_by_length_in_the_baseline(rollout):
     np.testing.assert_allclose(
         prepare(record, rollout).advantage[:, 0], jnp.where(rollout.valid, expected, 0).reshape(-1), rtol=1e-6
     )
+
+
+def test_responses_weigh_by_the_agreement_of_their_rewards(rollout):
+    """Against a loop: the inverse variance of the raters that have an opinion, 0 for fewer than two of them."""
+    record = with_parts(DR_GRPO, ["rollout_advantage=reliability_quality,floor=0.05"])
+    raters = np.stack([np.asarray(rollout.reward_parts[name]) for name in ("first", "second", "third")], -1)
+    rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
+    expected = np.zeros((P, G))
+    for p in range(P):
+        weights = []
+        for i in range(G):
+            known = [float(score) for score in raters[p, i] if not np.isnan(score)]
+            spread = sum((score - np.mean(known)) ** 2 for score in known) / (len(known) - 1)
+            weights.append(float(valid[p, i]) / (0.05 + spread))
+        baseline = sum(w * r for w, r in zip(weights, rewards[p], strict=True)) / sum(weights)
+        expected[p] = np.where(valid[p], rewards[p] - baseline, 0)
+    np.testing.assert_allclose(prepare(record, rollout).advantage[:, 0], expected.reshape(-1), atol=1e-6)
+    for parts in (None, {"reward": rollout.rewards}):
+        with pytest.raises(ValueError, match=r"needs two rewards of each response or more, got [01]"):
+            prepare(record, rollout._replace(reward_parts=parts))
+
+
+def test_responses_are_compared_within_the_kind_of_their_problem(rollout):
+    record = with_parts(DR_GRPO, ["kind_advantage=hierarchical,local_weight=0.75"])
+    rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
+    for p, i in zip(*np.nonzero(valid), strict=True):
+        local = np.mean([rewards[q, j] for q, j in zip(*np.nonzero(valid), strict=True) if KINDS[q] == KINDS[p]])
+        expected = rewards[p, i] - 0.75 * local - 0.25 * rewards[valid].mean()
+        np.testing.assert_allclose(prepare(record, rollout).advantage[p * G + i, 0], expected, atol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"rollout.kinds must be given: the algorithm compares the responses to problems of one"
+    ):
+        prepare(record, rollout._replace(kinds=None))
+
+
+def test_the_tokens_with_the_largest_advantage_are_kept(rollout):
+    whole = np.asarray(prepare(PPO, rollout).advantage)
+    kept = np.asarray(prepare(with_parts(PPO, ["keep_tokens=critical,share=0.25"]), rollout).advantage)
+    sizes = sorted(np.abs(whole[np.asarray(prepare(PPO, rollout).mask)]), reverse=True)
+    threshold = sizes[round(0.25 * len(sizes)) - 1]
+    np.testing.assert_array_equal(kept, np.where(np.abs(whole) >= threshold, whole, 0))
+    assert (kept < 0).any()
+    assert (kept > 0).any()
+
+
+def test_lambda_falls_with_the_entropy_where_the_error_is(rollout):
+    """Against the double sum, with each entropy over the largest in the rollout."""
+    record = with_parts(PPO, ["critic.advantage=complexity_weighted,alpha=0.5,max_length=6,beta=0.4"])
+    mask, entropy = np.asarray(rollout.mask), np.asarray(rollout.behaviour_entropy)
+    rewards = jnp.zeros((P, G, T)).at[..., 0].set(rollout.rewards)
+    errors = np.asarray(td_errors(rewards, rollout.values, rollout.mask), np.float64)
+    complexity = np.where(mask, entropy / entropy[mask].max(), 0)
+    expected = np.zeros((P, G, T))
+    for p, i, t in zip(*np.nonzero(mask), strict=True):
+        for u in range(t, mask[p, i].sum()):
+            lambda_ = 0.95 * np.exp(-0.5 * (u - t) / 6) * (1 - 0.4 * complexity[p, i, u])
+            expected[p, i, t] += lambda_ ** (u - t) * errors[p, i, u]
+    critic = record.critic
+    found = critic.complexity(rollout.behaviour_entropy, rollout.mask)
+    np.testing.assert_allclose(found, complexity, rtol=1e-6)
+    np.testing.assert_allclose(
+        critic.advantage(rewards, rollout.values, rollout.mask, complexity=found), expected, atol=1e-5
+    )
+    with pytest.raises(ValueError, match=r"rollout.behaviour_entropy must be given: the algorithm reads the entropy"):
+        prepare(record, rollout._replace(behaviour_entropy=None))
 
 
 def test_a_lambda_that_does_not_fall_is_the_usual_estimator(rollout):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, response_rewards
+from rljax.algorithms import BY_NAME, Algorithm, Past, Rollout, Term, response_rewards
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.algorithms.corrections import capped
 from rljax.algorithms.terms import positive_examples
@@ -80,7 +80,7 @@ def grouped(x):
         ),
         ("otb", "square_sum", r"rollout\.square_sum must be given: .* how certain the policy was; got None"),
         ("remax", "greedy_rewards", r"rollout\.greedy_rewards must be given: .* greedy response to each prompt; got None"),
-        ("gdpo", "reward_parts", r"rollout\.reward_parts must be given: .* each of several rewards by itself; got None"),
+        ("gdpo", "reward_parts", r"rollout\.reward_parts must be given: .* reads several rewards one by one; got None"),
     ],
 )
 def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, missing, message):
@@ -106,7 +106,9 @@ def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missin
         prepare(algorithm, EVERYTHING._replace(**{missing: None}))
 
 
-@pytest.mark.parametrize("name", [f for f in Rollout._fields if f not in ("mask", "greedy_rewards", "reward_parts")])
+@pytest.mark.parametrize(
+    "name", [f for f in Rollout._fields if f not in ("mask", "greedy_rewards", "kinds", "reward_parts")]
+)
 def test_shapes_must_agree(name):
     value = EVERYTHING._asdict()[name]
     shape = r"\[2, 4, 3\]" if value.ndim == 3 else r"\[2, 4\]"
@@ -118,6 +120,7 @@ def test_shapes_must_agree(name):
     ("change", "message"),
     [
         ({"greedy_rewards": jnp.ones(3)}, r"greedy_rewards must have shape \[2\] like the mask, got \[3\]"),
+        ({"kinds": jnp.ones(3, int)}, r"kinds must have shape \[2\] like the mask, got \[3\]"),
         ({"reward_parts": {"form": jnp.ones((2, 3))}}, r"reward_parts\['form'\] must have shape \[2, 4\] .*, got \[2, 3\]"),
     ],
 )
@@ -229,10 +232,19 @@ def test_a_response_without_a_verdict_takes_no_part(name):
     rollout = rollout._replace(valid=jnp.broadcast_to(rollout.valid, (P, G)))
     without = jax.tree.map(lambda x: x if x.ndim == 1 else x[:, :-1], EVERYTHING)
     ours, theirs = prepare(algorithm, rollout), prepare(algorithm, without)
+    assert ours.advantage.any()
     for field, mine, other in zip(ours._fields, ours, theirs, strict=True):
         for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
             assert not grouped(a)[:, -1].any(), field
             np.testing.assert_allclose(grouped(a)[:, :-1].reshape(b.shape), b, rtol=1e-5, atol=1e-6, err_msg=field)
+
+
+@pytest.mark.parametrize("names", [["answer"], ["answer", "form", "zeal"], ["answer", "zeal"], ["a", "form"]])
+def test_gdpo_needs_the_weights_of_its_rewards(names):
+    algorithm = BY_NAME["gdpo"]()
+    algorithm = algorithm._replace(parts_advantage=partial(algorithm.parts_advantage, weights=dict.fromkeys(names, 1.0)))
+    with pytest.raises(ValueError, match="weights must be those of the rewards answer, form, got"):
+        prepare(algorithm, EVERYTHING)
 
 
 def test_a_response_without_a_verdict_makes_no_group_mixed():
@@ -284,6 +296,33 @@ def test_only_responses_that_a_verifier_accepts_are_positive_examples():
     expected = np.zeros(MASK.shape)
     expected[1, 2] = MASK[1, 2] / MASK[1, 2].sum()
     np.testing.assert_allclose(grouped(weights), expected, rtol=1e-6)
+
+
+def test_rewards_below_zero_are_no_positive_examples():
+    algorithm = PLAIN._replace(terms=positive_examples(0.1))
+    (weights,) = prepare(algorithm, ROLLOUT._replace(rewards=ROLLOUT.rewards - 1.0)).term_weights
+    assert not weights.any()
+
+
+def test_what_is_left_out_has_no_advantage_and_no_weight():
+    def first(advantage, policy_logp, mask):
+        return mask & jnp.broadcast_to(jnp.arange(T) == 0, mask.shape)
+
+    term = Term("first", 1.0, lambda inputs: inputs.logp, tokens=first)
+    plain = prepare(PLAIN, ROLLOUT)
+    batch = prepare(PLAIN._replace(keep_tokens=first, terms=(term,)), ROLLOUT)
+    kept = np.arange(T) == 0
+    np.testing.assert_array_equal(batch.advantage, np.where(kept, plain.advantage, 0.0))
+    np.testing.assert_array_equal(batch.term_weights[0], np.where(kept, plain.weights, 0.0))
+
+
+def test_a_penalty_in_the_reward_is_of_each_token():
+    """With γ = λ = 1 and values of 0, the advantage of a token is the sum of the rewards from it on."""
+    rollout = EVERYTHING._replace(values=jnp.zeros((P, G, T)), bootstrap=None)
+    batch = prepare(BY_NAME["ppo"](beta=0.5, lambda_=1.0), rollout)
+    distance = np.where(MASK, np.asarray(rollout.policy_logp) - np.asarray(rollout.ref_logp), 0.0)
+    to_go = np.cumsum(-0.5 * distance[..., ::-1], axis=-1)[..., ::-1] + REWARDS[..., None]
+    np.testing.assert_allclose(grouped(batch.advantage), np.where(MASK, to_go, 0.0), rtol=1e-5, atol=1e-6)
 
 
 def test_truncated_responses_are_compared_with_and_not_trained_on():

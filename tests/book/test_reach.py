@@ -18,22 +18,14 @@ Symbol = tuple[str, str]
 UNREACHED = {
     "categorical.c51_projection": "The critic's targets are whole returns, of which it is `two_hot`, the head of that name.",
     "divergence.entropy": "A model computes it over parts of the vocabulary, so that all logits never exist at once.",
-    "divergence.importance_weighted_k3": "No algorithm of the table has the term; `terms.importance_weighted_kl` is for your own.",
     "gae.decoupled_gae": "The slots `advantage` and `target` of a critic are its two halves.",
     "ratio.group_expectation_log_denominator_unnormalized": "It underflows beyond short responses; GEPO takes the normalised one.",
     "ratio.group_expectation_log_ratio": "The slots `denominator` and `log_ratio` of GEPO are its two halves.",
     "ratio.group_expectation_log_ratio_unnormalized": "It underflows beyond short responses; GEPO takes the normalised one.",
-    "regularise.diagonal_fisher": "It needs a gradient of each example, and no trainer keeps them yet.",
-    "regularise.fisher_anchor": "It is a penalty on parameters, and the terms of an algorithm are of tokens.",
-    "regularise.negative_log_likelihood": "The term of positive examples is the same, token by token.",
     "selection.rl_kl_from_pass_rate": "It says why a window of difficulty helps, and nothing is decided by it.",
     "shaping.weighted_composite": "`--reward-weights` is the same on the host, with opinions left out.",
-    "unpublished.group_baseline.hierarchical": "A rollout does not say which problems are of one type.",
-    "unpublished.group_baseline.reliability_quality": "It needs several scores of the same response.",
-    "unpublished.mixture.constitutional_sum": "`--reward A,B --reward-weights` is the same sum.",
+    "unpublished.mixture.constitutional_sum": "`--reward A,constitution:FILE` is the same sum on the host.",
     "unpublished.mixture.multi_objective": "`--reward A,B --reward-weights` is the same sum.",
-    "unpublished.mixture.neural_symbolic_mixture": "It needs a symbolic policy beside the model, in sampler and scorer.",
-    "unpublished.offset_gae.complexity_weighted_gae": "The document does not say what the complexity of a state is.",
 }
 """Equations that no command reaches, and why."""
 

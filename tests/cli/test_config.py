@@ -1,5 +1,6 @@
 """Settings by file: what a file may hold, what is in force, and where each value comes from."""
 
+import inspect
 import json
 
 import pytest
@@ -7,8 +8,10 @@ from small_cli import printed, refused
 
 from rljax import load_config
 from rljax.cli import starting_config
-from rljax.cli.starting import started
-from rljax.training.config import SumsConfig, TrainConfig
+from rljax.cli.starting import Settings, started
+from rljax.tasks import TASKS
+from rljax.tasks.sums import SumsConfig
+from rljax.training.config import TrainConfig
 
 
 def file(folder, text, name="settings.yaml"):
@@ -166,3 +169,9 @@ def test_smoke_has_no_part_in_the_slot_of_dynamic_sampling(tmp_path, capsys):
     assert starting_config(["--config", str(own), "--smoke"]).algorithm.parts == ("advantage=rank",)
     for flag in (["--with", "advantage=rank", part], [f"--with={part}"]):
         refused(capsys, f"--smoke leaves dynamic sampling out.*so .*{part} cannot apply", "config", "--smoke", *flag)
+
+
+def test_the_help_of_task_names_every_task():
+    shown = inspect.getsource(Settings)
+    assert [name for name in TASKS if f"'{name}" not in shown] == []
+    assert "--task list" not in shown, "it is no task, but an error"

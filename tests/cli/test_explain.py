@@ -18,7 +18,7 @@ def test_alone_it_lists_every_number_in_80_columns(capsys):
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_name_has_formula_unit_and_advice_within_the_terminal(capsys, monkeypatch, columns):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **options: os.terminal_size((columns, 24)))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     text = printed(capsys, "explain", *(entry.name for entry in GLOSSARY))
     assert columns - 20 < max(map(len, text.splitlines())) <= columns

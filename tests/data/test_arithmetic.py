@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from rljax.data import arithmetic as module
-from rljax.data.arithmetic import ALPHABET, arithmetic, is_heldout, unfinished
+from rljax.data.arithmetic import ALPHABET, arithmetic, unfinished
+from rljax.data.heldout import is_heldout
 from rljax.errors import InputError
 
 SETTINGS = [

@@ -8,6 +8,7 @@ from rljax.data.dataset import load_problems, read_problems
 from rljax.data.formats import recognise
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.rewards.choice import multiple_choice
 
 USER = {"role": "user", "content": "1+1?"}
 SAID = {"role": "assistant", "content": "It is \\boxed{2}."}
@@ -37,6 +38,28 @@ SANITIZED = {
     "test_list": ["assert f(1) == 1", "assert f(2) == 2"],
 }
 STRATEGY = {"qid": "a", "term": "t", "question": "Is it?", "answer": True, "facts": ["It is."], "decomposition": ["Q?"]}
+COMMONSENSE = {
+    "id": "1afa02df02c908a558b4036e80242fac",
+    "question": "Where does a revolving door serve as a security measure?",
+    "question_concept": "revolving door",
+    "choices": {"label": ["A", "B", "C", "D", "E"], "text": ["bank", "library", "mall", "zoo", "town"]},
+    "answerKey": "A",
+}
+CONTEST = {
+    "name": "1549_A. Double",
+    "description": "Double the number.\n",
+    "public_tests": {"input": ["1\n"], "output": ["2\n"]},
+    "private_tests": {"input": [], "output": []},
+    "generated_tests": {"input": ["4\n", "0\n"], "output": ["8\n", "0\n"]},
+    "source": 2,
+    "difficulty": 7,
+    "solutions": {"language": [2, 3, 3], "solution": ["int main() {}", "print(2 * int(input()))", "print(0)"]},
+    "incorrect_solutions": {"language": [3], "solution": ["print(1)"]},
+    "cf_rating": 800,
+    "time_limit": {"seconds": 1, "nanos": 0},
+    "input_file": "",
+    "output_file": "",
+}
 DAPO = {
     "data_source": "math_dapo",
     "prompt": [USER],
@@ -125,6 +148,35 @@ def load(tmp_path, *rows, **options):
             "StrategyQA",
             Problem("Is it?", "yes", None, {n: STRATEGY[n] for n in ("qid", "term", "facts", "decomposition")}),
         ),
+        (
+            COMMONSENSE,
+            "CommonsenseQA",
+            Problem(
+                f"{COMMONSENSE['question']}\nA. bank\nB. library\nC. mall\nD. zoo\nE. town",
+                "A",
+                None,
+                {n: COMMONSENSE[n] for n in ("id", "question_concept", "choices", "answerKey")},
+            ),
+        ),
+        (
+            CONTEST,
+            "CodeContests",
+            Problem(
+                "Double the number.\n\nWrite a Python 3 program that reads the input from standard input and prints the output.\n",
+                "",
+                "print(2 * int(input()))",
+                {"stdin": ["1\n", "4\n", "0\n"], "stdout": ["2\n", "8\n", "0\n"]}
+                | {
+                    n: CONTEST[n]
+                    for n in ("name", "source", "difficulty", "cf_rating", "time_limit", "input_file", "output_file")
+                },
+            ),
+        ),
+        (
+            {"prompt": "Double it.", "stdin": ["1"], "stdout": ["2"]},
+            "code with tests",
+            Problem("Double it.", "", None, {"stdin": ["1"], "stdout": ["2"]}),
+        ),
         (DAPO, "verl", Problem("1+1?", "34", None, {n: v for n, v in DAPO.items() if n != "prompt"}, (USER,))),
         (DAPO_PROCESSED, "verl", Problem("1+1?", "34", None, {n: v for n, v in DAPO_PROCESSED.items() if n != "prompt"})),
         ({"messages": [USER, SAID]}, "TRL messages", Problem("1+1?", SAID["content"], SAID["content"], {}, (USER,))),
@@ -170,6 +222,25 @@ def test_every_format(tmp_path, row, name, problem):
         (AIME, {"Answer": 3.5}, "column 'Answer': an AIME answer"),
         (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),
         (STRATEGY, {"answer": "maybe"}, "column 'answer': a StrategyQA answer is true or false, not text"),
+        (COMMONSENSE, {"answerKey": "F"}, "column 'answerKey': the answer 'F' is none of the labels"),
+        (COMMONSENSE, {"choices": ["bank"]}, "column 'choices': choices must have as many labels as texts"),
+        (
+            COMMONSENSE,
+            {"choices": {"label": ["A"], "text": ["bank", "zoo"]}},
+            "column 'choices': choices must have as many labels as texts",
+        ),
+        (CONTEST, {"public_tests": None}, "column 'public_tests': public_tests must be an object, not null"),
+        (
+            CONTEST,
+            {"public_tests": {"input": ["1"], "output": []}},
+            "column 'stdout': there are 2 outputs for 3 inputs",
+        ),
+        (
+            CONTEST,
+            {"public_tests": {"input": [], "output": []}, "generated_tests": {"input": [], "output": []}},
+            "column 'stdin': stdin must be a list of texts, not an empty list",
+        ),
+        (CONTEST, {"input_file": "in.txt"}, "column 'input_file': the program has to read or write a file"),
         (MBPP, {"test_list": []}, "column 'test_list': test_list must be a list of texts, not an empty list"),
         (MBPP, {"test_list": "assert 1"}, "column 'test_list': test_list must be a list of texts, not text"),
         (MBPP, {"test_list": [1]}, "column 'test_list': test_list must be a list of texts, not a list"),
@@ -206,7 +277,7 @@ def test_columns_that_a_person_names_come_before_any_format(tmp_path):
     assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("GSM8K", "1,002", "two")
 
 
-@pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, DAPO])
+@pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, COMMONSENSE, CONTEST, DAPO])
 def test_what_preprocessing_writes_is_read_as_it_was(tmp_path, row):
     (problem,) = load(tmp_path, row).problems
     prompt = problem.prompt if problem.messages is None else list(problem.messages)
@@ -216,6 +287,22 @@ def test_what_preprocessing_writes_is_read_as_it_was(tmp_path, row):
     (again,) = load(tmp_path, written).problems
     assert (again.prompt, again.answer, again.messages) == (problem.prompt, problem.answer, problem.messages)
     assert again.demonstration == problem.demonstration
+
+
+def test_choices_get_letters_whatever_their_labels(tmp_path):
+    arc = {**COMMONSENSE, "choices": {"label": ["1", "2"], "text": ["bank", "zoo"]}, "answerKey": "2"}
+    (problem, hidden) = load(tmp_path, arc, {**arc, "answerKey": ""}).problems
+    assert problem.prompt.endswith("measure?\nA. bank\nB. zoo")
+    assert (problem.answer, hidden.answer) == ("B", "")
+    assert multiple_choice([problem.prompt], ["The answer is B."], [problem.answer]) == [1.0]
+
+
+def test_contests_without_a_solution_in_python(tmp_path):
+    rows = [
+        {**CONTEST, "solutions": {"language": [1, 2], "solution": ["a", "b"]}},
+        {n: v for n, v in CONTEST.items() if n != "solutions"},
+    ]
+    assert [problem.demonstration for problem in load(tmp_path, *rows).problems] == [None, None]
 
 
 def test_a_solution_may_be_left_out_where_there_is_an_answer(tmp_path):

@@ -49,6 +49,13 @@ def test_averages_leave_out_what_has_no_opinion():
     )
 
 
+def test_parts_of_a_reward_are_averaged_where_they_have_an_opinion():
+    evaluation = answered([4, 20, 40], [1, 0, 1], [True, True, True])
+    parts = {"rules/brief": np.float32([[1], [0], [np.nan]]), "silent": np.full((3, 1), np.nan, np.float32)}
+    metrics = Evaluation(evaluation.groups._replace(parts=parts)).metrics()
+    assert {name: value for name, value in metrics.items() if name.startswith("reward_")} == {"reward_rules/brief": 0.5}
+
+
 @pytest.mark.parametrize(("length", "most"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (512, 512), (513, 1024)])
 def test_length_ranges_double(length, most):
     assert accuracy_by_length(np.array([True]), np.array([length])) == {f"accuracy_to_{most}_tokens": 1.0}

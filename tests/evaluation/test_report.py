@@ -9,8 +9,8 @@ from rich.console import Console
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.evaluation.answers import Sampled
 from rljax.evaluation.report import chosen_columns, length_parts, make_report
-from rljax.evaluation.sampled import Sampled
 
 LEVELS = [10, 2, 2, None, "hard"]
 PROBLEMS = [Problem("?", "7", columns={} if level is None else {"level": level}) for level in LEVELS]
@@ -59,6 +59,23 @@ def test_what_is_right_is_above_the_bar():
     assert values(report(right_above=0.0).whole)["pass@3"] == pytest.approx(2 / 3)
     assert values(report(right_above=0.2).whole)["pass@3"] == pytest.approx(1 / 3)
     assert values(report(right_above=1.0).whole)["pass@3"] == 0
+
+
+def test_an_examination_has_an_expected_score():
+    found = report(out_of=15)
+    assert values(found.whole)["score"] == pytest.approx(15 * values(found.whole)["avg@3"])
+    assert "; expected score 6.2" in found.headline()
+    assert "of 15" in found.headline()
+    assert "score" not in report().whole.measures
+
+
+def test_the_gap_between_groups_is_in_the_lines_and_in_the_file():
+    halves = [Problem("?", "7", columns={"level": index % 2}) for index in range(40)]
+    right = np.array([[float(index % 2)] for index in range(40)])
+    sampled = Sampled(right, np.ones((40, 1), int), right < 0, [["7"]] * 40)
+    found = make_report(sampled, halves, at=(1,), columns=["level"])
+    assert found.lines()[0].startswith("By level: 1 is 100.0 points above 0")
+    assert found.to_json()["gaps"]["level"]["best"] == "1"
 
 
 def test_no_vote_where_nobody_answers():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.evaluation.sampled import gathered, plan, reopen, sample_files, whole_calls
+from rljax.evaluation.answers import gathered
+from rljax.evaluation.sampled import plan, reopen, sample_files, whole_calls
 
 SIZES = list(itertools.product((1, 3, 8, 13), (1, 2, 5, 16), (1, 4, 6, 64)))
 

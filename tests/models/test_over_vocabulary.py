@@ -29,7 +29,7 @@ WEIGHTS = jnp.array(RANDOM.normal(size=(ROWS, LENGTH)), jnp.float32)
 
 
 def whole(student, teacher):
-    logits = (jnp.einsum("RKD,VD->RKV", *each) / 0.7 for each in (student, teacher))
+    logits = (jnp.einsum("RKD,VD->RKV", each.hidden, each.head) / 0.7 for each in (student, teacher))
     return DIVERGENCE(*logits)
 
 

@@ -61,9 +61,12 @@ ALGORITHMS = Path("tests/algorithms")
 # What several algorithms share, and the tests that are about it; the file of an algorithm is tested by those that name it.
 SHARED = {
     "ablations": ("test_reductions.py",),
-    "algorithm": ("test_prepare.py",),
+    "algorithm": ("test_prepare.py", "test_defaults.py", "../test_records.py"),
     "corrections": ("test_corrections.py",),
-    "critic": ("test_against_loops.py", "test_reductions.py", "-k", "vapo or vc_ppo or pretrained"),
+    "critic": (
+        *("test_against_loops.py", "test_reductions.py", "test_value_head.py", "test_defaults.py"),
+        *("-k", "vapo or vc_ppo or pretrained or not_of_factories"),
+    ),
     "losses": (
         *("test_losses.py", "test_value_head.py", "test_against_loops.py"),
         *("-k", "test_losses or test_value_head or dapo or t1 or vapo or dppo"),
@@ -75,6 +78,9 @@ SHARED = {
         "-k",
         "test_prepare or vapo_grpo or dapo_grpo or gepo or t1",
     ),
+    "part_equations": ("test_parts.py",),
+    "parts": ("test_parts.py",),
+    "parts_fit": ("test_parts.py",),
     "terms": ("test_against_loops.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
     "value_head": ("test_value_head.py",),
 }

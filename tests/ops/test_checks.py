@@ -24,9 +24,14 @@ REFUSALS = [
     (lambda: checks.check_mask(m=-INTEGERS), r"^m must hold only 0 and 1, got values \[-2 -1\]$"),
     (lambda: checks.check_same_shape(a=FLOATS, b=FLOATS[:1]), r"^b must have the shape of a \[2\], got \[1\]$"),
     (lambda: checks.check_same_shape(a=FLOATS, b=FLOATS, c=FLOATS[None]), r"^c must have the shape of a \[2\], got"),
+    (lambda: checks.check_same_shape(a=FLOATS[:1], b=FLOATS), r"^b must have the shape of a \[1\], got \[2\]$"),
     (lambda: checks.check_rank(2, a=FLOATS), r"^a must have at least 2 non-empty axes, got shape \[2\]$"),
     (lambda: checks.check_rank(1, a=jnp.ones((3, 0))), r"^a must have at least 1 non-empty axes, got shape \[3, 0\]$"),
     (lambda: checks.check_rank(2, a=jnp.ones((0, 3))), r"^a must have at least 2 non-empty axes, got shape \[0, 3\]$"),
+    (
+        lambda: checks.check_rank(3, a=jnp.ones((2, 0, 3, 4))),
+        r"^a must have at least 3 non-empty axes, got shape \[2, 0, 3, 4\]$",
+    ),
     (lambda: checks.check_group(r=FLOATS[:1]), r"^r must hold groups of at least 2 responses on its last axis, got \[1\]$"),
     (lambda: checks.check_group(r=1.0), r"^r must hold groups of at least 2 responses on its last axis, got \[\]$"),
     (lambda: checks.check_between(0, 1, p=1.5), r"^p must lie in \[0, 1\], got 1.5$"),
@@ -52,6 +57,7 @@ REFUSALS = [
         r"^length must have one entry for each row of mask \[3\], got \[2\]$",
     ),
     (lambda: checks.check_ascending(edges=FLOATS[::-1]), r"^edges must be ascending, got \[2.  0.5\]$"),
+    (lambda: checks.check_ascending(edges=[0.5, 0.4]), r"^edges must be ascending, got \[0.5, 0.4\]$"),
 ]
 
 

@@ -82,7 +82,7 @@ CALLS = {
     "unpublished.group_baseline.weighted_centered": {"rewards": REWARDS, "weights": RATES, "valid": VERDICTS},
     "unpublished.group_baseline.length_quality": {"lengths": LENGTHS},
     "unpublished.group_baseline.confidence_quality": {"logp": X, "mask": MASK},
-    "unpublished.group_baseline.reliability_quality": {"scores": X, "floor": 0.5},
+    "unpublished.group_baseline.reliability_quality": {"scores": X, "floor": 0.5, "valid": MASK},
     "unpublished.group_baseline.rank_based": {"rewards": REWARDS, "valid": VERDICTS},
     "group.process_normalized": {"step_rewards": X, "step_end": MASK, "eps": 1e-6, "ddof": 1},
     "unpublished.reward_history.push_history": {

@@ -49,6 +49,9 @@ def test_a_long_number_costs_nothing():
         ("mine.py:judge", "The answer is 12.0.", "12"),
         ("mine.py:judge", "#12", "12"),
         ("mine.py:judge", "12", None),
+        ("count_bonus:0.1,brier:math", "The answer is 12, confidence: 0.8", "12"),
+        ("brier:math,format", "The answer is 12, confidence: 0.8", "12"),
+        ("brier:yes_no", "Yes, confidence: 0.8", "yes"),
     ],
 )
 def test_a_response_votes_for_what_its_reward_reads(reward, completion, voted):

@@ -66,6 +66,83 @@ def test_setup_comes_before_the_assertions():
     ) == [1.0, 0.0]
 
 
+DOUBLE = "for _ in range(int(input())):\n    print(2 * int(input()))"
+THREAD = f"import threading\ndef main():\n{textwrap.indent(DOUBLE, '    ')}\nthreading.Thread(target=main).start()"
+LOW = """import os, sys
+read = b""
+while more := os.read(sys.stdin.fileno(), max(os.fstat(0).st_size, 3)):
+    read += more
+for x in read.split()[1:]:
+    os.write(1, b"%d\\n" % (2 * int(x)))
+"""
+READERS = [
+    (DOUBLE, 1.0),
+    (f"I read, then print:\n```python\ndef f(): pass\n```\nIn all:\n{fenced(DOUBLE)}", 1.0),
+    (
+        "import sys\nn, *rest = sys.stdin.buffer.read().split()\nsys.stdout.write(' '.join(str(2 * int(x)) for x in rest))",
+        1.0,
+    ),
+    ("import sys\nif __name__ == '__main__':\n    [print(2 * int(x)) for x in list(sys.stdin)[1:]]\n    sys.exit()", 1.0),
+    (THREAD, 1.0),
+    (f"{DOUBLE}\nexit()", 1.0),
+    (f"{DOUBLE}\nquit(0)", 1.0),
+    (f"{DOUBLE}\nexit(1)", 0.0),
+    ("n, *rest = map(int, open(0).read().split())\nfor x in rest: print(2 * x)", 1.0),
+    ("import sys\nn, *rest = open(0)\nsys.stdin.read()\nprint(*(2 * int(x) for x in rest))", 1.0),
+    ("n, *rest = open('/dev/stdin', 'rb').read().split()\nprint(*(2 * int(x) for x in rest))", 1.0),
+    (LOW, 1.0),
+    ("import io, sys\nsys.stdout = io.BufferedWriter(sys.stdout.buffer)\nsys.stdout.write(b'2 8')", 0.5),
+    (f"{DOUBLE}\nimport sys\nsys.exit(1)", 0.0),
+    (f"{DOUBLE}\nprint('done')", 0.0),
+    (f"{DOUBLE}\nraise ValueError", 0.0),
+    ("print(2, 8)", 0.5),
+    ("print(", 0.0),
+    ("import sys\nsys.stdout.close()", 0.0),
+    ("import os\nos._exit(0)", 0.0),
+    ("", 0.0),
+]
+
+
+def test_programs_that_read_and_print():
+    programs, expected = zip(*READERS, strict=True)
+    rows = {"stdin": [["2\n1\n4\n", "1\n0\n"]], "stdout": [["2\n8", "0"]]}
+    columns = {name: texts * len(programs) for name, texts in rows.items()}
+    assert code_fraction(["Double."] * len(programs), programs, **columns) == list(expected)
+
+
+CHEATS = [
+    "class Same(str):\n    __eq__ = lambda self, other: True\nimport candidate\ncandidate.run_program = lambda text: Same()",
+    "import candidate\nclass Any:\n    __call__ = __getattr__ = lambda self, *a: self\ncandidate.run_program = Any()",
+    "import candidate\ncandidate.same_output = lambda *a: True",
+    "import io\nio.BytesIO.getvalue = lambda self: b'3'",
+]
+
+
+def test_a_program_cannot_pass_without_the_output():
+    columns = {"stdin": [["1", "2"]] * len(CHEATS), "stdout": [["2", "4"]] * len(CHEATS)}
+    assert code_fraction(["Double."] * len(CHEATS), CHEATS, **columns) == [0.0] * len(CHEATS)
+
+
+def test_outputs_are_words_and_numbers():
+    printed = ["YES\n3", "0.100001", "1000.0", "nan", "a.b", "1.00002", "1000001", "1 2", ""]
+    expected = ["yes  3\n", "0.1", "1e3", "nan", "a.b", "1.0", "1000000", "1", ""]
+    columns = {"stdin": [[""]] * 9, "stdout": [[text] for text in expected]}
+    assert code(["?"] * 9, [f"print({text!r})" for text in printed], **columns) == [1.0] * 5 + [0.0] * 3 + [1.0]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"stdin": [["1"]], "stdout": [["1", "2"]]},
+        {"stdin": [["1"]]},
+        {"stdin": [["1"]], "stdout": [["1"]], "tests": [TESTS]},
+    ],
+)
+def test_inputs_that_do_not_fit_their_outputs(columns):
+    with pytest.raises(InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give as many of both and no other"):
+        code(["?"], ["print(1)"], **columns)
+
+
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [

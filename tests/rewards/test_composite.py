@@ -8,9 +8,14 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.ops.unpublished import mixture
+from rljax.rewards import BY_NAME, resolve
+from rljax.rewards.combining import least
 from rljax.rewards.composite import constitutional, reasoning, weighted
 from rljax.rewards.failure import Failed, Failures
-from rljax.rewards.protocol import Weighted, judge
+from rljax.rewards.protocol import Weighted, combine, has_verifier, judge
+from rljax.training.algorithm import check_algorithm, make_algorithm
+from rljax.training.chosen_reward import own_reward
+from rljax.training.config import TrainConfig
 
 PROMPTS, COMPLETIONS, COLUMNS = ["1+1="] * 3, ["#2", "#3", "a lot of words #2"], {"answer": ["2"] * 3}
 
@@ -114,3 +119,73 @@ def test_a_completion_of_which_one_part_failed_has_no_reward():
 def test_refusals(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_the_minimum_is_of_the_parts_that_have_an_opinion():
+    either = Weighted(
+        {"long": length, "steps": steps, "right": BY_NAME["exact"]}, {"long": 4, "steps": 1, "right": 2}, least
+    )
+    scores = ask(either)
+    np.testing.assert_allclose(scores.total, [min(4 * 0.1, 0.25, 2), min(4 * 0.1, 0.5, 0), min(4 * 0.85, 2)], rtol=1e-6)
+    assert scores.correct.tolist() == [1.0, 0.0, 1.0]
+    assert list(scores.parts) == ["long", "steps", "right"]
+    silent = Weighted({"none": lambda completions: [None] * 3, "some": steps}, {"none": 1, "some": -1}, least)
+    assert ask(silent).total.tolist() == [-0.25, -0.5, 0.0]
+    assert ask(silent).valid.tolist() == [True, True, False]
+
+
+def test_a_minimum_within_a_sum_is_taken_first():
+    inner = Weighted({"long": length, "steps": steps}, {"long": 1, "steps": 1}, least)
+    scores = ask(weighted({"inner": inner, "right": "exact"}, {"inner": 10, "right": 1}))
+    assert list(scores.parts) == ["inner", "right"]
+    np.testing.assert_allclose(scores.total, [10 * 0.1 + 1, 10 * 0.1, 10 * 0.85 + 1], rtol=1e-6)
+    both = weighted({"long": length, "right": "exact"}, {"long": 1, "right": 1})
+    outer = Weighted({"both": both, "steps": steps}, {"both": 1, "steps": 1}, least)
+    np.testing.assert_allclose(ask(outer).total, [0.25, 0.1, 1.85], rtol=1e-6)
+
+
+def test_a_verifier_within_a_minimum_decides():
+    for how in ("sum", "min"):
+        reward = combine([resolve("brier:exact"), BY_NAME["format"]], None, how)
+        scores = judge(reward, ["1+1="] * 2, ["#2 confidence: 1", "#3 confidence: 1"], {"answer": ["2"] * 2})
+        assert has_verifier(reward), how
+        assert scores.correct is not None, how
+        assert scores.correct.tolist() == [1.0, 0.0], how
+    assert list(scores.parts) == ["brier", "has_final_answer"]
+    assert scores.total.tolist() == [1.0, -1.0]
+
+
+def test_a_failure_within_a_minimum_is_one_of_its_part():
+    broken = lambda completions: [Failed("raised", "no"), 1.0, 1.0]  # noqa: E731
+    inner = Weighted({"broken": broken, "long": length}, {"broken": 1, "long": 1})
+    scores = ask(Weighted({"both": inner, "steps": steps}, {"both": 1, "steps": 1}, least))
+    assert scores.valid.tolist() == [False, True, True]
+    assert scores.failures["both"].raised == 1
+    assert scores.failures["steps"].total == 0
+
+
+def test_what_one_reward_overrates_gains_nothing_under_the_minimum():
+    """Two judges that agree on what is right, each with a weakness of its own for an answer."""
+
+    def judge_of(weakness):
+        return lambda completions, answer: [
+            float(c == a) + 2.0 * (c == weakness) for c, a in zip(completions, answer, strict=True)
+        ]
+
+    completions, best = ["2", "!", "?"], {}
+    for how in ("sum", "min"):
+        reward = combine([judge_of("!"), judge_of("?")], None, how)
+        total = judge(reward, ["1+1="] * 3, completions, {"answer": ["2"] * 3}).total
+        best[how] = set(np.flatnonzero(total == total.max()).tolist())
+    assert best == {"sum": {0, 1, 2}, "min": {0}}
+
+
+def test_the_command_line_combines_by_name():
+    for how, total in (("sum", 4.0), ("min", 1.0)):
+        reward = own_reward([lambda completions: [3.0], lambda completions: [1.0]], TrainConfig.flat(reward_combine=how))
+        assert judge(reward, ["p"], ["c"], {}).total.tolist() == [total]
+    with pytest.raises(InputError, match="reward_combine='min' is for several rewards, and there is one"):
+        own_reward(length, TrainConfig.flat(reward_combine="min"))
+    config = TrainConfig.flat(algorithm="gdpo", reward="exact,format", reward_combine="min")
+    with pytest.raises(InputError, match="gdpo takes several rewards one by one, so reward_combine='min' cannot apply"):
+        check_algorithm(make_algorithm(config), config)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rljax.rewards import ballot
 from rljax.rewards.choice import multiple_choice, yes_no
 from rljax.rewards.code_blocks import extracted_code
+from rljax.rewards.confidence import stated_confidence, without_confidence
 from rljax.rewards.effort import LONGEST_ALGEBRA, judgeable
 from rljax.rewards.exact import exact
 from rljax.rewards.extract import LONGEST_READ, final_answer, last_number, stated_text, stated_text_or_last_number
@@ -36,10 +37,12 @@ READERS = {
     "vote": ballot.vote,
     "vote_yes_no": ballot.vote_yes_no,
     "vote_letter": ballot.vote_letter,
+    "stated_confidence": stated_confidence,
+    "without_confidence": lambda text: len(without_confidence(text[-LONGEST_READ:])),
 }
 TOKENS = [
     *r"""# #### $ \$ . , 1 1, 1,111 - + = ( ) [ { } \ ` ``` * \boxed{ \boxed \text{ \frac ^ _ <answer> </answer> <think> answer
-    therefore % A (A) yes 1+1=2; ½ １ ° \{ \, \! ~ ' " / e3 √ ²""".split(),  # noqa: SIM905
+    confidence: <confidence> </confidence> therefore % A (A) yes 1+1=2; ½ １ ° \{ \, \! ~ ' " / e3 √ ²""".split(),  # noqa: SIM905
     *(" ", "\n", "\t", "answer is", "is ", "and ", "def f", "```python\n"),
 ]
 SHORT = 8_000

@@ -245,9 +245,10 @@ def test_a_run_hands_prepare_and_loss_the_same_numbers(tmp_path, monkeypatch):
     def recorded_step(*arguments, **options):
         step = made["step"](*arguments, **options)
 
-        def recorded(state, layout, batch):
+        def recorded(state, layout, batch, examples):
+            assert examples is None
             rows.append(jax.device_get((layout, batch)))
-            return step(state, layout, batch)
+            return step(state, layout, batch, examples)
 
         return recorded
 

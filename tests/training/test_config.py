@@ -6,9 +6,9 @@ import math
 import pytest
 
 from rljax.errors import InputError
+from rljax.settings.checks import LARGEST
 from rljax.tracking.rows import json_safe
 from rljax.training.config import TrainConfig
-from rljax.training.config.checks import LARGEST
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from safetensors.numpy import save_file
 from small_cli import printed, refused
@@ -21,8 +22,10 @@ from rljax.tracking.alarms import watched
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.algorithm import reward_weights
+from rljax.training import debugging
+from rljax.training.algorithm import reward_names, reward_weights
 from rljax.training.beginning import first_params, initial_state, rl_state, state_of_phase
+from rljax.training.controller import clip_range
 from rljax.training.debugging import (
     RESPONSES,
     TOKENS,
@@ -34,6 +37,7 @@ from rljax.training.debugging import (
     replay,
     rollout_terms,
     token_terms,
+    without_judge,
 )
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
@@ -177,6 +181,37 @@ def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
     assert terms["value now"].largest != pytest.approx(values.max()), "the critic has learned from it"
 
 
+@pytest.mark.usefixtures("untyped")
+def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
+    config = TINY.replace(auxiliary=0.5, warm_start_batch=4)
+    setup, state, lesson = lesson_of(config, reward=even_length, optimizer=optax.sgd(1.0))
+    state, lesson = state._replace(step=jnp.int32(2)), lesson._replace(progress=0.5)
+    found = replay(setup, state, KeptBatch(lesson, 3, 0, None))
+    terms = {term.name: term for term in found.terms}
+    _, metrics = make_lesson_learner(setup, state)(state, lesson)
+    assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.auxiliary_loss), rel=1e-5)
+    assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_the_loss_is_that_under_the_control_of_the_state(monkeypatch):
+    seen = []
+    monkeypatch.setattr(debugging, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
+    setup, state, lesson = lesson_of(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
+    control = state.opt_state.control._replace(clip_scale=jnp.float32(0.5))
+    replay(setup, state._replace(opt_state=state.opt_state._replace(control=control)), KeptBatch(lesson, 1, 0, None))
+    assert clip_range(seen[0].surrogate)["low"] == pytest.approx(0.5 * clip_range(setup.algorithm.surrogate)["low"])
+
+
+@pytest.mark.parametrize("how", ["sum", "min"])
+def test_a_run_with_several_rewards_of_its_own_is_set_up_without_them(how):
+    config = TINY.replace(
+        reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("rollout_advantage=reliability_quality",)}
+    )
+    setup = make_setup(*without_judge(config, Seams(), rewards=2))
+    assert len(reward_names(setup.train)) == 2
+
+
 @pytest.mark.parametrize("needed", ["reward", "environment"])
 def test_a_run_with_a_judge_of_its_own_is_replayed_without_it(stopped, needed):
     """Two rewards with weights, or an environment: neither is needed, and no built-in reward takes their place."""
@@ -185,7 +220,7 @@ def test_a_run_with_a_judge_of_its_own_is_replayed_without_it(stopped, needed):
     before = file.read_text()
     config = json.loads(before)
     config["seams"] = [needed]
-    config["reward"]["weights"] = [1.0, -0.5] if needed == "reward" else None
+    config["reward"] |= {"weights": [1.0, -0.5], "combine": "min"} if needed == "reward" else {"weights": None}
     config["reward"]["name"] = "no_such_reward"
     try:
         file.write_text(json.dumps(config))

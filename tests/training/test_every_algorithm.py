@@ -17,9 +17,10 @@ from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.training.algorithm import check_algorithm, make_algorithm
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
+from rljax.training.learner import make_learner, make_lesson_learner, make_study
 from rljax.training.metrics import present
 from rljax.training.rollouts import for_algorithm
+from rljax.training.value_pretraining import make_value_learner, monte_carlo
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 
@@ -79,7 +80,12 @@ def test_every_algorithm_learns(judge, sampled, name):
 
 
 def test_parts_and_the_schedule_reach_the_learner(sampled):
-    parts = ("advantage=rank", "keep_group=difficulty_window,low=0.5,high=0.5")
+    parts = (
+        "advantage=rank",
+        "keep_group=difficulty_window,low=0.5,high=0.5",
+        "term=entropy",
+        "term=importance_weighted_kl",
+    )
     config = ONE_STEP.replace(algorithm="dapo", schedule="cosine", **{"with": parts})
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     setup, state = first_state(config, reward=even_length)
@@ -87,7 +93,77 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     assert setup.algorithm.keep_group.keywords == {"low": 0.5, "high": 0.5}
     state = rl_state(setup, state)
     before = jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, sampled)
+    state, metrics = make_learner(setup, state)(state, sampled)
+    assert max(distances(state.params, before)) > 0
+    numbers = present(metrics)
+    assert numbers["entropy_bonus"] == pytest.approx(numbers["entropy"])
+    assert numbers["reference_kl"] == pytest.approx(0, abs=1e-5), "the policy is still the reference"
+    assert state.reference is not None
+
+
+def test_the_kinds_of_the_problems_reach_a_part(sampled):
+    config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("kind_advantage=hierarchical",)})
+    with pytest.raises(
+        InputError, match=r"dr_grpo and --with kind_advantage=hierarchical compares problems of one kind, and no"
+    ):
+        first_state(config, reward=even_length)
+    setup, state = first_state(config.replace(operands=(2, 3), max_prompt_tokens=8), reward=even_length)
+    state = rl_state(setup, state)
+    operands = [problem.columns["operands"] for problem in setup.train.prompts.problems]
+    groups = sampled._replace(prompt_ids=np.array([operands.index(count) for count in (2, 3, 3, 2)]))
+    lesson = make_study(setup)(state, groups)
+    assert lesson.groups.rollout.kinds.tolist() == [0, 1, 1, 0]
+    before = jax.device_get(state.params)
+    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    assert max(distances(state.params, before)) > 0
+
+
+def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
+    """In value pretraining, too, where a part of the algorithm is left."""
+    part = "critic.advantage=complexity_weighted,max_length=12,beta=0.5"
+    setup, state = first_state(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}), reward=even_length)
+    state = rl_state(setup, state)
+    before = jax.device_get(state.params)
+    alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
+    state, metrics = make_value_learner(alone, state, 1)(state, sampled)
+    assert np.isfinite(metrics.critic.value_loss)
+    lesson = make_study(setup)(state, sampled)
+    assert (lesson.groups.rollout.behaviour_entropy > 0).any()
+    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    assert max(distances(state.params, before)) > 0
+
+
+def test_plans_are_credited_apart(judge, sampled):
+    """The last step of a response is its answer: with a weight for the plan, it is learned otherwise."""
+    learned = []
+    for weight in (0, 2):
+        part = f"step_advantage=plan_and_answer,plan_weight={weight}"
+        config = ONE_STEP.replace(algorithm="dr_grpo", step_reward=judge, **{"with": (part,)})
+        setup, state = first_state(config, reward=even_length)
+        state = rl_state(setup, state)
+        rollout = sampled.rollout
+        first = np.zeros_like(rollout.step_end)
+        first[..., 0] = rollout.mask.sum(-1) > 1
+        rewards = np.where(first, np.array([0, 0, 1, 1], np.float32)[:, None], rollout.step_rewards)
+        groups = sampled._replace(rollout=rollout._replace(step_end=rollout.step_end | first, step_rewards=rewards))
+        state, metrics = make_learner(setup, state)(state, groups)
+        assert metrics.policy is not None
+        learned.append(jax.device_get(state.params))
+    assert max(distances(*learned)) > 0
+
+
+def test_several_rewards_reach_a_part():
+    def length(completions):
+        return [float(len(completion)) / 12 for completion in completions]
+
+    config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("rollout_advantage=reliability_quality",)})
+    with pytest.raises(InputError, match=r"cannot train on .*: the reliability of a reward needs two rewards .*, got 1"):
+        first_state(config, reward=even_length)
+    setup, state = first_state(config, reward=[even_length, length])
+    state = rl_state(setup, state)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    before = jax.device_get(state.params)
+    state, _ = make_learner(setup, state)(state, groups)
     assert max(distances(state.params, before)) > 0
 
 

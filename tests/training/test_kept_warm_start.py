@@ -81,6 +81,7 @@ def test_others_are_neither_kept_nor_taken(folder, first, tmp_path, monkeypatch,
 def test_what_a_warm_start_does_not_read_does_not_change_its_key():
     unread = {
         **{"learning_rate": 1.0, "steps": 9, "schedule": "cosine", "minibatches": 4, "remedy": "auto"},
+        **{"auxiliary": 0.5},
         **{"microbatch_rows": 8, "host_timeout": 9.0, "lora_alpha": 1.0, "algorithm": "rloo", "prompts": 8},
         **{"name": "other", "quiet": False, "keep_warm_start": False, "warm_start_eval_every": 1},
         **{"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.5, 0.9), "history_decay": 0.1},

@@ -1,9 +1,11 @@
 """What a plan says against what a run holds, and against what the compiler counts."""
 
 import os
+import re
 from dataclasses import replace
 
 import jax
+import optax
 import pytest
 from reopened import first_state
 from small_cli import refused
@@ -12,27 +14,39 @@ from small_runs import SMALL, even_length
 from rljax.cli import main
 from rljax.cli.plan import pretend_devices
 from rljax.errors import InputError
-from rljax.models import TransformerConfig, transformer_policy
+from rljax.models import TransformerConfig, abstract_params, count_parameters, transformer_policy
 from rljax.parallel import make_mesh
-from rljax.training import plan
+from rljax.training import measured_programs, plan, setup
 from rljax.training.beginning import rl_state
-from rljax.training.optimizer import policy_optimizer
-from rljax.training.plan import (
+from rljax.training.config import TrainConfig
+from rljax.training.fitting import (
     bytes_on_a_device,
+    changes_to_try,
+    check_room,
+    parameter_shapes,
+    planned_algorithm,
+    state_bytes,
+    state_shapes,
+)
+from rljax.training.measured_programs import (
+    Measured,
+    critic_program,
     data_shapes,
     extrapolated,
-    make_plan,
-    plan_of,
-    planned_algorithm,
-    state_shapes,
+    for_memory,
+    measured,
+    policy_program,
     temporaries,
-    update_flops,
 )
-from rljax.training.setup import make_shape
+from rljax.training.optimizer import policy_optimizer
+from rljax.training.plan import Plan, make_plan, plan_of
+from rljax.training.roofline import DEVICES, Held, Work, forward_flops, matrix_sizes, speed_of, step_work, update_flops
+from rljax.training.seams import BUILT_IN
+from rljax.training.setup import make_shape, make_tokenizer
 from rljax.training.state import places
 from rljax.training.update import compile_policy_step, make_score, without_teacher
 
-SHAPE = TransformerConfig(vocab_size=512, width=64, layers=6, heads=4, kv_heads=4, head_dim=16, hidden=128)
+SHAPE = TransformerConfig(vocab_size=512, width=64, layers=4, heads=4, kv_heads=4, head_dim=16, hidden=128)
 CONFIG = SMALL.replace(
     dataset="rows.jsonl",
     algorithm="grpo",
@@ -79,43 +93,188 @@ def test_the_bytes_of_the_state_are_those_of_a_run(changes):
         assert bytes_on_a_device(base.params) == held(setup.base.params)
 
 
-def test_the_temporaries_of_a_deep_model_follow_from_shallow_ones():
+def test_what_a_deep_model_takes_follows_from_shallow_ones():
     mesh = make_mesh(1, 2)
-    direct = temporaries(CONFIG, SHAPE, mesh, 20)
-    guess = extrapolated(lambda layers: temporaries(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
-    assert guess == pytest.approx(direct, rel=0.1)
-    assert direct > 4 * SHAPE.vocab_size * SHAPE.width
+    direct = measured(CONFIG, SHAPE, mesh, 20)
+    guess = extrapolated(lambda layers: measured(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
+    assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
+    assert guess.sent == pytest.approx(direct.sent, rel=0.02)
+    assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
+    params = state_shapes(CONFIG, planned_algorithm(CONFIG)[0], transformer_policy(SHAPE, eos=0, mesh=mesh), mesh)[0].params
+    whole = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
+    assert direct.sent >= CONFIG.optimization.minibatches * whole, (
+        "half of each matrix is gathered, half of its gradient sent"
+    )
+
+
+def test_cheap_code_has_the_temporaries_of_the_code_that_runs():
+    mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
+    cheap = policy_program(CONFIG, shape, mesh, 20)
+    algorithm, config = planned_algorithm(CONFIG)
+    policy = transformer_policy(shape, eos=0, mesh=mesh)
+    state, base = state_shapes(config, algorithm, policy, mesh)
+    layout, batch = data_shapes(config, algorithm, mesh, 20, minibatches=2)
+    step = compile_policy_step(
+        algorithm, without_teacher(make_score(policy, 1.0)), policy_optimizer(config), places(state), mesh, policy.copies
+    )
+    usual = step.lower(state, layout, batch, None, base).compile(compiler_options=for_memory(mesh))
+    assert temporaries(cheap) == temporaries(usual)
 
 
 def test_the_operations_are_about_those_that_the_compiler_counts():
     """One micro-batch and one chunk of logits, so that no loop hides how often its body runs."""
     config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
+    counted = policy_program(config, SHAPE, mesh, 20).cost_analysis()["flops"]
+    layout, _ = data_shapes(config, planned_algorithm(config)[0], mesh, 20, minibatches=1)
+    _, rows, slots = layout.packed.tokens.shape
+    scored = rows * layout.packed.scored.shape[-1]
+    assert (len(layout.packed.tokens), slots) == (1, 32)
+    assert update_flops(SHAPE, rows * slots, slots, scored=scored) == pytest.approx(counted, rel=0.15)
+
+
+def test_the_update_of_a_critic_is_compiled_and_counted():
+    config = CONFIG.replace(algorithm="ppo", algorithm_options={}, microbatch_rows=16, minibatches=1)
+    shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
+    program = critic_program(config, shape, mesh, 20)
+    assert update_flops(shape, 16 * 32, 32, scored=0) == pytest.approx(program.cost_analysis()["flops"], rel=0.15)
+    weights = 4 * matrix_sizes(shape)
+    assert temporaries(program) > weights, "the gradient of its matrices"
     algorithm, config = planned_algorithm(config)
+    phases = step_work(config, shape, algorithm, mesh, 20, Held(weights, weights, weights, 1))
+    assert set(phases) == {"sample", "score", "update", "critic"}
+    assert phases["critic"].flops == phases["score"].flops * 3, "forward, and twice as much backward"
+    assert Plan(1, 2, 3, 4, 5, 6, 7, critic_temporaries=20, phases=phases).peak == 10 + 20
+
+
+@pytest.mark.parametrize(
+    "part", ["kind_advantage=hierarchical", "rollout_advantage=reliability_quality", "rollout_advantage=length_quality"]
+)
+def test_every_kind_of_advantage_is_planned(part):
+    algorithm, config = planned_algorithm(CONFIG.replace(algorithm_options={}, **{"with": (part,)}))
+    _, batch = data_shapes(config, algorithm, make_mesh(1, 1), 20, minibatches=2)
+    assert batch.advantage.shape == (2 * 4, 12)
+
+
+def test_the_work_of_a_step_is_that_of_a_hand_count():
+    """16 responses in two rounds of decoding, 20 + 12 tokens each; no reference, no remat."""
+    config = CONFIG.replace(algorithm_options={"beta": 0.0}, decode_slots=8, microbatch_rows=4)
+    algorithm, config = planned_algorithm(config)
+    shape = replace(SHAPE, layers=1)
+    work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, Held(1000, 300, 0, 3200))
+    layer = 4 * 64 * 64 + 3 * 64 * 128
+    assert forward_flops(shape, 1, 10, scored=1) == 2 * (layer + 2 * 64 * 10 + 64 * 512)
+    assert set(work) == {"sample", "update"}
+    assert work["update"].flops == 16 * (32 * 3 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512)
+    read = 4 * (20 * 2 * (layer + 2 * 64 * 20) + 2 * 64 * 512)
+    assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
+    assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
+    assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
+    assert step_work(config, replace(shape, remat=True), algorithm, make_mesh(1, 1), 20, Held(1, 0, 0, 0))[
+        "update"
+    ].flops == (16 * (32 * 4 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512))
+
+
+def test_the_examples_of_the_auxiliary_loss_are_planned():
+    """Eight examples of 20 + 12 tokens in each of two updates: as many as there are responses."""
+    with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=8, microbatch_rows=8)
+    shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
+    plain, both = (
+        step_work(config, shape, algorithm, mesh, 20, Held(1000, 0, 0, 3200))["update"]
+        for algorithm, config in (planned_algorithm(with_examples.replace(auxiliary=0.0)), planned_algorithm(with_examples))
+    )
+    assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
+    counted = policy_program(with_examples, shape, mesh, 20).cost_analysis()["flops"]
+    assert both.flops / 2 == pytest.approx(counted, rel=0.15)
+    with pytest.raises(InputError, match="warm_start_batch"):
+        policy_program(with_examples.replace(warm_start_batch=3), shape, make_mesh(1, 2), 20)
+
+
+def test_updates_of_several_passes_are_all_counted(monkeypatch):
+    """The critic has 24 updates on 4 prompts: passes of its own, too."""
+    once = CONFIG.replace(algorithm="open_reasoner_zero", algorithm_options={})
+    thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
+    one, three = (
+        step_work(config, shape, algorithm, mesh, 20, Held(1000, 300, 200, 3200))
+        for algorithm, config in map(planned_algorithm, (once, thrice))
+    )
+    assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
+    for name in ("update", "critic"):
+        assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
+    for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent": 7}.items():
+        monkeypatch.setattr(measured_programs, name, lambda *_, value=value: value)  # compiling is tested elsewhere
+    assert measured(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
+    assert measured(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
+
+
+def test_the_least_time_is_that_of_the_scarcest():
+    device = DEVICES["h100"]
+    assert Work(989e12 * 8).seconds(device, 4) == pytest.approx(2.0)
+    assert Work(989e12 * 8).seconds(device, 4, speed=speed_of("float32")) == pytest.approx(4.0)
+    assert Work(0.0, 3.35e12 * 3).seconds(device, 4) == pytest.approx(3.0)
+    assert Work(989e12, 3.35e12, 450e9 * 5).seconds(device, 1) == pytest.approx(5.0)
+
+
+def test_a_state_without_room_is_refused_with_changes_that_would_fit():
+    config = CONFIG.replace(width=64)
+    algorithm, config = planned_algorithm(config)
+    mesh = make_mesh(8, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
-    state, base = state_shapes(config, algorithm, policy, mesh)
-    layout, batch = data_shapes(config, algorithm, mesh, 20)
-    compare = without_teacher(make_score(policy, 1.0))
-    step = compile_policy_step(algorithm, compare, policy_optimizer(config), places(state), mesh)
-    counted = step.lower(state, layout, batch, None, base).compile().cost_analysis()["flops"]
-    rows, slots = layout.packed.tokens.shape[1:]
-    assert (layout.packed.tokens.shape[0], slots) == (1, 32)
-    assert update_flops(SHAPE, rows * slots, slots) == pytest.approx(counted, rel=0.25)
+    needed = state_bytes(config, algorithm, policy, mesh)
+    for available in (None, 8 * needed):
+        check_room(config, algorithm, policy, mesh, available)
+    with pytest.raises(InputError, match=r"takes 0\.00 GB on each of 8 devices, and .* With --fsdp 8 it would"):
+        check_room(config, algorithm, policy, mesh, 8 * (needed - 1))
+    with pytest.raises(InputError, match=r"Nor does it with --fsdp 8 --lora-rank 16: .* Use more devices"):
+        check_room(config, algorithm, policy, mesh, 8)
+
+
+def test_the_room_is_that_of_the_optimizer_that_is_passed():
+    algorithm, config = planned_algorithm(CONFIG)
+    mesh = make_mesh(1, 1)
+    policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
+    adam, plain = (state_bytes(config, algorithm, policy, mesh, optimizer=each) for each in (None, optax.sgd(1.0)))
+    parameters = bytes_on_a_device(parameter_shapes(policy, mesh))
+    assert adam - plain == pytest.approx(2 * parameters, rel=1e-3)
+    check_room(config, algorithm, policy, mesh, plain, optimizer=optax.sgd(1.0))
+    with pytest.raises(InputError, match="it does not fit"):
+        check_room(config, algorithm, policy, mesh, plain)
+    several = optax.chain(*[optax.scale_by_adam()] * 8)  # with more moments than any built-in optimiser
+    with pytest.raises(InputError, match="it does not fit"):
+        check_room(config, algorithm, policy, mesh, 10 * parameters, optimizer=several)
+
+
+def test_no_adapter_is_proposed_where_it_cannot_be():
+    for settings in ({"anchor": 1.0}, {"freeze": ("embedding",)}, {"lora_rank": 2}):
+        assert "--lora-rank 16" not in dict(changes_to_try(TrainConfig.flat(**settings), 1))
+    assert "--lora-rank 16" in dict(changes_to_try(TrainConfig(), 1))
 
 
 def test_an_adapter_and_a_cut_model_need_less():
-    one, eight = (make_plan(CONFIG, replace(SHAPE, layers=2), make_mesh(1, n), 20) for n in (1, 8))
-    adapted = make_plan(CONFIG.replace(lora_rank=2), replace(SHAPE, layers=2), make_mesh(1, 1), 20)
+    one, eight = (make_plan(CONFIG, replace(SHAPE, layers=1), make_mesh(1, n), 20) for n in (1, 8))
+    adapted = make_plan(CONFIG.replace(lora_rank=2), replace(SHAPE, layers=1), make_mesh(1, 1), 20)
     assert eight.state < one.state / 7
     assert adapted.optimizer < one.optimizer / 4
     assert (adapted.reference, one.reference) == (0, one.parameters)
     assert one.peak == one.state + max(one.temporaries, one.sampler + one.cache)
-    assert one.cache == 2 * 2 * 16 * 32 * 64 * 4, "keys and values, layers, rows, slots, features, bytes"
+    assert one.cache == 2 * 1 * 16 * 32 * 64 * 4, "keys and values, layers, rows, slots, features, bytes"
+
+
+def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
+    """Room for the parameters, and not for the moments beside them."""
+    real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
+    shape = make_shape(real.model, make_tokenizer(real).vocab_size)
+    room = 5 * count_parameters(abstract_params(shape))
+    monkeypatch.setattr(setup, "device_bytes", lambda mesh: room)
+    for reader in ("make_base", "make_critic", "make_teacher"):
+        monkeypatch.setattr(setup, reader, lambda *arguments, **keywords: pytest.fail("a weight may be read"))
+    with pytest.raises(InputError, match=r"The training state takes .* on the device, .*: it does not fit\."):
+        setup.make_setup(real, BUILT_IN._replace(reward=even_length))
 
 
 def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
-    monkeypatch.setattr(plan, "temporaries", lambda *arguments: 10_000)  # compiling is tested above
+    monkeypatch.setattr(plan, "measured", lambda *arguments: Measured(10_000, 2_000_000_000))  # compiling is tested above
     flags = ["plan", "--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12"]
     flags += ["--layers", "2", "--width", "64", "--kv-heads", "2", "--prompt-length", "20"]
     assert main([*flags, "--device-memory", "1GB"]) == 0
@@ -123,10 +282,17 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert "grpo, 4 x 4 responses of at most 12 tokens; GB on 1 device\n" in text
     assert text.endswith("It fits 1GB.\n")
     assert "  optimiser" in text
+    assert re.search(r"^  in one step +operations +GB moved +GB sent$", text, re.MULTILINE)
+    assert re.search(r"^  update +\d\.\d\de\+\d\d +\d\.\d +2\.0$", text, re.MULTILINE)
+    assert main([*flags, "--device", "h100"]) == 0
+    text = capsys.readouterr().out
+    assert "GB sent   seconds at least on h100\n" in text
+    assert text.endswith("It fits 80GB.\n")
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
     assert "It does not fit 1KB" in text
     assert "Nor does it with --microbatch-rows 1 --remat --dtype bfloat16 --lora-rank 16: " in text
+    refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")
 
@@ -135,6 +301,11 @@ def test_devices_are_pretended_before_jax_looks():
     environment = {"XLA_FLAGS": "--other"}
     pretend_devices(environment, 16)
     assert environment == {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--other --xla_force_host_platform_device_count=16"}
+
+
+def test_an_update_beside_a_calculator_is_not_planned():
+    with pytest.raises(InputError, match=r"cannot measure calculator=0\.5, with which all logits of a micro-batch"):
+        plan_of(CONFIG.replace(calculator=0.5), 1, 20)
 
 
 def test_an_update_beside_a_teacher_is_not_planned():

@@ -21,11 +21,11 @@ from rljax.ops.unpublished.reward_history import empty_history
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.debugging import replay
+from rljax.training.fitting import planned_algorithm
 from rljax.training.interrupt import Interrupted
 from rljax.training.kept_batch import KeptBatch
 from rljax.training.learner import make_learner, make_study
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
-from rljax.training.plan import planned_algorithm
 from rljax.training.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.state import create, kl_coefficient_of
@@ -226,6 +226,11 @@ NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algori
             BY_NAME["grpo"](beta=0.1),
             {"reference_period": 5, "schedule": "cosine"},
             "schedule='cosine' would return to its peak",
+        ),
+        (
+            BY_NAME["grpo"](beta=0.1),
+            {"reference_period": 5, "remedy": "controller", "minibatches": 2},
+            "reference_period=5: .* and with it what remedy=controller has come to",
         ),
     ],
 )

@@ -11,10 +11,10 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
+from rljax.settings.flat import flat_names
 from rljax.training.algorithm import make_algorithm
 from rljax.training.beginning import first_params
 from rljax.training.config import TrainConfig, load_config
-from rljax.training.config.flat import flat_names
 from rljax.training.config.train import GROUPS
 from rljax.training.loop import with_dataset
 from rljax.training.run import nothing_to_learn
@@ -38,7 +38,9 @@ def written(path, rows):
 def test_long_chains_are_a_task():
     setup = make_setup(TINY.replace(task="iteration", iterations=(8, 9), train_problems=12, max_response_tokens=64))
     assert {problem.columns["steps"] for problem in setup.train.prompts.problems} <= {8, 9}
-    with pytest.raises(InputError, match="task is 'poetry'; choose sums, iteration or reasoning_gym"):
+    with pytest.raises(
+        InputError, match=r"task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME\."
+    ):
         TINY.replace(task="poetry")
 
 

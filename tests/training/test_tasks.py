@@ -18,21 +18,18 @@ from rljax.errors import InputError
 from rljax.importing import check_optional
 from rljax.rewards.protocol import judge
 from rljax.rewards.reasoning_gym import final_answer
+from rljax.settings.options import read_words
+from rljax.tasks.puzzles import ReasoningGymConfig
+from rljax.tasks.sums import SumsConfig
 from rljax.training.beginning import rl_state
-from rljax.training.config import TASKS, ReasoningGymConfig, SumsConfig, TrainConfig
-from rljax.training.config.options import read_words
+from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
-from rljax.training.tasks import BY_SETTINGS
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"
 )
 NAME = "reasoning_gym:ransom_note"
 ONE_STEP = TINY.replace(algorithm_options={}, warm_start_steps=0, minibatches=1, microbatch_rows=None)
-
-
-def test_every_settings_of_a_task_have_a_task():
-    assert set(BY_SETTINGS) == set(TASKS.values())
 
 
 def test_the_name_of_a_task_survives_a_file_and_flat_names():
@@ -66,7 +63,7 @@ def test_the_reward_follows_the_task_unless_it_is_chosen():
     [
         ("sum", r"task is 'sum'; did you mean 'sums'\?"),
         ("reasoning_gym", "name one of its generators"),
-        ("poetry", "task is 'poetry'; choose sums, iteration or reasoning_gym:NAME"),
+        ("poetry", "task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME"),
     ],
 )
 def test_an_unknown_task_is_answered_with_those_there_are(task, message):

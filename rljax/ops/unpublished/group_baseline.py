@@ -137,7 +137,9 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 
 
 @in_float32
-def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Float[Array, "*P G"]:
+def reliability_quality(
+    scores: Float[Array, "*P G K"], *, floor: Number, valid: Mask | None = None
+) -> Float[Array, "*P G"]:
     """Quality weight: the inverse variance of repeated scorings of a response.
 
     The document asks for confidence(R) and does not define it; this is our reading. Averages of quantities with unequal
@@ -151,12 +153,13 @@ def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Flo
         scores: K rewards of the same response, by several raters or several draws of one, `[..., G, K]`, K ≥ 2.
         floor: s², the variance that is left when all K agree, in the rewards' unit squared; positive. A large one makes
             all weights equal, a small one lets a response on which raters agree by chance take the baseline.
+        valid: scores that there are, bool or 0/1, `[..., G, K]`; all of them when absent.
 
     Returns:
-        `[..., G]`, in the inverse of the rewards' unit squared, in (0, 1/s²].
+        `[..., G]`, in the inverse of the rewards' unit squared, in (0, 1/s²]; 0 for a response with fewer than 2 valid scores.
 
     Raises:
-        ValueError: integer scores, fewer than 2 a response, or a `floor` that is not positive.
+        ValueError: integer scores, fewer than 2 a response, `valid` of another shape, or a `floor` that is not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -172,8 +175,13 @@ def reliability_quality(scores: Float[Array, "*P G K"], *, floor: Number) -> Flo
     if scores.shape[-1] < 2:
         raise ValueError(f"scores must hold at least 2 scorings of a response on its last axis, got {list(scores.shape)}")
     check_positive(floor=floor)
-    centered = masked_centered(scores, jnp.ones_like(scores, bool))
-    return 1.0 / (floor + jnp.square(centered).sum(-1) / (scores.shape[-1] - 1))
+    if valid is None:
+        valid = jnp.ones_like(scores, bool)
+    check_mask(valid=valid)
+    check_same_shape(scores=scores, valid=valid)
+    number = valid.astype(bool).sum(-1)
+    variance = jnp.square(masked_centered(scores, valid)).sum(-1) / jnp.maximum(number - 1, 1).astype(scores.dtype)
+    return jnp.where(number >= 2, 1.0 / (floor + variance), 0.0)
 
 
 @in_float32

@@ -9,26 +9,20 @@ from rljax.training.config.optimization import OptimizationConfig, WarmStartConf
 from rljax.training.config.run import RunConfig
 from rljax.training.config.sampling import SamplingConfig
 from rljax.training.config.start import load_config
-from rljax.training.config.task import TASKS, IterationConfig, ReasoningGymConfig, SumsConfig, TaskConfig
 from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 
 __all__ = [
     "MICROBATCH_TOKENS",
-    "TASKS",
     "AdapterConfig",
     "AlgorithmConfig",
     "CriticConfig",
     "DataConfig",
     "DevicesConfig",
-    "IterationConfig",
     "ModelConfig",
     "OptimizationConfig",
-    "ReasoningGymConfig",
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
-    "SumsConfig",
-    "TaskConfig",
     "TrainConfig",
     "WarmStartConfig",
     "load_config",

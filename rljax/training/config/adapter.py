@@ -7,7 +7,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_positive
+from rljax.settings.checks import check_at_least, check_positive
 
 
 @documented

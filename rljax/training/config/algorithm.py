@@ -1,14 +1,14 @@
 """Settings of the algorithm and of the reward."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_positive, check_share
-from rljax.training.config.options import Options
+from rljax.settings.checks import check_at_least, check_positive, check_share
+from rljax.settings.options import Options
 
 
 @documented
@@ -27,8 +27,9 @@ class AlgorithmConfig:
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
     parts: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
-    """Parts to put into the algorithm in place of its own, each SLOT=PART with its numbers behind commas, e.g. `--with
-    advantage=rank keep_group=difficulty_window,low=0.3,high=0.7`; `rljax algorithms --parts` lists them. --without comes first."""
+    """Parts to put into the algorithm in place of its own, each SLOT=PART with its numbers behind commas, and terms to add to its
+    loss, e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`; all are listed
+    by `rljax algorithms --parts`. --without comes first."""
     correction: str = "none"
     """Weigh tokens to which sampler and learner give different probabilities (another engine, top-k, top-p): 'none', 'capped',
     'masked' (IcePop), 'two_sided', 'sequence', 'sequence_masked' or 'geometric'; `rljax algorithms` explains them."""
@@ -51,12 +52,25 @@ class AlgorithmConfig:
     """RL steps after which, again and again, the policy (or the base with the adapter as it is) becomes the reference, and its
     optimiser starts anew, learning-rate warm-up included (ProRL). By default the reference stays."""
 
+    anchor: float | None = None
+    """Hold the policy near the parameters that it begins with, each by this weight times its Fisher information, in the warm start
+    and in RL: the problems that it could solve before stay solved (elastic weight consolidation). The information is estimated
+    once, on 256 of its own responses to such problems. Not with --lora-rank."""
+    anchor_problems: str | None = None
+    """With --anchor: folder of the run, or dataset, with the problems that the policy is to keep solving; by default the run whose
+    folder --model lies in, as in `--model runs/first/last`."""
+
     def __post_init__(self):
         """Refuse bounds that cannot work."""
         check_at_least(0, self, ["correction_low", "off_policy_delta"])
-        check_positive(self, ["correction_high", "kl_target"])
+        check_positive(self, ["correction_high", "kl_target", "anchor"])
         check_at_least(1, self, ["reference_period"])
         self._check_gain()
+        if self.anchor_problems is not None and self.anchor is None:
+            raise InputError(
+                f"anchor_problems={self.anchor_problems!r} are what an anchor is estimated on, and there is none; give --anchor "
+                "WEIGHT, or leave it out."
+            )
         low, high = self.correction_low, self.correction_high
         if self.correction == "none" and (low, high) != (None, None):
             raise InputError(
@@ -88,10 +102,16 @@ class RewardConfig:
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
-    'reasoning_gym' (for the task of that name, which has it by default), 'model:FOLDER' (a reward model), or your own function as
-    'package.module:function' or 'file.py:function'. Several, with commas between them, are summed."""
+    'reasoning_gym' (for the task of that name, which has it by default), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (a right
+    answer less the Brier score of the confidence that the response states), 'constitution:FILE' (rules with weights, in YAML or
+    JSON), 'count_bonus:SCALE' (for answers that are rare in their group), or your own function as 'package.module:function' or
+    'file.py:function'. Several, with commas between them, are summed (see
+    --reward-combine)."""
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
+    combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"
+    """What several rewards become: their weighted 'sum', or 'min', the smallest of them, as for an ensemble of reward models, of
+    which a response has to please all: `--reward model:A,model:B --reward-combine min`."""
     messages: Annotated[bool, tyro.conf.arg(name="reward-messages")] = True
     """Give your own reward the prompts that are conversations, and their completions, as lists of messages, as TRL does:
     `completions[i][0]["content"]` is the text. Otherwise all rewards get text, as the built-in ones always do."""
@@ -107,6 +127,8 @@ class RewardConfig:
         """Refuse values that cannot work."""
         check_share(self, ["max_failure_share"])
         check_at_least(1, self, ["groups"])
+        if self.combine not in ("sum", "min"):
+            raise InputError(f"reward_combine is {self.combine!r}; choose sum or min.")
 
     @property
     def names(self) -> tuple[str, ...]:

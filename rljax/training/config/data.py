@@ -5,7 +5,7 @@ from typing import Literal
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_positive_share
+from rljax.settings.checks import check_at_least, check_positive_share
 
 
 @documented

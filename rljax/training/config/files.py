@@ -14,9 +14,9 @@ import yaml
 
 from rljax.errors import InputError
 from rljax.records import documented
+from rljax.settings.flat import flat_names
+from rljax.tasks import TASKS
 from rljax.text import did_you_mean, one_line
-from rljax.training.config.flat import flat_names
-from rljax.training.config.task import TASKS
 from rljax.training.config.train import GROUPS, TrainConfig
 from rljax.training.config.typed import fitted, hints_of
 

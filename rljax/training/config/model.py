@@ -7,7 +7,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_at_most_a_year
+from rljax.settings.checks import check_at_least, check_at_most_a_year
 
 
 @documented
@@ -28,6 +28,10 @@ class ModelConfig:
     """Recompute layers in the backward pass to save memory."""
     score_chunk: int | None = None
     """Tokens whose logits a device holds at once; by default as many as make 160 MB."""
+    calculator: float | None = None
+    """Mix the policy with a calculator, in sampling and in scoring: behind `a+b=` in a worked sum, this share of the probability of
+    each token is the calculator's, and the rest the network's. An exported model is the network alone. The logits of all tokens of
+    a device exist at once, so --score-chunk and --tensor cannot be used with it. By default there is none."""
     layers: int = 3
     """Number of layers."""
     width: int = 96
@@ -42,6 +46,13 @@ class ModelConfig:
     def __post_init__(self):
         """Refuse sizes that no transformer can have."""
         check_at_least(1, self, ["layers", "width", "heads", "kv_heads", "hidden", "score_chunk"])
+        if self.calculator is not None and not 0 < self.calculator < 1:
+            raise InputError(f"calculator is {self.calculator}; it is a share of the probability, above 0 and below 1.")
+        if self.calculator is not None and self.score_chunk is not None:
+            raise InputError(
+                f"score_chunk={self.score_chunk} cannot apply with calculator={self.calculator}, whose mixture takes the logits of "
+                "all tokens of a device at once; leave one of them out."
+            )
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
         if self.width % self.heads or (self.width // self.heads) % 2:

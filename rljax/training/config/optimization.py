@@ -7,7 +7,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_positive, check_positive_share
+from rljax.settings.checks import check_at_least, check_positive, check_positive_share
 
 
 @documented
@@ -31,9 +31,9 @@ class WarmStartConfig:
     keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
     """Keep the finished warm start beside the compiled programs, and begin with it in later runs that would compute the same one:
     the same settings of model, task, data and warm start, seed, sources, packages and machine. It applies to generated tasks alone,
-    and changes nothing with --warm-start-accuracy, --model, --lora-rank, the folder of a tokenizer, parts of your own in Python, or
-    several hosts, nor where compiled programs are not kept in a local folder (`rljax --version` names it; in Python it is
-    jax_compilation_cache_dir)."""
+    and changes nothing with --warm-start-accuracy, --model, --lora-rank, --anchor, the folder of a tokenizer, parts of your own in
+    Python, or several hosts, nor where compiled programs are not kept in a local folder (`rljax --version` names it; in Python it
+    is jax_compilation_cache_dir)."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
@@ -53,7 +53,13 @@ class OptimizationConfig:
     steps: int = 100
     """RL steps; one step is one rollout."""
     minibatches: int = 1
-    """Optimiser updates per rollout."""
+    """Mini-batches of a rollout, each of them one optimiser update in a pass."""
+    passes: int = 1
+    """Passes over a rollout, those of the critic included; the policy's mini-batches are in a new random order in each but the
+    first."""
+    kl_limit: float | None = None
+    """End the policy's updates on a rollout once its divergence from the policy that sampled, in nats a token, is above this in the
+    mean over the updates so far, each measured before it is made (the metric `kl`). By default all updates are made."""
     microbatch_rows: int | None = None
     """Maximum number of rows whose activations are held at once, each of one or several responses; by default as many as fit in
     16,384 tokens."""
@@ -76,9 +82,15 @@ class OptimizationConfig:
     second_moment: Literal["full", "factored"] = "full"
     """Second moment of all optimisers: 'factored' keeps only means over the rows and the columns of large matrices, as Adafactor
     does, and saves nearly four bytes a parameter; it then decays as 1 - t^-0.8, and --adam-b2 does not apply."""
-    remedy: Literal["off", "auto"] = "off"
-    """What an alarm does beside its warning: 'auto' lets some of them change a setting between two steps, as the learning rate to a
-    third; the run says so, writes it into remedies.jsonl, and repeats it when it is resumed."""
+    auxiliary: float = 0.0
+    """Weight of a self-supervised loss beside that of RL, in each update of the policy: the mean negative log-likelihood of
+    demonstrations, or of the prompts themselves where not every problem has a demonstration. An update takes --warm-start-batch of
+    them in one batch, which --microbatch-rows does not split. 0: there is none."""
+    remedy: Literal["off", "auto", "controller"] = "off"
+    """What is done about a run that goes wrong: 'auto' lets some alarms change a setting between two steps, as the learning rate to
+    a third; the run says so, writes it into remedies.jsonl, and repeats it when it is resumed. 'controller' scales every update,
+    the clip range of an algorithm that clips on both sides, and an entropy bonus a little at each step, by how far the last updates
+    moved the policy; it needs at least two updates on a rollout, by --minibatches or --passes."""
     freeze: tuple[str, ...] = ()
     """Patterns of the policy's parameters that are not trained, in the warm start and in RL, by neighbouring parts of their paths,
     such as embedding, layers/[0-3] or *_norm; they have no moments."""
@@ -88,12 +100,22 @@ class OptimizationConfig:
         choices = {
             "moments_dtype": ("float32", "bfloat16"),
             "second_moment": ("full", "factored"),
-            "remedy": ("off", "auto"),
+            "remedy": ("off", "auto", "controller"),
             "schedule": ("constant", "cosine"),
         }
         for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(values)}.")
-        check_at_least(0, self, ["steps", "learning_rate_warmup", "weight_decay"])
-        check_at_least(1, self, ["minibatches", "microbatch_rows"])
-        check_positive(self, ["learning_rate", "max_grad_norm"])
+        check_at_least(0, self, ["steps", "learning_rate_warmup", "weight_decay", "auxiliary"])
+        check_at_least(1, self, ["minibatches", "passes", "microbatch_rows"])
+        check_positive(self, ["learning_rate", "max_grad_norm", "kl_limit"])
+        if self.kl_limit is not None and self.minibatches * self.passes == 1:
+            raise InputError(
+                f"kl_limit={self.kl_limit} ends the updates on a rollout early, and there is only one; raise passes or "
+                "minibatches, or leave it out."
+            )
+        if self.kl_limit is not None and self.schedule != "constant":
+            raise InputError(
+                f"kl_limit={self.kl_limit} may end the updates on a rollout early, so schedule={self.schedule!r}, which counts the "
+                "planned ones, would not fall to its end; leave one of the two out."
+            )

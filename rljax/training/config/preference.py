@@ -7,7 +7,7 @@ import tyro
 
 from rljax.preference.config import PairConfig
 from rljax.records import documented
-from rljax.training.config.options import Options
+from rljax.settings.options import Options
 
 
 @documented

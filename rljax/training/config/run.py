@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_at_most_a_year
+from rljax.settings.checks import check_at_least, check_at_most_a_year
 
 
 @documented

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.training.config.checks import check_at_least, check_positive, check_positive_share, check_stop
+from rljax.settings.checks import check_at_least, check_positive, check_positive_share, check_stop
 
 
 @documented

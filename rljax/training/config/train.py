@@ -7,18 +7,19 @@ from typing import Any
 
 from rljax.errors import InputError
 from rljax.records import documented
+from rljax.settings.checks import check_numbers
+from rljax.settings.flat import flat_names
+from rljax.tasks import AnyTask, TaskConfig, task_name, task_named
+from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean
 from rljax.training.config.adapter import AdapterConfig
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
-from rljax.training.config.checks import check_numbers
 from rljax.training.config.critic import CriticConfig
 from rljax.training.config.data import DataConfig
-from rljax.training.config.flat import flat_names
 from rljax.training.config.model import DevicesConfig, ModelConfig
 from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
 from rljax.training.config.run import RunConfig
 from rljax.training.config.sampling import SamplingConfig
-from rljax.training.config.task import TASKS, SumsConfig, TaskConfig, task_name, task_named
 from rljax.training.config.typed import fitted, hints_of
 
 MICROBATCH_TOKENS = 16_384
@@ -64,7 +65,7 @@ class TrainConfig:
     """The model. The sizes apply to the small transformer that is built when no model is given."""
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     """The low-rank adapter, if not the whole model is trained."""
-    task: TaskConfig | None = None
+    task: AnyTask | None = None
     """The generated task; None with a dataset. Without a dataset, None means `sums` with its default settings."""
     data: DataConfig = field(default_factory=DataConfig)
     """The dataset and the selection of prompts."""
@@ -94,6 +95,16 @@ class TrainConfig:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
         if self.warm_start.optimizer == "muon" and self.optimization.second_moment == "factored":
             raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
+        if self.model.calculator is not None and self.devices.tensor > 1:
+            raise InputError(
+                f"tensor={self.devices.tensor} cannot apply with calculator={self.model.calculator}, whose mixture takes whole "
+                "distributions over the tokens; leave one of them out."
+            )
+        if self.algorithm.anchor is not None and self.adapter.rank is not None:
+            raise InputError(
+                f"anchor={self.algorithm.anchor} cannot hold an adapter (lora_rank={self.adapter.rank}): one of its two factors "
+                "begins at 0, so the Fisher information of the other is 0; leave one of them out."
+            )
 
     @property
     def minibatch_rows(self) -> int:
@@ -238,4 +249,4 @@ def _number(value: object) -> object:
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
-__all__ = ["GROUPS", "MICROBATCH_TOKENS", "TASKS", "TrainConfig"]
+__all__ = ["GROUPS", "MICROBATCH_TOKENS", "TrainConfig"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from rljax.training.config.flat import flat_names
+from rljax.settings.flat import flat_names
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
 

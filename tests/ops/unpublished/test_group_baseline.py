@@ -172,6 +172,19 @@ def test_quality_weights_match_their_formulas(x64):
     np.testing.assert_allclose(jax.jit(group_baseline.reliability_quality)(jnp.array(scores), floor=0.5), expected)
 
 
+@given(
+    hnp.arrays(np.float64, (P, G, 4), elements=st.integers(-8, 8).map(lambda k: k / 4)),
+    hnp.arrays(bool, (P, G, 4)),
+)
+def test_raters_without_an_opinion_do_not_count(scores, valid):
+    dirty = np.where(valid, scores, np.nan)
+    with jax.enable_x64(True):
+        actual = group_baseline.reliability_quality(jnp.array(dirty), floor=0.5, valid=jnp.array(valid))
+    for p, i in np.ndindex(P, G):
+        known = [float(x) for x in scores[p, i][valid[p, i]]]
+        assert actual[p, i] == pytest.approx(1 / (0.5 + slow_std(known, 1) ** 2) if len(known) > 1 else 0.0)
+
+
 def test_raw_sequence_probability_underflows_where_confidence_does_not():
     logp = jnp.log(jnp.array([0.9, 0.8]))[:, None] * jnp.ones((2, 1000))
     assert not jnp.exp(logp.sum(-1)).all()

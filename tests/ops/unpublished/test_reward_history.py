@@ -132,10 +132,11 @@ def test_refusals(function, arguments, valid, message):
         function(EMPTY, *arguments, valid=valid)
 
 
-def test_rewards_of_more_precision_than_the_history_are_refused(x64):
-    wide = jnp.asarray(REWARDS, jnp.float64)
-    with pytest.raises(ValueError, match="rewards must have the history's dtype float32, got float64"):
-        reward_history.join_history(EMPTY, IDS, wide)
+@pytest.mark.parametrize(("of_history", "of_rewards"), [("float32", "float64"), ("float64", "float32")])
+def test_rewards_of_another_precision_than_the_history_are_refused(of_history, of_rewards, x64):
+    history = EMPTY._replace(rewards=EMPTY.rewards.astype(of_history))
+    with pytest.raises(ValueError, match=f"rewards must have the history's dtype {of_history}, got {of_rewards}"):
+        reward_history.join_history(history, IDS, jnp.asarray(REWARDS, of_rewards))
 
 
 @pytest.mark.parametrize(("prompts", "capacity"), [(0, 1), (1, 0)])

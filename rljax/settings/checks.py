@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from rljax.errors import InputError
-from rljax.training.config.flat import flat_names
+from rljax.settings.flat import flat_names
 
 LARGEST = 2**31 - 1
 """Largest whole number that a setting can be; counters on devices have 32 bits."""

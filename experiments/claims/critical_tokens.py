@@ -1,0 +1,57 @@
+"""Is it enough to train on the tokens that the reward hangs on most?
+
+One of the documents updates "critical" tokens alone, those that influence the reward, and says that this makes training
+more efficient. It defines neither the tokens nor a share; here they are those with the largest advantage of either sign
+under a critic, as the advantage is the change of the expected reward that a token made.
+
+Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
+0. The first policy is right on about one response in four, and every seed has another one. The critic has a value for
+every state, which includes whether all tokens so far were right, and is pretrained on 50 rollouts. PPO with lambda =
+0.95 for both.
+
+Deviations from the paper: it has GRPO, whose advantage is the same for all tokens of a response and cannot choose
+among them, so that the algorithm is one with a critic. Policy and critic are tables, so that nothing which one prompt
+teaches helps another. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that has the highest mean pass rate
+during training on 8 other seeds.
+
+Command: rljax claims --rerun critical_tokens
+"""
+
+from rljax.algorithms import ppo
+from rljax.algorithms.parts import with_parts
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.worlds import leaning
+from rljax.book.worlds_of_lengths import chains
+
+WORLD = chains((4, 8, 16, 32), tokens=2)
+
+
+def run(*words):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD, lean=2.5), with_parts(ppo(), words), steps=100, value_steps=50)
+
+
+ARMS = {
+    "all tokens": run(),
+    "20 %": run("keep_tokens=critical,share=0.2"),
+    "50 %": run("keep_tokens=critical,share=0.5"),
+}
+
+CLAIM = Claim(
+    paper="a document on DAPO (unpublished)",
+    place="its section on GRPO, Optimization",
+    text="training on the fifth of the tokens with the largest advantages learns more than training on all",
+    arms=ARMS,
+    measure=measure_tuned,
+    statistic=difference("area", "20 %", "all tokens"),
+    unit="mean pass rate during training with 20 % of the tokens, less that with all",
+    margin=0.005,
+    figures={
+        "pass rate at the end, the same arms": difference("success", "20 %", "all tokens"),
+        "mean pass rate during training, 50 % less all": difference("area", "50 %", "all tokens"),
+        "learning rate with 20 %": lambda arms: arms["20 %"]["learning_rate"],
+        "learning rate with all": lambda arms: arms["all tokens"]["learning_rate"],
+    },
+)

@@ -1,0 +1,58 @@
+"""Does an entropy term in the loss end better than none?
+
+The framework document gives the entropy a coefficient of 0.01 in its objective, and recommends 0.001 to 0.1 (its
+Table 1); another of the documents says that the term helps most where rewards are sparse.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if each token is one of two right ones, so that a policy
+which is always right may keep some entropy, and the reward is 1 or 0. The first policy is right on about one response
+in 80, and every seed has another one. GRPO without KL.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another.
+Adam; each arm has the learning rate, of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. All arms take the
+largest, at which a policy without the term loses some contexts for good.
+
+Command: rljax claims --rerun entropy_term
+"""
+
+from functools import partial
+
+from rljax.algorithms import grpo
+from rljax.algorithms.parts import with_parts
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.worlds import codes, leaning
+
+WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
+
+
+def run(*words):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD, lean=0.0), with_parts(grpo(beta=0.0), words), steps=100)
+
+
+ARMS = {
+    "no term": run(),
+    "0.001": run("term=entropy,coefficient=0.001"),
+    "0.01": run("term=entropy,coefficient=0.01"),
+    "0.1": run("term=entropy,coefficient=0.1"),
+}
+
+CLAIM = Claim(
+    paper="the framework document (unpublished)",
+    place="Table 1",
+    text="an entropy term with the coefficient 0.01 ends better than none",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success"),
+    statistic=difference("success", "0.01", "no term"),
+    unit="pass rate at the end with the coefficient 0.01, less that without the term",
+    margin=0.01,
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "0.01", "no term"),
+        "entropy at the end, nats a token, 0.01 less none": difference("entropy", "0.01", "no term"),
+        "entropy at the end, nats a token, 0.1 less none": difference("entropy", "0.1", "no term"),
+        "pass rate at the end, 0.1 less none": difference("success", "0.1", "no term"),
+        "learning rate with 0.01": lambda arms: arms["0.01"]["learning_rate"],
+        "learning rate without": lambda arms: arms["no term"]["learning_rate"],
+    },
+)

@@ -1,0 +1,324 @@
+"""Which algorithm for which task: facts of the task -> algorithm, parts and flags, by the rules of `choosing_rules`.
+
+A rule is data: a case, conditions on facts, what it chooses, and why. Its claims are experiments that bear on the reason; what
+their results say is looked up, not written into the rule.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from rljax.errors import InputError
+from rljax.records import documented
+
+Verdict = str
+Bearing = Literal["for", "against"]
+
+
+@documented
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a task, by which an algorithm is chosen."""
+
+    reward: Literal["verifier", "learned", "steps", "several", "pairs"] = "verifier"
+    """What judges: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; 'several'
+    rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected response."""
+    length: int = 1024
+    """Tokens of the longest response."""
+    budget: int = 100_000
+    """Responses that the whole run can pay for."""
+    group: int = 8
+    """Responses to each prompt of a step."""
+    updates: int = 1
+    """Optimiser updates for each rollout."""
+    staleness: int = 0
+    """Updates by which the weights of the sampler are older than those that learn."""
+    critic: bool = False
+    """A critic is affordable: memory and time for a second model of the policy's size."""
+    pass_k: int = 1
+    """Several answers count: the k of the pass@k that is to rise."""
+    teacher: str | None = None
+    """Folder or hub id of a better model with the same tokens."""
+    outliers: bool = False
+    """The reward has outliers, or a scale that cannot be relied on."""
+    experts: bool = False
+    """The model is a mixture of experts."""
+    wish: Literal["none", "near_start", "entropy", "brevity", "less_noise"] = "none"
+    """What matters beside the reward, or what an earlier run lacked: a policy 'near_start'; 'entropy', which fell too fast;
+    'brevity', as wrong answers grew longer; or 'less_noise' in the gradient, at the price of memory."""
+    model: str = "Qwen/Qwen3-0.6B"
+    """Folder or hub id of the model, for the command."""
+    dataset: str = "my_data.jsonl"
+    """Problems or preference pairs, for the command."""
+
+
+LEAST = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
+FREE = ("model", "dataset")
+"""Facts that no rule looks at."""
+
+
+def check_facts(facts: Facts) -> None:
+    """Refuse facts that cannot be.
+
+    Raises:
+        InputError: names the fact.
+    """
+    for name, least in LEAST.items():
+        if getattr(facts, name) < least:
+            raise InputError(f"{name} is {getattr(facts, name)}; it must be at least {least}.")
+    if facts.group == 1 and (facts.reward in ("steps", "several") or facts.pass_k > 1):
+        raise InputError(
+            "group is 1, but rewards of steps, several rewards and pass@k are compared within a group; it must be at least 2."
+        )
+    if facts.pass_k > facts.group:
+        raise InputError(
+            f"pass_k is {facts.pass_k}, but pass@k needs k responses to a prompt and group is {facts.group}; give --group "
+            f"{facts.pass_k} or more."
+        )
+
+
+TESTS = {"is": operator.eq, "is not": operator.ne, "at least": operator.ge, "at most": operator.le}
+
+
+@documented
+class Where(NamedTuple):
+    """A condition on one fact."""
+
+    fact: str
+    """Its name."""
+    test: Literal["is", "is not", "at least", "at most"]
+    """How it is compared."""
+    value: Any
+    """With what; `is not None` says that there is one."""
+
+    def holds(self, facts: Facts) -> bool:
+        """Whether the facts meet it.
+
+        Example:
+            >>> Where("length", "at least", 2000).holds(Facts(length=1024))
+            False
+        """
+        return TESTS[self.test](getattr(facts, self.fact), self.value)
+
+    def flag(self) -> str:
+        """How `rljax recommend` is told a fact that meets it.
+
+        Example:
+            >>> Where("length", "at least", 2000).flag(), Where("critic", "is", True).flag()
+            ('--length 2000', '--critic')
+        """
+        name = f"--{self.fact.replace('_', '-')}"
+        if self.value is True:
+            return name
+        return f"{name} {self.fact.upper()}" if self.test == "is not" else f"{name} {self.value}"
+
+    def text(self) -> str:
+        """The condition as flags say it.
+
+        Example:
+            >>> Where("length", "at least", 2000).text(), Where("reward", "is", "pairs").text()
+            ('--length 2000 or more', '--reward pairs')
+        """
+        return self.flag() + self.more()
+
+    def more(self) -> str:
+        """What follows the flag in a text."""
+        return {"at least": " or more", "at most": " or less"}.get(self.test, "")
+
+
+@documented
+class Rule(NamedTuple):
+    """What one case calls for."""
+
+    case: str
+    """The case in words, as a table has it."""
+    where: tuple[Where, ...]
+    """All of them must hold."""
+    choice: str
+    """Name of an algorithm; for a part, its name in words."""
+    because: str
+    """Why, in a phrase."""
+    flags: Mapping[str, str]
+    """Flag -> its value, in which `{length}` and other numbers of `numbers_of` are filled in."""
+    claims: Mapping[str, Bearing]
+    """Claim -> whether it speaks for or against the reason where it holds."""
+    source: str
+    """Paper or document that gives the advice."""
+    algorithms: tuple[str, ...] = ()
+    """Of a part: algorithms that it fits; empty: all."""
+
+    def applies(self, facts: Facts) -> bool:
+        """Whether every condition holds."""
+        return all(condition.holds(facts) for condition in self.where)
+
+
+@documented
+class Evidence(NamedTuple):
+    """What the experiment on a claim says about a reason."""
+
+    claim: str
+    """Name of the claim."""
+    verdict: Verdict
+    """Verdict of its experiment."""
+    says: Literal["supports", "contradicts", "is open"]
+    """What that means for the reason."""
+    text: str
+    """The claim, and its statistic."""
+
+
+@documented
+class Recommendation(NamedTuple):
+    """What to do."""
+
+    facts: Facts
+    """For this task."""
+    chosen: Rule
+    """Rule that names the algorithm."""
+    parts: tuple[Rule, ...]
+    """Rules that add flags."""
+    also: tuple[Rule, ...]
+    """Rules for other algorithms that apply too, the nearest first."""
+    words: tuple[str, ...]
+    """The command."""
+    idle: Mapping[str, str]
+    """Name of a fact that is not the default and changes nothing here -> why."""
+
+
+MOST_PROMPTS, FEWEST_STEPS = 64, 100
+"""Prompts of a step, which are fewer where there would not be so many steps."""
+
+
+def numbers_of(facts: Facts) -> dict[str, Any]:
+    """Numbers and names that flags are made with.
+
+    Example:
+        >>> numbers = numbers_of(Facts(budget=8000, group=8, length=1000))
+        >>> numbers["prompts"], numbers["steps"], numbers["cache"]
+        (8, 125, 250)
+    """
+    prompts = _power_of_two(min(max(facts.budget // (facts.group * FEWEST_STEPS), 1), MOST_PROMPTS))
+    return asdict(facts) | {
+        "cache": max(facts.length // 4, 1),
+        "k": facts.pass_k,
+        "prompts": prompts,
+        "minibatches": (minibatches := math.gcd(facts.updates, prompts)),
+        "passes": facts.updates // minibatches,
+        "steps": max(facts.budget // (facts.group * prompts), 1),
+    }
+
+
+def _power_of_two(most: int) -> int:
+    """The largest that is not above `most`, so that numbers of mini-batches divide that of prompts."""
+    return 2 ** (most.bit_length() - 1)
+
+
+def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
+    """Choose by rules: of the algorithms the first that applies, of the parts all that apply and fit it.
+
+    Args:
+        facts: of the task.
+        algorithms: rules that name an algorithm, the most special first; the last has no condition.
+        parts: rules that add flags.
+
+    Raises:
+        InputError: the facts cannot be.
+    """
+    check_facts(facts)
+    found = _chosen(facts, algorithms, parts)
+    defaults = asdict(Facts())
+    changed = [name for name, value in asdict(facts).items() if value != defaults[name]]
+    idle = {
+        name: _why_idle(name, found, (*algorithms, *parts))
+        for name in changed
+        if _advice(found) == _advice(_chosen(replace(facts, **{name: defaults[name]}), algorithms, parts))
+    }
+    return found._replace(idle=idle)
+
+
+def _advice(found: Recommendation) -> tuple[str, tuple[str, ...]]:
+    return found.chosen.case, found.words
+
+
+def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
+    """Why a fact changes nothing: of each rule that looks at it, what keeps it from being followed."""
+    why = []
+    for rule in (rule for rule in rules if any(condition.fact == name for condition in rule.where)):
+        unmet = [condition.text() for condition in rule.where if not condition.holds(found.facts)]
+        if unmet:
+            why.append(f"{rule.choice} needs {' and '.join(unmet)}")
+        elif rule in found.also:
+            why.append(f"{rule.choice} comes after {found.chosen.choice}")
+        elif rule not in (found.chosen, *found.parts):
+            why.append(f"{rule.choice} does not fit {found.chosen.choice}")
+    return "; ".join(dict.fromkeys(why)) or f"the command for {found.chosen.choice} has no flag for it"
+
+
+def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
+    """The recommendation, without the facts that change nothing."""
+    matching = [rule for rule in algorithms if rule.applies(facts)]
+    chosen = matching[0]
+    fitting = tuple(
+        rule for rule in parts if rule.applies(facts) and (not rule.algorithms or chosen.choice in rule.algorithms)
+    )
+    direct = "--loss" in chosen.flags
+    also = tuple(rule for rule in matching[1:] if rule.where and ("--loss" in rule.flags) == direct)
+    return Recommendation(facts, chosen, () if direct else fitting, also, command_of(facts, chosen, fitting), {})
+
+
+def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
+    """Words of the command; values of a flag that several rules give are joined."""
+    numbers = numbers_of(facts)
+    if "--loss" in chosen.flags:
+        flags = {"--model": "{model}", "--chat": "", **chosen.flags, "--max-tokens": "{length}"}
+        return ("rljax", "preference", facts.dataset, *_words(flags, numbers))
+    flags = {
+        **{"--model": "{model}", "--chat": "", "--dataset": "{dataset}", "--algorithm": chosen.choice},
+        **{"--reward": "math", "--max-response-tokens": "{length}"},
+        **{"--prompts": "{prompts}", "--group-size": "{group}", "--steps": "{steps}"},
+    }
+    for rule in (chosen, *parts):
+        joined = {name: f"{flags.get(name, '')} {value}".strip() for name, value in rule.flags.items() if name in JOINED}
+        flags |= {**rule.flags, **joined}
+    return ("rljax", "train", *_words(flags, numbers))
+
+
+JOINED = ("--algorithm-options", "--with", "--without")
+"""Flags that take several values."""
+
+
+def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
+    return [word.format(**numbers) for name, value in flags.items() for word in (name, *value.split())]
+
+
+def weighed(bearing: Bearing, verdict: Verdict) -> Literal["supports", "contradicts", "is open"]:
+    """What the verdict on a claim means for a reason that it bears on.
+
+    Example:
+        >>> weighed("for", "holds here"), weighed("against", "holds here"), weighed("for", "not decided")
+        ('supports', 'contradicts', 'is open')
+    """
+    if verdict not in ("holds here", "contradicted"):
+        return "is open"
+    return "supports" if (verdict == "holds here") == (bearing == "for") else "contradicts"
+
+
+def table(algorithms: Sequence[Rule], parts: Sequence[Rule]) -> str:
+    """The rules as a Markdown table: case, facts, algorithm or part, reason."""
+    lines = ["| your case | facts | try | because |", "| --- | --- | --- | --- |"]
+    for rule in sorted(algorithms, key=lambda rule: len(rule.where) > 0):  # the default first
+        tried = f"`rljax preference PAIRS --loss {rule.choice}`" if "--loss" in rule.flags else f"`{rule.choice}`"
+        lines.append(_row(rule, tried))
+    return "\n".join([*lines, *(_row(rule, f"{rule.choice}: `{_flags(rule)}`") for rule in parts)])
+
+
+def _row(rule: Rule, tried: str) -> str:
+    facts = ", ".join(f"`{condition.flag()}`{condition.more()}" for condition in rule.where) or "-"
+    return f"| {rule.case} | {facts} | {tried} | {rule.because} |"
+
+
+def _flags(rule: Rule) -> str:
+    text = " ".join(f"{name} {value}" for name, value in rule.flags.items())
+    return re.sub(r"{(\w+)}", lambda found: found[1].upper(), text)

@@ -1,0 +1,43 @@
+"""`rljax average`: one model out of several runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Average:
+    """Average the models of runs that began with the same weights, each trained on its own data (federated averaging).
+
+    `rljax average RUN RUN [RUN ...] FOLDER` writes a model folder that `rljax eval`, `rljax train --model` and
+    AutoModelForCausalLM open.
+    """
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of two runs or more (or of checkpoints, RUN/checkpoints/last), and then the folder to write, which must not exist
+    yet."""
+    weights: tuple[float, ...] | None = None
+    """Weight of each run, such as the number of problems that it was trained on; by default 1."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Which checkpoint of each run."""
+
+
+def run_average(command: Average) -> int:
+    """Write the mean.
+
+    Raises:
+        InputError: there is no run, or `average` refuses them.
+    """
+    from rljax.training.averaging import average  # noqa: PLC0415  --help need not wait for JAX
+
+    if not command.folders:
+        raise InputError("give the folders of two runs or more, and then the folder to write.")
+    *runs, folder = command.folders
+    print(f"Model: {average(runs, folder, weights=command.weights, which=command.checkpoint)}")
+    return 0

@@ -1,0 +1,125 @@
+"""`rljax recommend`: an algorithm for a task, with reasons, and the experiments that support or contradict them."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import tyro
+
+from rljax.book.choosing import Evidence, Facts, Recommendation, Rule, recommend, table, weighed
+from rljax.book.choosing_rules import ALGORITHMS, PARTS
+from rljax.cli.columns import columns_of, labelled, wrapped
+from rljax.errors import InputError
+from rljax.records import documented
+
+
+@documented
+@dataclass(frozen=True)
+class Recommend:
+    """Recommend an algorithm, its parts and flags for a task, and print the command.
+
+    Nothing is asked: a fact that no flag gives has its default, which is shown. Each reason stands with the experiments of
+    `rljax claims` that bear on it, and with what they say.
+    """
+
+    facts: tyro.conf.OmitArgPrefixes[Facts] = field(default_factory=Facts)
+    """Facts of the task."""
+    table: bool = False
+    """Print all rules as a table in Markdown; no fact applies."""
+    json: bool = False
+    """Print JSON."""
+
+
+def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
+    """What the experiments on a rule's claims say; case -> one for each claim."""
+    from rljax.book.claim_results import outcome_of, read_results  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.book.claims import find_page  # noqa: PLC0415  as above
+
+    found: dict[str, list[Evidence]] = {}
+    for rule in rules:
+        found[rule.case] = []
+        for name, bearing in rule.claims.items():
+            page = find_page(name)
+            outcome = outcome_of(page, read_results(page))
+            text = f"{page.claim.text}: {outcome.verdict}, {outcome.statistic.text()}, {page.claim.unit}"
+            found[rule.case].append(Evidence(name, outcome.verdict, weighed(bearing, outcome.verdict), text))
+    return found
+
+
+def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> list[str]:
+    lines = [
+        labelled("case", rule.case, width),
+        labelled("because", rule.because, width),
+        labelled("advice of", rule.source, width),
+    ]
+    return lines + [labelled(each.says, f"{each.claim}: {each.text}", width) for each in evidence[rule.case]]
+
+
+def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evidence]], *, width: int) -> str:
+    """The recommendation as plain text."""
+    default = asdict(Facts())
+    facts = [
+        labelled(name.replace("_", "-"), f"{value}{' (default)' * (value == default[name])}", width)
+        for name, value in asdict(found.facts).items()
+    ]
+    blocks = [["Facts of the task, each a flag of this command", *facts]]
+    blocks.append([f"Algorithm: {found.chosen.choice}", *_reason(found.chosen, evidence, width)])
+    blocks += [[f"Part: {rule.choice}", *_reason(rule, evidence, width)] for rule in found.parts]
+    if found.also:
+        others = [labelled(rule.choice, f"{rule.case}: {rule.because}", width) for rule in found.also]
+        blocks.append(["Other algorithms that these facts allow", *others])
+    if found.idle:
+        idle = [labelled(name.replace("_", "-"), why, width) for name, why in found.idle.items()]
+        blocks.append(["Facts without effect here, and why", *idle])
+    blocks.append(["Command, with names of files to replace by yours", _typed(found.words, width)])
+    return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _typed(words: Sequence[str], width: int) -> str:
+    """A command over several lines, none of which ends between a flag and its values."""
+    units = shlex.join(words).replace(" ", "\0").replace("\0--", " --")
+    lines = wrapped(units, width - 2, indent=" " * 4, hang=" " * 8)
+    return lines.replace("\n", " \\\n").replace("\0", " ")
+
+
+def recommendation_json(found: Recommendation, evidence: Mapping[str, list[Evidence]]) -> dict[str, Any]:
+    """The recommendation for JSON."""
+
+    def row(rule: Rule) -> dict[str, Any]:
+        conditions = [condition.flag() for condition in rule.where]
+        names = {name: getattr(rule, name) for name in ("choice", "case", "because", "source")}
+        return {**names, "where": conditions, "claims": [each._asdict() for each in evidence[rule.case]]}
+
+    return {
+        "facts": asdict(found.facts),
+        "algorithm": row(found.chosen),
+        "parts": [row(rule) for rule in found.parts],
+        "also": [row(rule) for rule in found.also],
+        "without_effect": dict(found.idle),
+        "command": shlex.join(found.words),
+    }
+
+
+def run_recommend(command: Recommend) -> int:
+    """Print the recommendation, or the rules.
+
+    Raises:
+        InputError: the facts cannot be, or a table is wanted with facts or as JSON.
+    """
+    if command.table and command.json:
+        raise InputError("--table and --json exclude each other.")
+    if command.table and command.facts != Facts():
+        raise InputError("--table prints all rules, whatever the facts; leave the facts out.")
+    if command.table:
+        print(table(ALGORITHMS, PARTS))
+        return 0
+    found = recommend(command.facts, ALGORITHMS, PARTS)
+    evidence = evidence_of((found.chosen, *found.parts, *(found.also if command.json else ())))
+    if command.json:
+        print(json.dumps(recommendation_json(found, evidence), indent=2, ensure_ascii=False))
+    else:
+        print(recommendation_text(found, evidence, width=columns_of(sys.stdout)))
+    return 0

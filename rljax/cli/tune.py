@@ -1,0 +1,245 @@
+"""`rljax tune`: successive halving over values of settings."""
+
+import itertools
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.flags import known_flags
+from rljax.cli.loading import loading
+from rljax.cli.starting import Settings, flags_in
+from rljax.cli.train import Train
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.text import did_you_mean
+from rljax.training.config import TrainConfig
+from rljax.training.config.start import Start
+from rljax.training.interrupt import INTERRUPTED
+
+if TYPE_CHECKING:
+    from rljax.training.tuning import Rung, Trial
+
+OWN = ("--try", "--cut", "--seeds", "--out", "--json")
+"""Flags that `rljax train` does not have."""
+FIXED = (
+    *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
+    *("coordinator", "hosts", "host", "restarts", "heldout_problems"),
+)
+"""Settings of which all candidates have the same value: what they are compared on, for how long, and where."""
+
+
+@documented
+@dataclass(frozen=True)
+class Tune(Settings):
+    """Find the best values of some settings by successive halving.
+
+    All candidates, every combination of the values, train on the same seeds for a part of --steps; the best of them go on, without
+    repeating a step, and so on until all steps are made. What decides is held-out accuracy, the mean over the seeds. A tuning that
+    was stopped goes on with the same command. All other flags are those of `rljax train`.
+    """
+
+    tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
+    """A setting and its values, separated by commas, or by semicolons if a value holds a comma: --try learning_rate=1e-4,2e-4
+    --try algorithm=grpo,dapo."""
+    cut: int = 2
+    """Of so many candidates of a rung one goes on, with so many times as many steps."""
+    seeds: int = 1
+    """Number of seeds of each candidate, from --seed on."""
+    out: Path = Path("runs/tuning")
+    """Folder of the runs, the results (tuning.json) and the picture (tuning.png)."""
+    json: bool = False
+    """Print JSON."""
+
+
+def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str, ...]]:
+    """Values of each setting that is tried.
+
+    Raises:
+        InputError: a setting does not exist or cannot be tried, is there twice, or has no values.
+
+    Example:
+        >>> values_of(["learning_rate=1e-4,2e-4"], TrainConfig())
+        {'learning_rate': ('1e-4', '2e-4')}
+    """
+    known = {
+        flag.removeprefix("--").replace("-", "_") for flag in known_flags(Train, config) if not flag.startswith("--no-")
+    }
+    known -= {"help", "help_all", *FIXED}
+    found: dict[str, tuple[str, ...]] = {}
+    for text in tried:
+        name, equals, values = text.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not equals:
+            raise InputError(f"--try {text} has no values; write --try {text}=VALUE,VALUE.")
+        if name in FIXED:
+            raise InputError(
+                f"--try {name} cannot be: all candidates have the same {name}. Set --{name.replace('_', '-')}."
+            )
+        if name not in known:
+            raise InputError(f"there is no setting {name!r} to try{did_you_mean(name, known)}")
+        parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
+        if name in found or len(set(parts)) < len(parts) or not all(parts):
+            raise InputError(f"--try {text}: name a setting once, and each of its values once, none of them empty.")
+        found[name] = tuple(parts)
+    return found
+
+
+def without_own(arguments: Sequence[str]) -> list[str]:
+    """The flags of `rljax train` on a command line of `rljax tune`.
+
+    Example:
+        >>> without_own(["--try", "learning_rate=1e-4,2e-4", "--steps", "8", "--cut=3", "--json"])
+        ['--steps', '8']
+    """
+    words: list[str] = []
+    rest = iter(arguments)
+    for word in rest:
+        name = word.partition("=")[0]
+        if name not in OWN:
+            words.append(word)
+        elif name != "--json" and "=" not in word:
+            next(rest, None)
+    return words
+
+
+def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
+    """Flags of a candidate; a value with spaces stands for several.
+
+    Example:
+        >>> words_of(["algorithm_options", "remat"], ["beta=0.1 clip=0.2", "True"])
+        ['--algorithm-options', 'beta=0.1', 'clip=0.2', '--remat']
+    """
+    switches = {"True": "--", "False": "--no-"}
+    words: list[str] = []
+    for name, value in zip(names, values, strict=True):
+        flag = name.replace("_", "-")
+        words += [f"{switches[value]}{flag}"] if value in switches else [f"--{flag}", *value.split()]
+    return words
+
+
+def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Candidate in words -> the words of its `rljax train`.
+
+    Raises:
+        InputError: a setting is tried and set as well, or cannot be tried.
+    """
+    tried = values_of(command.tried, command.config)
+    base = without_own(arguments)
+    flags = set(flags_in(base))
+    both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
+    if both:
+        raise InputError(f"{', '.join(both)} is tried and set as well; leave one of the two out.")
+    if "--run" in flags:
+        raise InputError("--run names the folder of one run, and a tuning has many; name their folder with --out.")
+    names = list(tried)
+    found = {}
+    for values in itertools.product(*tried.values()):
+        name = " ".join(f"{setting}={value}" for setting, value in zip(names, values, strict=True))
+        found[name] = [*base, *words_of(names, values)]
+    return found
+
+
+def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
+    """Train the candidates, print the table, and draw it; 130 if Ctrl-C stopped it and everything is saved.
+
+    Raises:
+        InputError: there is nothing to compare, a setting cannot be tried, or the folder has another tuning.
+    """
+    del begun
+    from rljax.cli import parse  # noqa: PLC0415  it imports this module
+
+    words = candidates_of(command, arguments)
+    if command.seeds < 1:
+        raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
+    with loading(quiet=command.config.run.quiet):
+        from rljax.training import tuning  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
+
+    configs = {name: parse(["train", *flags]).config.replace(quiet=True) for name, flags in words.items()}
+    rungs = tuning.rungs_of(len(configs), command.config.optimization.steps, command.cut)
+    tuning.check_candidates(configs)
+    first = command.config.run.seed
+    seeds = range(first, first + command.seeds)
+    try:
+        trials = tuning.tune(configs, seeds=seeds, rungs=rungs, folder=command.out, train=trained, tell=tell)
+    except Interrupted:
+        print("The same command goes on with this tuning.", file=sys.stderr)
+        return INTERRUPTED
+    won = tuning.winner(trials)
+    line = shlex.join(["rljax", "train", *words[won]])
+    plan = tuning.plan_of(configs, seeds, rungs)
+    tuning.write_trials(command.out, {**plan, "winner": won, "command": line}, trials)
+    picture = command.out / "tuning.png"
+    draw(trials, won, picture)
+    if command.json:
+        print((command.out / tuning.FILE).read_text(encoding="utf-8"), end="")
+        return 0
+    print(tuning_text(trials, rungs, won, width=columns_of(sys.stdout)))
+    print(f"\nPicture: {picture}\nCommand of the winner:\n\n    {line}")
+    return 0
+
+
+def trained(config: TrainConfig) -> tuple[float, float]:
+    """Begin or resume a run."""
+    from rljax.training.loop import train  # noqa: PLC0415  --help need not wait for JAX
+
+    result = train(config, resume="auto")
+    return result.accuracy_before, result.accuracy_after
+
+
+def tell(trial: "Trial") -> None:
+    """Say what a run has come to."""
+    outcome = f"failed: {trial.error}" if trial.accuracy is None else f"{trial.accuracy:.1%}"
+    print(
+        f"rung {trial.rung + 1}, {trial.steps} steps, {trial.candidate}, seed {trial.seed}: {outcome} ({trial.seconds:.0f} s)",
+        file=sys.stderr,
+    )
+
+
+def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
+    """Each rung with its candidates, the best first."""
+    from rljax.training.tuning import scores  # noqa: PLC0415  --help need not wait for JAX
+
+    ranked = [sorted(scores(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]
+    blocks = []
+    for number, rung in enumerate(rungs):
+        is_last = number + 1 == len(rungs)
+        stays, mark = ({won}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "goes on")
+        rows = [
+            f"    {f'{share:.1%}' if share >= 0 else 'failed':>7}  {mark if name in stays else '':<7}  {name}"
+            for name, share in ranked[number]
+        ]
+        blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {rung.steps} RL steps", *rows]))
+    seconds = sum(trial.seconds for trial in trials)
+    made = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
+    whole = rungs[-1].steps * len(scores(trials, 0)) * len({trial.seed for trial in trials})
+    note = (
+        f"{made} RL steps in {seconds / 60:.1f} minutes; all candidates to the end would have made {whole}. The winner was chosen "
+        "on the held-out problems, so its accuracy is that of the luckiest of several: expect a little less on others."
+    )
+    return "\n\n".join([*blocks, wrapped(note, width)])
+
+
+def _steps_before(trial: "Trial", rungs: "Sequence[Rung]") -> int:
+    return rungs[trial.rung - 1].steps if trial.rung else 0
+
+
+def draw(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
+    """Draw the candidates that did not fail."""
+    from rljax.tracking.tuning_picture import draw_tuning  # noqa: PLC0415  --help need not wait for matplotlib
+
+    sound = [trial for trial in trials if trial.accuracy is not None and trial.before is not None]
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for name in dict.fromkeys(trial.candidate for trial in sound):
+        mine = [trial for trial in sound if trial.candidate == name]
+        curves[name] = [(0, mean(trial.before for trial in mine if trial.before is not None))]
+        for steps in dict.fromkeys(trial.steps for trial in mine):
+            curves[name].append((steps, mean(trial.accuracy or 0.0 for trial in mine if trial.steps == steps)))
+    draw_tuning(curves, picture, winner=won, title="Successive halving")

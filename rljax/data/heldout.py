@@ -1,0 +1,83 @@
+"""Which prompts are held out. A hash of the text alone decides, so no seed and no difficulty moves a prompt to the other part."""
+
+import hashlib
+from collections.abc import Callable
+from random import Random
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+
+HELDOUT_PERIOD = 8  # one prompt in eight is held out
+TRIES = 40
+"""Draws for each problem that is still wanted, before a generator counts as exhausted; a held-out one takes eight on average."""
+
+Parts = tuple[list[Problem], list[Problem]]
+"""Problems to train on, and held-out ones."""
+
+
+def is_heldout(prompt: str) -> bool:
+    """Decide by its hash whether a prompt is held out.
+
+    Args:
+        prompt: the whole prompt, `=` included.
+
+    Returns:
+        True for about one prompt in eight.
+
+    Example:
+        >>> [prompt for prompt in (f"{a}+1=" for a in range(20)) if is_heldout(prompt)]
+        ['1+1=', '11+1=', '14+1=']
+    """
+    return _hash(prompt) % HELDOUT_PERIOD == 0
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def share_of(text: str) -> float:
+    """Map a text to a number in [0, 1), always the same for the same text.
+
+    Example:
+        >>> share_of("3+4=") == share_of("3+4="), 0 <= share_of("3+5=") < 1
+        (True, True)
+    """
+    return (_hash(text) >> 11) / 2**53
+
+
+def drawn_parts(draw: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
+    """Draw different problems until both parts are full.
+
+    Args:
+        draw: makes a problem from a source of random numbers.
+        train: number of problems to train on.
+        heldout: number of held-out problems.
+        seed: the same seed gives the same problems in the same order.
+
+    Returns:
+        Problems to train on, and held-out ones; `is_heldout` decides, so the two share no prompt under any seed.
+
+    Raises:
+        InputError: the generator has too few different problems.
+
+    Example:
+        >>> train, heldout = drawn_parts(lambda random: Problem(f"{random.randrange(99)}=", ""), train=5, heldout=2, seed=0)
+        >>> len({problem.prompt for problem in [*train, *heldout]}), any(is_heldout(problem.prompt) for problem in train)
+        (7, False)
+    """
+    random, wanted = Random(seed), {False: train, True: heldout}
+    found: dict[bool, dict[str, Problem]] = {False: {}, True: {}}
+    for _ in range(TRIES * (train + HELDOUT_PERIOD * heldout)):
+        if all(len(found[part]) == count for part, count in wanted.items()):
+            break
+        problem = draw(random)
+        part = is_heldout(problem.prompt)
+        if len(found[part]) < wanted[part]:
+            found[part].setdefault(problem.prompt, problem)
+    for part, name, setting in ((False, "training", "train_problems"), (True, "held-out", "heldout_problems")):
+        if len(found[part]) < wanted[part]:
+            raise InputError(
+                f"{setting} is {wanted[part]}, but these settings of the task make only {len(found[part])} different {name} "
+                f"problems; lower {setting}, or change the task's difficulty."
+            )
+    return list(found[False].values()), list(found[True].values())

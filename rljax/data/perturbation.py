@@ -1,0 +1,108 @@
+"""Changed prompts of the same problems, to see whether answers depend on how a prompt is written."""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+
+_MINUS = r"(?<=[\d)}\]])(?=-(?![^\W\d_]{2}))|(?<=[\d)}\]]-)(?![^\W\d_]{2})(?=.)"  # not the hyphen of words, nor a sign
+_GAP = re.compile(rf"(?<=\s)(?=\S)|(?=[+*/=<>])|(?<=[+*/=<>])(?=.)|{_MINUS}")
+_WORD = re.compile(r"(?<![\\\w])[^\W\d_]{3,}(?!\w)")
+_SHARE = 0.5
+_TYPO_SHARE = 0.1
+
+
+def spaces(text: str, draw: random.Random) -> str:
+    """Add a space at half of the places where words are parted, and around operators.
+
+    Example:
+        >>> spaces("What is 3+4= ?", random.Random(0))
+        'What is 3 + 4=  ?'
+    """
+    return _GAP.sub(lambda _: " " * (draw.random() < _SHARE), text)
+
+
+def case(text: str, draw: random.Random) -> str:
+    r"""Write half of the words of three letters or more in upper case. Names of one letter and commands of LaTeX stay.
+
+    Example:
+        >>> case(r"Find the value of x in \frac{x}{2} = 3.", random.Random(0))
+        'Find the VALUE of x in \\frac{x}{2} = 3.'
+    """
+    return _WORD.sub(lambda word: word.group().upper() if draw.random() < _SHARE else word.group(), text)
+
+
+def typos(text: str, draw: random.Random) -> str:
+    """Exchange two neighbouring letters inside of a tenth of the words of four letters or more, and of at least one.
+
+    Example:
+        >>> typos("Find the value of this sum", random.Random(0))
+        'Find the vaule of this sum'
+    """
+    words = [word for word in _WORD.finditer(text) if _exchangeable(word.group())]
+    chosen = {word.start() for word in words if draw.random() < _TYPO_SHARE}
+    if words and not chosen:
+        chosen = {draw.choice(words).start()}
+
+    def changed(word: re.Match[str]) -> str:
+        if word.start() not in chosen:
+            return word.group()
+        letters, place = list(word.group()), draw.choice(_exchangeable(word.group()))
+        letters[place], letters[place + 1] = letters[place + 1], letters[place]
+        return "".join(letters)
+
+    return _WORD.sub(changed, text)
+
+
+def _exchangeable(word: str) -> list[int]:
+    """Places of inner letters that differ from the next inner letter."""
+    return [place for place in range(1, len(word) - 2) if word[place] != word[place + 1]]
+
+
+PERTURBATIONS: MappingProxyType[str, Callable[[str, random.Random], str]] = MappingProxyType(
+    {"spaces": spaces, "case": case, "typos": typos}
+)
+"""Name of a perturbation -> (text, source of draws) -> changed text. Numbers, and what is computed, stay."""
+
+
+def perturbed(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Problem]:
+    """Change the prompts of problems; of a chat, what the user says. Answers and columns stay.
+
+    Args:
+        problems: the problems.
+        name: one of `PERTURBATIONS`.
+        seed: seed of the draws; the same prompt is always changed in the same way.
+
+    Raises:
+        InputError: the name is unknown, or no prompt has anything to change.
+
+    Example:
+        >>> [problem.prompt for problem in perturbed([Problem("3+4=", "7")], "spaces")]
+        ['3 +4 =']
+    """
+    if name not in PERTURBATIONS:
+        raise InputError(f"There is no perturbation {name!r}; choose one of {', '.join(PERTURBATIONS)}.")
+    changed = [_changed(problem, name, seed) for problem in problems]
+    if all(new.prompt == old.prompt for new, old in zip(changed, problems, strict=True)):
+        raise InputError(
+            f"--perturb {name} changes no prompt of these problems, the first of which is {problems[0].prompt[:60]!r}; choose "
+            f"another of {', '.join(PERTURBATIONS)}."
+        )
+    return changed
+
+
+def _changed(problem: Problem, name: str, seed: int) -> Problem:
+    def write(text: str) -> str:
+        return PERTURBATIONS[name](text, random.Random(f"{seed} {text}"))
+
+    if problem.messages is None:
+        return replace(problem, prompt=write(problem.prompt))
+    messages = tuple(
+        {**message, "content": write(message["content"])} if message["role"] == "user" else message
+        for message in problem.messages
+    )
+    return replace(problem, prompt="\n".join(message["content"] for message in messages), messages=messages)

@@ -1,0 +1,49 @@
+"""Prompts whose kind changes while a run goes on: one part of the records after another."""
+
+from collections.abc import Sequence
+
+from rljax.data.prompts import PromptStream
+from rljax.errors import InputError
+
+
+class StagedStream(PromptStream):
+    """An endless order of records in stages: each stage is shuffled anew in every epoch of its own, and the last one never ends.
+
+    The record at a position depends only on the stages, their length and the seed, as in every order of prompts.
+
+    Args:
+        records: the records, for instance `range(n)`.
+        stages: places of the records of each stage.
+        prompts: positions of a stage before the next begins, at least 1.
+        seed: the seed of the shuffles, 0 or more.
+
+    Raises:
+        InputError: there are no records, a stage has none, `prompts` is below 1, or the seed is negative.
+
+    Example:
+        >>> StagedStream("abcd", [[0, 1], [2, 3]], prompts=3, seed=0).take(0, 7)
+        ['b', 'a', 'b', 'd', 'c', 'd', 'c']
+    """
+
+    def __init__(self, records: Sequence, stages: Sequence[Sequence[int]], *, prompts: int, seed: int):
+        super().__init__(records, seed=seed)
+        if prompts < 1:
+            raise InputError(f"a stage has {prompts} prompts; it must have at least 1.")
+        empty = [number for number, places in enumerate(stages, 1) if not places]
+        if empty or not stages:
+            raise InputError(
+                f"stage {empty[0] if empty else 1} of the prompts has none; give each stage a problem or more."
+            )
+        self._order = _Order([PromptStream(places, seed=seed) for places in stages], prompts)
+
+
+class _Order:
+    """The index of the record at each position."""
+
+    def __init__(self, stages: Sequence[PromptStream], prompts: int):
+        self._stages = stages
+        self._prompts = prompts
+
+    def __getitem__(self, position: int) -> int:
+        stage = min(position // self._prompts, len(self._stages) - 1)
+        return self._stages[stage].take(position - stage * self._prompts, 1)[0]

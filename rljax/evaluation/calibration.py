@@ -1,0 +1,87 @@
+"""Calibration: whether the confidence that responses state is the share of them that are right."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from rljax.evaluation.statistics import Estimate, ratio_over_problems
+from rljax.records import documented
+
+BINS = 10
+"""Ranges of confidence of equal width that the calibration error compares."""
+
+
+@documented
+class Calibration(NamedTuple):
+    """How true the stated confidences are, over the judged responses that state one."""
+
+    stated: float
+    """Share of the judged responses that state a confidence."""
+    confidence: Estimate
+    """Mean stated confidence."""
+    accuracy: Estimate
+    """Accuracy of the same responses."""
+    error: Estimate
+    """Expected calibration error, without an interval."""
+    brier: Estimate
+    """Brier score, the mean squared difference of confidence and outcome."""
+
+    def text(self) -> str:
+        """The calibration in words."""
+        return (
+            f"{self.stated:.1%} of the answers state a confidence: mean {self.confidence.text()}, accuracy "
+            f"{self.accuracy.text()}, expected calibration error {_plain(self.error)}, Brier score {_plain(self.brier)}"
+        )
+
+
+def _plain(estimate: Estimate) -> str:
+    ends = "" if math.isnan(estimate.low) else f" ({estimate.low:.3f} to {estimate.high:.3f})"
+    return f"{estimate.value:.3f}{ends}"
+
+
+def calibration(
+    confidence: Float[np.ndarray, "P N"], right: Bool[np.ndarray, "P N"], known: Bool[np.ndarray, "P N"]
+) -> Calibration | None:
+    """Compare stated confidences with outcomes.
+
+    ::
+
+        Brier = mean (q − c)²,    ECE = Σ_b n_b / n · |mean_b c − mean_b q|
+
+    with the confidence q, the outcome c (1 for right, else 0), and bins b of q of a width of 0.1. Every response counts alike
+    in all numbers. Chance alone makes the ECE of few responses larger than 0. It has no interval: a draw of problems with
+    replacement adds as much chance again, so that a bootstrap interval lies too high, and may not hold the ECE itself.
+
+    Args:
+        confidence: stated confidence of each of N responses to each of P problems, `[P, N]`; NaN for none.
+        right: whether a response is right, `[P, N]`.
+        known: for which responses this is known, `[P, N]`.
+
+    Returns:
+        The scores; None where no known response states a confidence.
+
+    Example:
+        >>> found = calibration(np.full((4, 2), 0.75), np.array([[True, True]] * 3 + [[False, False]]), np.ones((4, 2), bool))
+        >>> found.error.value, found.brier.value
+        (0.0, 0.1875)
+
+    Source:
+        Brier, Verification of Forecasts Expressed in Terms of Probability (1950); Guo et al., On Calibration of Modern Neural
+        Networks, arXiv:1706.04599, Eq. 3.
+    """
+    used = known & ~np.isnan(confidence)
+    if not used.any():
+        return None
+    q, c = np.where(used, confidence, 0.0), np.where(used, right, False).astype(float)
+    counts = used.sum(-1)
+    means = [ratio_over_problems(values.sum(-1), counts) for values in (q, c, (q - c) ** 2)]
+    error = Estimate(_error(q[used], c[used]), math.nan, math.nan, int((counts > 0).sum()))
+    return Calibration(float(used.sum() / known.sum()), means[0], means[1], error, means[2])
+
+
+def _error(q: Float[np.ndarray, "R"], c: Float[np.ndarray, "R"]) -> float:
+    """ECE of responses."""
+    bins = np.minimum((q * BINS).astype(int), BINS - 1)
+    return float(np.abs(np.bincount(bins, weights=c - q, minlength=BINS)).sum() / len(q))

@@ -1,0 +1,101 @@
+"""Group fairness: the gap between the best and the worst group of problems."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtri, stdtrit
+
+from rljax.evaluation.statistics import Estimate, wilson_interval
+from rljax.records import documented
+
+FEWEST = 20
+"""Problems of the smallest group that is compared."""
+_LEVEL = 0.05
+
+
+@documented
+class Gap(NamedTuple):
+    """Groups with the highest and the lowest accuracy, and their difference."""
+
+    best: str
+    """Label of the group with the highest accuracy."""
+    worst: str
+    """Label of the group with the lowest one."""
+    difference: Estimate
+    """Highest less lowest accuracy, with a simultaneous 95 % interval, and the number of problems in the two groups."""
+    left_out: int
+    """Number of groups of fewer than 20 problems, which are not compared."""
+
+    def text(self) -> str:
+        """The gap in words."""
+        value, low, high, _ = self.difference
+        small = f"; groups of fewer than {FEWEST} problems left out: {self.left_out}" if self.left_out else ""
+        return (
+            f"{self.best} is {100 * value:.1f} points above {self.worst} (95 % interval of all pairs of groups "
+            f"{100 * low:+.1f} to {100 * high:+.1f}{small})"
+        )
+
+
+def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
+    """The gap between the best and the worst group, with an interval that allows for the choice of the two.
+
+    The intervals of all m pairs of G groups hold together with a probability of at least 95 % (Bonferroni). An interval that holds
+    0 says that the groups may all be equal. Where the shares of both groups are all 0 or 1, it is made of the Wilson intervals
+    [l, u] at that level; otherwise it is Welch's, of the variances v of the shares. Groups of fewer than 20 problems are left out:
+    their highest and lowest are chance, and their variances are not known.
+
+    ::
+
+        d = p₁ − p₂,    m = G (G − 1) / 2
+        0 or 1:    low = d − √((p₁ − l₁)² + (u₂ − p₂)²),    high = d + √((u₁ − p₁)² + (p₂ − l₂)²)
+        otherwise: d ± t(1 − 0.025 / m; ν) √(v₁/n₁ + v₂/n₂),    ν = (v₁/n₁ + v₂/n₂)² / Σᵢ (vᵢ/nᵢ)² / (nᵢ − 1)
+
+    Args:
+        groups: label -> share of right answers to each problem of the group, NaN where it is not known.
+
+    Returns:
+        The gap; None for fewer than two groups of 20 problems.
+
+    Example:
+        >>> gap = group_gap({"easy": np.repeat([1.0, 0.0], [180, 20]), "hard": np.repeat([1.0, 0.0], [80, 120])})
+        >>> gap.best, gap.worst, round(gap.difference.low, 2), round(gap.difference.high, 2)
+        ('easy', 'hard', 0.42, 0.57)
+
+    Source:
+        Newcombe, Interval Estimation for the Difference between Independent Proportions (1998), method 10, for one pair; Welch,
+        The Generalization of "Student's" Problem when Several Different Population Variances are Involved (1947).
+    """
+    known = {label: shares[~np.isnan(shares)] for label, shares in groups.items()}
+    large = {label: shares for label, shares in known.items() if len(shares) >= FEWEST}
+    if len(large) < 2:
+        return None
+    worst, *_, best = sorted(large, key=lambda label: large[label].mean())
+    first, second = large[best], large[worst]
+    tail = _LEVEL / (len(large) * (len(large) - 1))  # of one side of one pair
+    binary = np.isin(np.concatenate([first, second]), (0, 1)).all()
+    low, high = (_newcombe if binary else _welch)(first, second, tail)
+    value = float(first.mean() - second.mean())
+    difference = Estimate(value, max(low, -1.0), min(high, 1.0), len(first) + len(second))
+    return Gap(best, worst, difference, len(known) - len(large))
+
+
+def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
+    """Interval of the difference of two shares of right problems."""
+    z = -float(ndtri(tail))
+    p1, p2 = float(first.mean()), float(second.mean())
+    (low1, high1), (low2, high2) = (wilson_interval(int(group.sum()), len(group), z=z) for group in (first, second))
+    return p1 - p2 - math.hypot(p1 - low1, high2 - p2), p1 - p2 + math.hypot(high1 - p1, p2 - low2)
+
+
+def _welch(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
+    """Interval of the difference of two means."""
+    parts = [float(group.var(ddof=1)) / len(group) for group in (first, second)]
+    error, difference = math.sqrt(sum(parts)), float(first.mean() - second.mean())
+    if error == 0:
+        return difference, difference
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(g) - 1) for part, g in zip(parts, (first, second), strict=True))
+    reach = -float(stdtrit(freedom, tail)) * error
+    return difference - reach, difference + reach

@@ -1,0 +1,46 @@
+"""Differences of two shares of the same problems."""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.evaluation.statistics import Estimate, mean_over_problems, paired_share_difference
+
+
+def points(estimate: Estimate) -> str:
+    """A difference of shares in points, with its interval.
+
+    Example:
+        >>> points(Estimate(-0.031, -0.05, 0.01, 256))
+        '-3.1 points (-5.0 to +1.0)'
+    """
+    if math.isnan(estimate.value):
+        return "-"
+    ends = "" if math.isnan(estimate.low) else f" ({100 * estimate.low:+.1f} to {100 * estimate.high:+.1f})"
+    return f"{100 * estimate.value:+.1f} points{ends}"
+
+
+def paired_change(before: Float[np.ndarray, "P"], after: Float[np.ndarray, "P"]) -> Estimate:
+    """Difference of two shares of each problem, after less before, with a 95 % interval over problems.
+
+    Args:
+        before: a share for each problem, NaN where it is not known.
+        after: another one.
+
+    Returns:
+        Of the problems that are NaN in neither. The interval is the score interval where all shares are 0 or 1, else a bootstrap
+        interval; there is none where all differences are the same, as their scatter is then not known.
+
+    Example:
+        >>> paired_change(np.array([1.0, 1.0, np.nan]), np.array([0.0, 1.0, 1.0])).value
+        -0.5
+    """
+    known = ~np.isnan(before) & ~np.isnan(after)
+    first, second = before[known], after[known]
+    if np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all():
+        return paired_share_difference(first > 0, second > 0)
+    change = mean_over_problems(second - first)
+    if len(first) and np.ptp(second - first) == 0:
+        return change._replace(low=math.nan, high=math.nan)
+    return change

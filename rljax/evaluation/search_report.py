@@ -1,0 +1,143 @@
+"""Step-level search beside best-of-N and voting with the same number of sampled tokens."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from rich.table import Table
+
+from rljax.evaluation.answers import Sampled
+from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_of_chosen
+from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.report import plain_estimate
+from rljax.evaluation.statistics import Estimate, over_problems
+from rljax.records import documented
+
+
+@documented
+class SearchRow(NamedTuple):
+    """A search with N samples at each step, and k independent responses at its cost."""
+
+    samples: int
+    """N of the search."""
+    keep: int
+    """Prefixes that it keeps."""
+    tokens: float
+    """Tokens that the search drew for a problem, mean over problems."""
+    accuracy: Estimate
+    """Accuracy of the search."""
+    responses: int
+    """k, the number of independent responses beside the search: `affordable`, but at least 1, and at most those that were drawn."""
+    affordable: int
+    """Largest number of independent responses whose mean number of tokens is not above that of the search; it may be 0."""
+    response_tokens: float
+    """Mean number of tokens of k independent responses."""
+    best: Estimate
+    """Accuracy of the one of the k responses that has the highest value."""
+    votes: Estimate
+    """Accuracy of the most frequent answer of the k responses."""
+    verifier: Estimate
+    """Probability that one of the k responses is right."""
+    over_best: Estimate
+    """Accuracy of the search less that of the response with the highest value, paired by problem."""
+    over_votes: Estimate
+    """Accuracy of the search less that of the votes, paired by problem."""
+
+
+@documented
+class SearchReport(NamedTuple):
+    """Searches of several sizes, each beside independent responses at its cost."""
+
+    value: str
+    """Name of the value that steps and responses are chosen by."""
+    single: Estimate
+    """Accuracy of one response."""
+    problems: int
+    """Number of problems."""
+    rows: tuple[SearchRow, ...]
+    """One row for each size."""
+
+    def table(self) -> Table:
+        """Accuracy against tokens, as a table for rich."""
+        table = Table(title=f"Search by {self.value}, and k responses at its cost")
+        for name in ("samples a step", "tokens", "search", "k", "tokens", f"best by {self.value}", "votes", "any right"):
+            table.add_column(name, justify="right")
+        for row in self.rows:
+            own = (str(row.samples), f"{row.tokens:.0f}", row.accuracy.text())
+            others = (estimate.text() for estimate in (row.best, row.votes, row.verifier))
+            table.add_row(*own, str(row.responses), f"{row.response_tokens:.0f}", *others)
+        return table
+
+    def lines(self) -> list[str]:
+        """The differences in words, and where k responses are not as many as the tokens of the search pay for."""
+        return [
+            f"{row.samples} samples a step: search less best of {row.responses} {points(row.over_best)}; "
+            f"search less votes of {row.responses} {points(row.over_votes)}{_limit(row)}"
+            for row in self.rows
+        ]
+
+    def to_json(self) -> dict:
+        """Everything as a dict for JSON; NaN becomes None."""
+        rows = [
+            {name: plain_estimate(value) if isinstance(value, Estimate) else value for name, value in row._asdict().items()}
+            for row in self.rows
+        ]
+        return {"value": self.value, "single": plain_estimate(self.single), "problems": self.problems, "rows": rows}
+
+
+def _limit(row: SearchRow) -> str:
+    """Where k is not the number of responses that the search pays for."""
+    if row.affordable > row.responses:
+        return f"; its tokens pay for {row.affordable} responses, but only {row.responses} were drawn (the largest of --samples)"
+    return "; its tokens do not pay for one response" if row.affordable < row.responses else ""
+
+
+def search_row(
+    sampled: Sampled,
+    value: str,
+    *,
+    right: Bool[np.ndarray, "P"],
+    known: Bool[np.ndarray, "P"],
+    tokens: Int[np.ndarray, "P"],
+    samples: int,
+    keep: int,
+) -> SearchRow:
+    """Compare a search with independent responses of at most as many tokens; with one, if its tokens pay for none.
+
+    Args:
+        sampled: N' independent responses to each of P problems, with the scores of `value`.
+        value: name of the value.
+        right: whether the answer of the search is right, `[P]`.
+        known: of which problems this is known, `[P]`.
+        tokens: tokens that the search drew, `[P]`.
+        samples: N of the search.
+        keep: prefixes that it kept.
+    """
+    length = float(sampled.lengths.mean())
+    spent = float(tokens.mean())
+    affordable = int(spent / length)
+    k = int(np.clip(affordable, 1, sampled.rewards.shape[1]))
+    accuracy = np.where(known, right.astype(float), np.nan)
+    best, votes, verifier = (accuracy_of_chosen(sampled, name, k=k) for name in (value, VOTES, VERIFIER))
+    return SearchRow(
+        samples=samples,
+        keep=keep,
+        tokens=spent,
+        accuracy=over_problems(accuracy),
+        responses=k,
+        affordable=affordable,
+        response_tokens=k * length,
+        best=over_problems(best),
+        votes=over_problems(votes),
+        verifier=over_problems(verifier),
+        over_best=paired_change(best, accuracy),
+        over_votes=paired_change(votes, accuracy),
+    )
+
+
+def search_report(sampled: Sampled, value: str, rows: Sequence[SearchRow]) -> SearchReport:
+    """Put the rows together with the accuracy of one response."""
+    right, known = sampled.right_and_known(None)
+    share: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)
+    return SearchReport(value, over_problems(share), len(share), tuple(rows))

@@ -1,0 +1,110 @@
+"""Rules that calculate: they know the digits of the sum after `a+b=`, and have no opinion elsewhere."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.errors import InputError
+from rljax.models.symbolic import Rules
+from rljax.sharing import shared
+
+CHARACTERS = "0123456789+=;"
+"""Characters that the calculator reads; each has to be one token, alone and in a sum."""
+_SAMPLE = "7+5+12=12;12+9="
+"""A problem, a step and the beginning of the next one."""
+_LARGEST = 99_999_999  # the memory is int32, and a further digit must fit
+_POWERS = 10 ** np.arange(10, dtype=np.int32)
+_LEFT, _RIGHT, _RESULT, _ELSE = range(4)
+"""Where the calculator is: in the first number of a step, in the second, behind the `=`, or lost until the step ends."""
+
+
+def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Rules:
+    """Make the calculator for the tokens of a tokenizer.
+
+    Args:
+        encode: token ids of a text.
+        vocab_size: V, number of tokens of the policy.
+
+    Raises:
+        InputError: one of the characters is not one token, two are the same one, or several of them are merged in a sum.
+    """
+    ids = [tuple(encode(character)) for character in CHARACTERS]
+    single = [ids[CHARACTERS.index(character)] for character in _SAMPLE]
+    if any(len(tokens) != 1 for tokens in ids) or len(set(ids)) < len(ids) or tuple(encode(_SAMPLE)) != sum(single, ()):
+        raise InputError(
+            f"the calculator reads the characters {CHARACTERS}, each of which must be one token of its own, in a sum too; use "
+            "`--tokenizer characters`."
+        )
+    return calculator(tuple(tokens[0] for tokens in ids), vocab_size)
+
+
+@shared
+def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
+    """Make rules that write the result of each step `a+b=` of a worked sum, and the `;` behind it.
+
+    A sequence begins with a problem that ends with `=`, such as `7+5+9=`; the steps come after it. Anything but digits and one `+`
+    before the `=` of a step, other operators among them, leaves the rules without an opinion until the next `;`. So do numbers of
+    more than nine digits.
+
+    Args:
+        ids: token of each of `CHARACTERS`.
+        vocab_size: V.
+
+    Returns:
+        The rules. Their memory is: whether the problem has ended, the place in a step, its two numbers, and how many digits of the
+        result are written.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rules = calculator(tuple(range(13)), 14)
+        >>> memory = jnp.asarray(rules.start)
+        >>> for character in "7+5=7+5=1":
+        ...     memory = rules.read(memory, jnp.int32(CHARACTERS.index(character)))
+        >>> logp, has_opinion = rules.opinion(memory)
+        >>> CHARACTERS[logp.argmax()], bool(has_opinion)
+        ('2', True)
+    """
+    *digits, plus, equals, end = ids
+    value_of = np.full(vocab_size, -1, np.int32)
+    value_of[digits] = np.arange(10)
+    token_of = np.array(digits, np.int32)
+
+    def read(memory: Int[Array, "*N F"], token: Int[Array, "*N"]) -> Int[Array, "*N F"]:
+        begun, place, left, right, written = jnp.moveaxis(memory, -1, 0)
+        value = jnp.asarray(value_of)[token]
+        is_digit, too_large = value >= 0, jnp.where(place == _LEFT, left, right) > _LARGEST
+        is_number = (place == _LEFT) | (place == _RIGHT)
+        next_place = jnp.select(
+            [is_digit, token == plus, token == equals, token == end],
+            [
+                jnp.where(is_number & too_large, _ELSE, place),
+                jnp.where(place == _LEFT, _RIGHT, _ELSE),
+                jnp.where(place == _RIGHT, _RESULT, _ELSE),
+                jnp.full_like(place, _LEFT),
+            ],
+            _ELSE,
+        )
+        fresh = token == end
+        after = (
+            begun,
+            next_place,
+            jnp.where(fresh, 0, jnp.where(is_digit & (place == _LEFT) & ~too_large, 10 * left + value, left)),
+            jnp.where(fresh, 0, jnp.where(is_digit & (place == _RIGHT) & ~too_large, 10 * right + value, right)),
+            jnp.where(fresh, 0, jnp.where(is_digit & (place == _RESULT), written + 1, written)),
+        )
+        problem = ((token == equals).astype(begun.dtype), *(jnp.zeros_like(begun) for _ in range(4)))
+        return jnp.stack([jnp.where(begun > 0, a, b) for a, b in zip(after, problem, strict=True)], axis=-1)
+
+    def opinion(memory: Int[Array, "*N F"]) -> tuple[Float[Array, "*N V"], Bool[Array, "*N"]]:
+        begun, place, left, right, written = jnp.moveaxis(memory, -1, 0)
+        result, powers = left + right, jnp.asarray(_POWERS)
+        length = 1 + sum((result >= int(power)).astype(jnp.int32) for power in _POWERS[1:])
+        digit = result // powers[jnp.clip(length - 1 - written, 0, 9)] % 10
+        token = jnp.where(written < length, jnp.asarray(token_of)[digit], end)
+        logp = jnp.where(jax.nn.one_hot(token, vocab_size, dtype=bool), 0.0, -jnp.inf)
+        return logp.astype(jnp.float32), (begun > 0) & (place == _RESULT)
+
+    return Rules((0,) * 5, read, opinion)

@@ -1,0 +1,151 @@
+"""A policy mixed with rules: in the sampler and in the scorer each token has the probability α π_network + (1 - α) π_rules.
+
+Rules read a sequence token by token, as a machine whose memory is a few integers. At some places they have an opinion, a
+distribution of the next token; elsewhere the network alone decides. The same function of memory and logits serves the decoder and
+the score, so that the ratio of the two is 1 while the parameters stay the same. The gradient is that of the mixture: a token that
+the rules would have written anyway tells the network little.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from rljax.errors import InputError
+from rljax.models.copies import Copied, in_precision
+from rljax.models.packed import Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.policy import Decoder, Params, Policy, insert_rows
+from rljax.ops.unpublished.mixture import neural_symbolic_mixture
+from rljax.records import documented, required
+from rljax.sharing import shared
+
+
+@documented
+class Rules(NamedTuple):
+    """A machine that reads tokens and knows, at some places, which ones may come next. Its functions are traced."""
+
+    start: tuple[int, ...]
+    """Memory of F integers before the first token of a sequence."""
+    read: Callable[[Int[Array, "*N F"], Int[Array, "*N"]], Int[Array, "*N F"]]
+    """(memory, token) -> memory."""
+    opinion: Callable[[Int[Array, "*N F"]], tuple[Float[Array, "*N V"], Bool[Array, "*N"]]]
+    """memory -> log-probabilities of the next token, -inf for those that the rules forbid, and whether they have an opinion."""
+
+
+@documented
+class MixedState(NamedTuple):
+    """The memory of a decode from a mixed policy."""
+
+    network: PyTree
+    """State of the network's decoder."""
+    rules: Int[Array, "B F"]
+    """Memory of the rules."""
+
+
+def memories(
+    rules: Rules, tokens: Int[Array, "R S"], first: Bool[Array, "R S"], real: Bool[Array, "R S"]
+) -> Int[Array, "R S F"]:
+    """Memory of the rules after each slot of rows.
+
+    Args:
+        rules: the machine.
+        tokens: token ids.
+        first: where a sequence begins.
+        real: where there is a token; others are not read.
+    """
+    start = jnp.asarray(rules.start, jnp.int32)[None]
+
+    def step(memory: Int[Array, "R F"], slot: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        token, is_first, is_real = slot
+        before = jnp.where(is_first[:, None], start, memory)
+        after = jnp.where(is_real[:, None], rules.read(before, token), before)
+        return after, after
+
+    initial = jnp.broadcast_to(start, (tokens.shape[0], start.shape[1]))
+    return jnp.moveaxis(jax.lax.scan(step, initial, (tokens.T, first.T, real.T))[1], 0, 1)
+
+
+def mixed_logits(
+    rules: Rules, logits: Float[Array, "*N V"], memory: Int[Array, "*N F"], share: float
+) -> Float[Array, "*N V"]:
+    """Log-probabilities of the mixture where the rules have an opinion, those of the network elsewhere; float32.
+
+    Args:
+        rules: the machine.
+        logits: of the network.
+        memory: of the rules, after the tokens that the logits come after.
+        share: 1 - α, what the rules contribute where they have an opinion.
+    """
+    logp = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    symbolic, has_opinion = rules.opinion(memory)
+    mixed = neural_symbolic_mixture(logp, symbolic, alpha=1 - share)
+    return jnp.where(has_opinion[..., None], mixed, logp)
+
+
+@shared
+def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
+    """Mix a policy with rules, in its decoder and in its score.
+
+    The temperature applies to the mixture, not to the network alone. A saved folder holds the network alone. All logits of the
+    scored tokens exist at once, so the vocabulary should be small.
+
+    Args:
+        policy: the network; it needs `decoder` and `features`.
+        rules: the machine.
+        share: 1 - α, above 0 and below 1: at 1 no gradient would reach the network.
+
+    Returns:
+        The policy, without `features`: algorithms that read whole distributions cannot be used.
+
+    Raises:
+        InputError: `share` is out of its range, or the policy lacks a part.
+
+    Source:
+        unpublished: `rljax.ops.unpublished.mixture.neural_symbolic_mixture`. That rules may have no opinion is ours.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"the share of the rules is {share}; it must lie between 0 and 1.")
+    if policy.decoder is None or policy.features is None:
+        raise InputError("a policy needs a decoder and features to be mixed with rules; give both.")
+    return policy._replace(
+        score=_mixed_score(policy, rules, share), decoder=_mixed_decoder(policy.decoder, rules, share), features=None
+    )
+
+
+def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params, Packed, float], Scores]:
+    features = required(policy.features, "policy.features")
+
+    def score(params: Params, packed: Packed, temperature: float) -> Scores:
+        hidden, head, copy = features(params, packed)
+        weight = in_precision(head if copy is None else Copied(head, copy), hidden.dtype)
+        logits = jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=jnp.float32)
+        tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
+        memory = memories(rules, tokens, positions == 0, segments > 0)
+        logp = jax.nn.log_softmax(mixed_logits(rules, logits, before_scored(memory, packed), share) / temperature, axis=-1)
+        chosen = jnp.take_along_axis(logp, scored_tokens(packed)[..., None], axis=-1)[..., 0]
+        entropy = -jnp.where(jnp.isneginf(logp), 0.0, jnp.exp(logp) * logp).sum(-1)
+        return Scores(batched(chosen, packed), batched(entropy, packed))
+
+    return score
+
+
+def _mixed_decoder(decoder: Decoder, rules: Rules, share: float) -> Decoder:
+    def begin(
+        params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
+    ) -> tuple[Float[Array, "B V"], MixedState]:
+        logits, state = decoder.begin(params, tokens, attention, budget)
+        memory = memories(rules, tokens, jnp.zeros_like(attention), attention)[:, -1]
+        return mixed_logits(rules, logits, memory, share), MixedState(state, memory)
+
+    def advance(params: Params, token: Int[Array, "B"], state: MixedState) -> tuple[Float[Array, "B V"], MixedState]:
+        logits, network = decoder.advance(params, token, state.network)
+        memory = rules.read(state.rules, token)
+        return mixed_logits(rules, logits, memory, share), MixedState(network, memory)
+
+    def insert(state: MixedState, fresh: MixedState, source: Int[Array, "B"]) -> MixedState:
+        network = decoder.insert(state.network, fresh.network, source)
+        return MixedState(network, insert_rows(state.rules, fresh.rules, source))
+
+    return Decoder(begin, advance, insert, decoder.weights)

@@ -1,0 +1,157 @@
+"""Bytes that a compiled program moves between devices, read from the compiler's text of it."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from rljax.records import documented
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+"""Operations that move arrays between devices."""
+ITEM_BITS: Mapping[str, int] = {
+    **dict.fromkeys(("f64", "s64", "u64", "c64"), 64),
+    **dict.fromkeys(("f32", "s32", "u32"), 32),
+    **dict.fromkeys(("bf16", "f16", "s16", "u16"), 16),
+    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 8),
+    **dict.fromkeys(("s4", "u4"), 4),
+}
+"""Bits of one number of each of the compiler's types."""
+
+_ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")
+_HEADER = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
+_OPERATION = re.compile(rf"^\s*(?:ROOT )?%[\w.\-]+ = (.*?) ({'|'.join(KINDS)})(?:-start)?\(")
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+
+
+@documented
+class Collective(NamedTuple):
+    """One operation of a program that moves arrays between devices."""
+
+    kind: str
+    """One of `KINDS`."""
+    size: int
+    """Bytes of its result on one device."""
+    devices: int
+    """How many devices take part in a group."""
+    times: int
+    """How often it runs: the product of the trip counts of the loops around it."""
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device sends, all times together, where the devices of a group form a ring.
+
+        ::
+
+            all-gather, all-to-all  s (n - 1) / n        reduce-scatter  s (n - 1)
+            all-reduce              2 s (n - 1) / n      permute         s
+
+        Example:
+            >>> Collective("all-gather", 800, 8, 2).sent, Collective("reduce-scatter", 100, 8, 1).sent
+            (1400.0, 700.0)
+        """
+        size, n = self.size, self.devices
+        share = {
+            "all-gather": size * (n - 1) / n,
+            "all-to-all": size * (n - 1) / n,
+            "all-reduce": 2 * size * (n - 1) / n,
+            "reduce-scatter": float(size * (n - 1)),
+            "collective-permute": float(size),
+        }
+        return self.times * share[self.kind]
+
+
+def collectives(text: str) -> list[Collective]:
+    """Find the operations of a program that move arrays between devices.
+
+    Args:
+        text: of a compiled program, as `jax.stages.Compiled.as_text` gives it.
+
+    Returns:
+        Every such operation in a group of several devices. A loop whose trip count the compiler does not know counts once.
+    """
+    bodies = _computations(text)
+    times = _times(bodies)
+    found = []
+    for name, lines in bodies.items():
+        for line in lines:
+            operation = _OPERATION.match(line)
+            if operation and name in times:
+                result, kind = operation.groups()
+                devices = _group_size(line)
+                if devices > 1:
+                    found.append(Collective(kind, _bytes(result, line, kind), devices, times[name]))
+    return found
+
+
+def sent_by_kind(found: list[Collective]) -> dict[str, float]:
+    """Bytes that each device sends, by kind of operation.
+
+    Example:
+        >>> sent_by_kind([Collective("all-reduce", 8, 2, 1), Collective("all-reduce", 8, 2, 3)])
+        {'all-reduce': 32.0}
+    """
+    return {kind: total for kind in KINDS if (total := sum(each.sent for each in found if each.kind == kind))}
+
+
+def _computations(text: str) -> dict[str, list[str]]:
+    """Lines of each computation; the entry's is called ENTRY."""
+    bodies: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        header = _HEADER.match(line)
+        if header:
+            name = "ENTRY" if line.startswith("ENTRY") else header.group(1)
+            bodies[name] = []
+        elif name and line.strip() not in ("", "}"):
+            bodies[name].append(line)
+    return bodies
+
+
+def _calls(line: str) -> Iterator[str]:
+    yield from _CALLED.findall(line)
+    for branches in _BRANCHES.findall(line):
+        yield from re.findall(r"%([\w.\-]+)", branches)
+
+
+def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
+    """How often each computation runs."""
+    times: dict[str, int] = {}
+
+    def visit(name: str, count: int) -> None:
+        times[name] = times.get(name, 0) + count
+        for line in bodies[name]:
+            trips = _TRIPS.search(line)
+            for called in _calls(line):
+                visit(called, count * (int(trips.group(1)) if trips else 1))
+
+    visit("ENTRY", 1)
+    return times
+
+
+def _bytes(result: str, line: str, kind: str) -> int:
+    """Bytes of a result; of an asynchronous operation, whose type also lists its operands, the result alone."""
+    sizes = [
+        math.prod(int(size) for size in shape.split(",") if size) * ITEM_BITS[item] // 8
+        for item, shape in _ARRAY.findall(result)
+    ]
+    return sum(sizes[len(sizes) // 2 :]) if f" {kind}-start(" in line and kind != "all-reduce" else sum(sizes)
+
+
+def _group_size(line: str) -> int:
+    """How many devices take part, from any of the compiler's three ways to write groups."""
+    if " collective-permute" in line:
+        return 2
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?:, ?)?)*)\}", line)
+    if axes:
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes.group(1))}
+        return math.prod(sizes[name] for name in re.findall(r"'([^']+)'", axes.group(2)))
+    table = re.search(r"replica_groups=\[(\d+),(\d+)\]", line)
+    if table:
+        return int(table.group(2))
+    listed = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
+    if listed:
+        return len(listed.group(1).split(","))
+    raise ValueError(f"the groups of this operation cannot be read: {line.strip()[:200]}")

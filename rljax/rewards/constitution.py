@@ -1,0 +1,173 @@
+"""A constitution: rules that a response has to keep, read from a file, each with the price of breaking it."""
+
+import math
+import re
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from rljax.errors import InputError
+from rljax.rewards.calling import Progress
+from rljax.rewards.failure import Failed
+from rljax.rewards.pool import shared_pool
+from rljax.rewards.protocol import Weighted
+from rljax.text import one_line
+
+SECONDS = 2.0
+"""Time limit of one pattern on one response."""
+_MEMORY = 2 * 2**30
+_TEXT = "tag:yaml.org,2002:str"
+Broken = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
+"""(texts, progress) -> which of them break a rule; `Failed` where that took too long."""
+
+
+def _occurs(value: object) -> Broken:
+    """Where a regular expression occurs. It runs in worker processes, as some never come to an end."""
+    if not isinstance(value, str):
+        raise TypeError("the pattern must be text")
+    re.compile(value)
+    pool = shared_pool("rljax.rewards.pattern:occurs", seconds=SECONDS, memory=_MEMORY)
+
+    def found(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
+        found = pool.map([{"pattern": value, "text": text} for text in texts], progress)
+        return [one if isinstance(one, Failed) else bool(one) for one in found]
+
+    return found
+
+
+def _must(value: object) -> Broken:
+    occurs = _occurs(value)
+
+    def absent(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
+        return [one if isinstance(one, Failed) else not one for one in occurs(texts, progress)]
+
+    return absent
+
+
+def _more_than(value: object, size: Callable[[str], int]) -> Broken:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError("the limit must be a whole number, 0 or more")
+    return lambda texts, _: [size(text) > value for text in texts]
+
+
+KINDS: Mapping[str, Callable[[object], Broken]] = MappingProxyType(
+    {
+        "must": _must,
+        "must_not": _occurs,
+        "max_characters": lambda value: _more_than(value, len),
+        "max_words": lambda value: _more_than(value, lambda text: len(text.split())),
+    }
+)
+"""Kind of a rule -> what makes its test of a value from the file; the test says which texts break the rule."""
+
+
+def constitution(rules: object) -> Weighted:
+    """Make a reward of rules: each rule that a response breaks costs its weight.
+
+    ::
+
+        R = -Σ_i w_i [y breaks rule i]
+
+    Args:
+        rules: a mapping from a name to a rule. A rule is a mapping that has one of `must` and `must_not` (a regular expression that
+            must or must not occur), `max_characters` and `max_words` (the most that is allowed), and may have a `weight`, by
+            default 1. A pattern is looked for in the whole response, for at most two seconds, in a worker process.
+
+    Returns:
+        One reward with one part for each rule: 1 for a response that breaks it, else 0, with the weight -w. So the mean of a part,
+        `reward_constitution/NAME` in the metrics, is the share of responses that break the rule. Where a pattern takes longer than
+        its limit, the response could not be judged: `Failed`.
+
+    Raises:
+        InputError: there is no rule, a rule cannot be read, or its name is not text.
+
+    Example:
+        >>> reward = constitution({"brief": {"max_words": 2, "weight": 0.5}, "kind": {"must_not": "(?i)fool"}})
+        >>> reward(prompts=["?"] * 3, completions=["It is 4.", "4, fool", "4"])
+        [-0.5, -1.0, 0.0]
+
+    Source:
+        Written principles as a signal: Bai et al., arXiv:2212.08073; rules with weights beside a reward: Mu et al.,
+        arXiv:2411.01111. Models judge in both; here code does. The sum is that of `rljax.rewards.composite.constitutional`, where a
+        model can judge, too.
+    """
+    if not isinstance(rules, Mapping) or not rules:
+        raise InputError("a constitution needs at least one rule: a name, and below it for example `must_not: PATTERN`.")
+    for name in rules:
+        if not isinstance(name, str):
+            raise InputError(f"the name of the rule {name!r} is not text; put it in quotes.")
+    read = {name: _rule(name, rule) for name, rule in rules.items()}
+    parts, weights = {name: part for name, (part, _) in read.items()}, {name: -weight for name, (_, weight) in read.items()}
+    return Weighted(parts, weights, name="constitution")
+
+
+def read_constitution(path: str | Path) -> Weighted:
+    """Read the rules of a file, and make a reward of them.
+
+    Args:
+        path: a YAML or JSON file: a mapping of names to rules as `constitution` takes them.
+
+    Returns:
+        The reward.
+
+    Raises:
+        InputError: the file cannot be read, a key is not text or stands twice, or a rule cannot be read.
+    """
+    file = Path(path).expanduser()
+    try:
+        rules = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(
+            f"the constitution {str(file)!r} cannot be read ({one_line(error)}); give a YAML or JSON file of rules."
+        ) from error
+    try:
+        return constitution(rules)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads a file whose keys are text, each of them once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        """Make a mapping.
+
+        Raises:
+            ConstructorError: a key is not text, or stands twice.
+        """
+        seen = set()
+        for key, _ in node.value:
+            fault = "is not text; put it in quotes" if key.tag != _TEXT else "stands twice" if key.value in seen else None
+            if fault is not None:
+                line = key.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key.value!r} {fault}")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _rule(name: str, rule: object) -> tuple[Callable, float]:
+    """The reward of a rule, and its weight."""
+    if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - {"weight"}:
+        raise InputError(f"the rule {name!r} is {rule!r}; give it one of {', '.join(KINDS)}, and `weight` if it is not 1.")
+    (kind,) = kinds
+    weight = rule.get("weight", 1.0)
+    if not isinstance(weight, int | float) or isinstance(weight, bool) or not (math.isfinite(weight) and weight >= 0):
+        raise InputError(f"the weight of the rule {name!r} is {weight!r}; it must be a number, 0 or more.")
+    try:
+        breaks = KINDS[kind](rule[kind])
+    except (TypeError, re.error, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"the rule {name!r} has {kind}: {reprlib.repr(rule[kind])} ({one_line(error)}); correct it."
+        ) from error
+
+    def broken(
+        completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
+    ) -> list[float | Failed | None]:
+        del columns
+        return [one if isinstance(one, Failed) else float(one) for one in breaks(completions, progress)]
+
+    broken.__qualname__ = f"constitution({name})"
+    return broken, float(weight)

@@ -1,0 +1,66 @@
+"""An intrinsic bonus for answers that are rare among the responses to a prompt."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rljax.errors import InputError
+from rljax.rewards.ballot import vote
+from rljax.rewards.confidence import without_confidence
+
+
+def count_bonus(scale: float | int, *, answer_of: Callable[[str], str | None] = vote) -> Callable:
+    """Make a reward: a bonus that falls with the number of responses to a prompt that give the same answer.
+
+    ::
+
+        b(y) = c / √n(x, a(y))        n(x, a) = |{responses y' to x in this rollout with a(y') = a}|
+
+    Only the responses of one rollout are counted, so the bonus is a function of them alone: nothing is remembered, the order of
+    the responses does not matter, and a resumed run gets the same numbers. Every response with an answer that n of them give gets
+    c / √n, so an answer is worth c √n to its group in all. A response without an answer gets 0: it must not pay to give none.
+
+    Args:
+        scale: c, positive. Keep it below what a right answer is worth.
+        answer_of: reads the answer of a response, None for none; by default as `rljax.rewards.ballot.vote` does.
+
+    Returns:
+        A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.
+
+    Raises:
+        InputError: `scale` is not positive and finite.
+
+    Example:
+        >>> count_bonus(0.1)(prompts=["1+1="] * 5, completions=["#2", "1+1=2;#2", "#2", "#2", "#3"])
+        [0.05, 0.05, 0.05, 0.05, 0.1]
+
+    Source:
+        β / √n as in MBIE-EB, Strehl and Littman 2008, J. Comput. Syst. Sci. 74(8); on final answers of language models in
+        arXiv:2509.06941, which counts over the history of training for one of its bonuses and within a batch for the other.
+    """
+    if not (math.isfinite(scale) and scale > 0):
+        raise InputError(f"the scale of the count bonus is {scale}; it must be a positive number, e.g. count_bonus:0.1.")
+
+    def bonus(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
+        del columns
+        answers = [answer_of(without_confidence(completion)) for completion in completions]
+        found = list(zip(map(str, prompts), answers, strict=True))
+        counts = Counter(found)
+        return [0.0 if pair[1] is None else scale / math.sqrt(counts[pair]) for pair in found]
+
+    bonus.__qualname__ = "count_bonus"
+    bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+    return bonus
+
+
+def read_count_bonus(scale: str) -> Callable:
+    """Make the bonus of a scale that is written as text.
+
+    Raises:
+        InputError: the text is not a positive number.
+    """
+    try:
+        number = float(scale)
+    except ValueError as error:
+        raise InputError(f"the scale of the count bonus is {scale!r}; it must be a positive number, e.g. 0.1.") from error
+    return count_bonus(number)

@@ -1,0 +1,13 @@
+"""Whether a pattern occurs in a text, for worker processes: some patterns take longer than anyone can wait."""
+
+import re
+
+
+def occurs(pattern: str, text: str) -> bool:
+    """Whether a regular expression matches anywhere in a text.
+
+    Example:
+        >>> occurs("(?i)fool", "a Fool"), occurs("^b", "ab")
+        (True, False)
+    """
+    return re.search(pattern, text) is not None

@@ -1,0 +1,124 @@
+"""The task `brackets`: output in a language in which a single wrong character makes everything worthless.
+
+A problem is a formula in prefix notation, `*+342=`, and its answer the same formula with a pair of brackets around every
+operation, `((3+4)*2)`. The reward is 1 only for a text that parses and is the same formula. Some demonstrations lack one of their
+brackets, as scraped data do, so a policy that imitates them is often malformed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.rewards.correctness import verifier
+from rljax.settings.checks import check_at_least, check_share
+from rljax.tasks.task import TaskConfig
+
+DEEPEST = 20
+"""Nesting beyond which a text is refused; a response could have any."""
+
+
+def prefix_of(text: str) -> str | None:
+    """Read a text with brackets around every operation, and write it in prefix notation; None if it is malformed.
+
+    Example:
+        >>> prefix_of("((3+4)*2)")
+        '*+342'
+        >>> prefix_of("((3+4)*2"), prefix_of("(3+4)*2"), prefix_of("3+4")
+        (None, None, None)
+    """
+    found = _read(text, 0, 0)
+    return found[0] if found is not None and found[1] == len(text) else None
+
+
+def _read(text: str, at: int, depth: int) -> tuple[str, int] | None:
+    """The formula that begins at a place, in prefix notation, and the place after it."""
+    first = text[at : at + 1]
+    if first.isdecimal() and first.isascii():
+        return first, at + 1
+    if first != "(" or depth == DEEPEST:
+        return None
+    left = _read(text, at + 1, depth + 1)
+    if left is None or text[left[1] : left[1] + 1] not in ("+", "-", "*"):
+        return None
+    right = _read(text, left[1] + 1, depth + 1)
+    if right is None or text[right[1] : right[1] + 1] != ")":
+        return None
+    return f"{text[left[1]]}{left[0]}{right[0]}", right[1] + 1
+
+
+@verifier
+def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
+    """Give 1 for a completion that parses and is the formula of the prompt, else 0.
+
+    Args:
+        prompts: as in `*+342=`.
+        completions: the responses; all of a text is read.
+        columns: unused.
+
+    Returns:
+        1.0 or 0.0 for each completion.
+
+    Example:
+        >>> same_formula(["+34="] * 3, ["(3+4)", "(3+4", "(4+3)"])
+        [1.0, 0.0, 0.0]
+    """
+    del columns
+    return [
+        float(prefix_of(completion) == prompt.removesuffix("="))
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+
+
+@documented
+@dataclass(frozen=True)
+class BracketsConfig(TaskConfig):
+    """The task `brackets`: formulas from prefix notation to nested brackets; a malformed text is worth nothing."""
+
+    reward: ClassVar[str] = "rljax.tasks.brackets:same_formula"
+
+    operations: tuple[int, int] = (2, 3)
+    """Minimum and maximum count of operations in a formula, 1 to 5."""
+    malformed_share: float = 0.5
+    """Share of the demonstrations that lack one of their brackets."""
+    train_problems: int = 4000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["train_problems"])
+        check_share(self, ["malformed_share"])
+        low, high = self.operations
+        if not 1 <= low <= high <= 5:
+            raise InputError(f"operations is {self.operations}; give the minimum and the maximum, from 1 to 5.")
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different formulas."""
+        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def _draw(self, random: Random) -> Problem:
+        operations = random.randint(*self.operations)
+        prefix, written = _drawn(random, operations)
+        demonstration = written
+        if random.random() < self.malformed_share:
+            lost = random.choice([place for place, character in enumerate(written) if character in "()"])
+            demonstration = written[:lost] + written[lost + 1 :]
+        return Problem(f"{prefix}=", written, demonstration, {"operands": operations + 1})
+
+
+def _drawn(random: Random, operations: int) -> tuple[str, str]:
+    """A random formula in prefix notation and with brackets."""
+    if not operations:
+        digit = random.choice("123456789")
+        return digit, digit
+    left_operations = random.randrange(operations)
+    left, sign, right = (
+        _drawn(random, left_operations),
+        random.choice("+-*"),
+        _drawn(random, operations - 1 - left_operations),
+    )
+    return f"{sign}{left[0]}{right[0]}", f"({left[1]}{sign}{right[1]})"

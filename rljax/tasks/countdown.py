@@ -1,0 +1,136 @@
+"""The task `countdown`: a sparse search. Reach a target with some digits, each used once, and `+`, `-` and `*`.
+
+A problem is `13;723=`. Its demonstration is a short written search, tries with their values, and then the expression that was
+found: `2+3+7=12;2*3+7=13;#2*3+7`. Products bind tighter than sums; there are no parentheses. Every target can be reached. The
+column `solutions` counts the expressions that reach it, `expressions` those there are, and `reachable` the targets from 1 to 99
+that these digits reach. Of three digits there are up to 54 expressions, 9 targets are in reach on average, and one expression in
+twelve is right: a guess seldom is, and no part of a wrong expression is rewarded.
+"""
+
+import itertools
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import ClassVar
+
+from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.rewards.correctness import verifier
+from rljax.rewards.extract import final_answer
+from rljax.settings.checks import check_at_least
+from rljax.tasks.task import TaskConfig
+
+LARGEST = 99
+"""Largest target."""
+_APPLY = {"+": operator.add, "-": operator.sub}
+_EXPRESSION = re.compile(r"[1-9](?:[+*-][1-9])*")
+
+
+def value_of(expression: str) -> int | None:
+    """Value of an expression of digits and signs; None if the text is none.
+
+    Example:
+        >>> value_of("2*3+7"), value_of("7-2*3"), value_of("2*"), value_of("23")
+        (13, 1, None, None)
+    """
+    if _EXPRESSION.fullmatch(expression) is None:
+        return None
+    value = 0
+    for sign, product in re.findall(r"(^|[+-])([1-9*]+)", expression):
+        factors = 1
+        for factor in product.split("*"):
+            factors *= int(factor)
+        value = _APPLY.get(sign, operator.add)(value, factors)
+    return value
+
+
+@cache
+def expressions(digits: str) -> Mapping[str, int]:
+    """Every expression that uses each of the digits once, with its value.
+
+    Example:
+        >>> found = expressions("12")
+        >>> len(found), found["1-2"], found["2*1"]
+        (6, -1, 2)
+    """
+    written = (
+        "".join(part for pair in zip(order, (*signs, ""), strict=True) for part in pair)
+        for order in sorted(set(itertools.permutations(digits)))
+        for signs in itertools.product("+-*", repeat=len(digits) - 1)
+    )
+    values = {text: value_of(text) for text in written}
+    return {text: value for text, value in values.items() if value is not None}
+
+
+@verifier
+def solved(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
+    """Give 1 for a final expression that uses every digit of the prompt once and has the target's value, else 0.
+
+    Args:
+        prompts: as in `13;723=`.
+        completions: the responses; what follows the last `#` counts.
+        columns: unused.
+
+    Returns:
+        1.0 or 0.0 for each completion.
+
+    Example:
+        >>> solved(["13;723="] * 3, ["2+3+7=12;#2*3+7", "#7+3+3", "2*3+7=13"])
+        [1.0, 0.0, 0.0]
+    """
+    del columns
+    return [float(_solves(prompt, completion)) for prompt, completion in zip(prompts, completions, strict=True)]
+
+
+def _solves(prompt: str, completion: str) -> bool:
+    target, _, digits = prompt.removesuffix("=").partition(";")
+    expression = final_answer(completion) or ""
+    used = re.sub(r"[^0-9]", "", expression)
+    return sorted(used) == sorted(digits) and value_of(expression) == int(target)
+
+
+@documented
+@dataclass(frozen=True)
+class CountdownConfig(TaskConfig):
+    """The task `countdown`: reach a target with some digits, each used once; a sparse search with a written search to imitate."""
+
+    reward: ClassVar[str] = "rljax.tasks.countdown:solved"
+
+    numbers: int = 3
+    """Count of digits in a problem, 2 to 4."""
+    tries: int = 2
+    """Maximum number of expressions that a demonstration tries; the last of them reaches the target."""
+    train_problems: int = 4000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["tries", "train_problems"])
+        if not 2 <= self.numbers <= 4:
+            raise InputError(f"numbers is {self.numbers}; it must be between 2 and 4.")
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different problems, each with a target that its digits reach."""
+        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def _draw(self, random: Random) -> Problem:
+        digits = "".join(random.choice("123456789") for _ in range(self.numbers))
+        found = expressions("".join(sorted(digits)))
+        targets = sorted({value for value in found.values() if 1 <= value <= LARGEST})
+        target = random.choice(targets)
+        right = sorted(text for text, value in found.items() if value == target)
+        wrong = sorted(text for text, value in found.items() if value != target)
+        tried = random.sample(wrong, min(random.randrange(self.tries), len(wrong)))
+        answer = random.choice(right)
+        columns = {"solutions": len(right), "expressions": len(found), "reachable": len(targets)}
+        return Problem(
+            prompt=f"{target};{digits}=",
+            answer=answer,
+            demonstration=";".join([*(f"{text}={found[text]}" for text in (*tried, answer)), f"#{answer}"]),
+            columns=columns | {"difficulty": "rare" if len(right) <= 3 else "common"},
+        )

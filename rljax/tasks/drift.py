@@ -1,0 +1,55 @@
+"""The task `drift`: the kind of the problems changes while the policy learns, first sums and then differences.
+
+A problem is `47+38=` or `47-38=`, and its answer `#5` or `#9`, the last digit, without steps. Demonstrations and held-out
+problems are of both kinds in equal parts. The training prompts are sums until `stage_prompts` of them were drawn, and differences
+from then on. The place in this order is part of a checkpoint, so a resumed run drifts where it would have. What is kept of the
+first kind is held-out accuracy by the column `type`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.problem import Problem
+from rljax.records import documented
+from rljax.settings.checks import check_at_least
+from rljax.tasks.task import Stages, TaskConfig
+
+KINDS = ("sum", "difference")
+"""The kinds in the order in which they come; values of the column `type`."""
+
+
+@documented
+@dataclass(frozen=True)
+class DriftConfig(TaskConfig):
+    """The task `drift`: the training prompts are sums at first, and differences later."""
+
+    stage_prompts: int = 1000
+    """Number of prompts that are drawn before sums become differences."""
+    train_problems: int = 4000
+    """Number of training problems to generate, of both kinds together."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["stage_prompts"])
+        check_at_least(2, self, ["train_problems"])
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different problems of both kinds."""
+        return drawn_parts(_draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def stages(self, problems: Sequence[Problem]) -> Stages:
+        """The sums, then the differences."""
+        places = ([place for place, one in enumerate(problems) if one.columns.get("type") == kind] for kind in KINDS)
+        return Stages(tuple(places), self.stage_prompts)
+
+
+def _draw(random: Random) -> Problem:
+    kind = random.choice(KINDS)
+    low, high = sorted(random.randint(1, 99) for _ in range(2))
+    if kind == "sum":
+        left, right, sign, answer = low, high, "+", (low + high) % 10
+    else:
+        left, right, sign, answer = high, low, "-", (high - low) % 10
+    return Problem(f"{left}{sign}{right}=", str(answer), f"#{answer}", {"type": kind})

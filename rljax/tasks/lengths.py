@@ -1,0 +1,57 @@
+"""The task `lengths`: answers of many lengths are right or wrong, and length has nothing to do with it.
+
+A problem is `+38512=` or `*38512=`. A response is any number of `;` and then `#` and a digit. After `+` the right digit is the
+last of the prompt. After `*` it is drawn by a hash of the prompt: nobody can know it, so most answers stay wrong however long the
+training is. Demonstrations are right, and their number of `;` is uniform. A reward that is 1 or 0 gives no reason to write more
+or fewer of them; an algorithm whose loss weighs the tokens of a response by its length has one, and lets wrong answers grow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from rljax.data.heldout import Parts, drawn_parts, share_of
+from rljax.data.problem import Problem
+from rljax.records import documented
+from rljax.settings.checks import check_at_least, check_share
+from rljax.tasks.task import TaskConfig
+
+KNOWN, UNKNOWN = "known", "unknown"
+"""Values of the column `type`."""
+
+
+@documented
+@dataclass(frozen=True)
+class LengthsConfig(TaskConfig):
+    """The task `lengths`: responses of any length are right or wrong, whatever their length; some answers cannot be known."""
+
+    filler: int = 12
+    """Maximum number of characters that a demonstration writes before its answer."""
+    unknown_share: float = 0.5
+    """Share of the problems whose answer no policy can know."""
+    train_problems: int = 4000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(0, self, ["filler"])
+        check_at_least(1, self, ["train_problems"])
+        check_share(self, ["unknown_share"])
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different problems of both types."""
+        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def _draw(self, random: Random) -> Problem:
+        digits = "".join(random.choice("0123456789") for _ in range(5))
+        is_unknown = random.random() < self.unknown_share
+        prompt = f"{'*' if is_unknown else '+'}{digits}="
+        answer = str(int(10 * share_of(f"answer {prompt}"))) if is_unknown else digits[-1]
+        filler = ";" * random.randint(0, self.filler)
+        return Problem(prompt, answer, f"{filler}#{answer}", {"type": UNKNOWN if is_unknown else KNOWN})
+
+    def optimum(self, problems: Sequence[Problem]) -> float:
+        """All of the known answers, and those of the unknown ones that have the commonest digit."""
+        unknown = [problem.answer for problem in problems if problem.columns["type"] == UNKNOWN]
+        commonest = max((unknown.count(digit) for digit in set(unknown)), default=0)
+        return (len(problems) - len(unknown) + commonest) / len(problems)

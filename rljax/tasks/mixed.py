@@ -1,0 +1,54 @@
+"""The task `mixed`: kinds of problems of different difficulty in one rollout.
+
+The kinds are to copy a number, `(427)=`; to give the last digit of a sum, `42+17=`; and to multiply, `7*42=`; each is answered
+without steps, as in `#9`. A small model copies soon, finds the last digits after a while, and hardly ever multiplies. So at any
+time many groups are all right or all wrong, and an algorithm is judged by what it makes of the others. The column `type` names
+the kind.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.settings.checks import check_at_least
+from rljax.tasks.task import TaskConfig
+
+KINDS = ("copy", "sum", "product")
+"""The kinds, the easiest first; values of the column `type`."""
+
+
+@documented
+@dataclass(frozen=True)
+class MixedConfig(TaskConfig):
+    """The task `mixed`: copies, last digits of sums and products without steps, of different difficulty."""
+
+    kinds: tuple[str, ...] = KINDS
+    """Kinds of problems, equally likely: copy, sum, product."""
+    train_problems: int = 4000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["train_problems"])
+        if not self.kinds or not set(self.kinds) <= set(KINDS) or len(set(self.kinds)) < len(self.kinds):
+            raise InputError(f"kinds is {self.kinds}; choose one or more of {', '.join(KINDS)}, each once.")
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different problems of all kinds."""
+        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def _draw(self, random: Random) -> Problem:
+        kind = random.choice(self.kinds)
+        if kind == "copy":
+            answer = random.randint(100, 999)
+            prompt = f"({answer})="
+        elif kind == "sum":
+            left, right = (random.randint(10, 99) for _ in range(2))
+            prompt, answer = f"{left}+{right}=", (left + right) % 10
+        else:
+            left, right = random.randint(2, 9), random.randint(10, 99)
+            prompt, answer = f"{left}*{right}=", left * right
+        return Problem(prompt, str(answer), f"#{answer}", {"type": kind})

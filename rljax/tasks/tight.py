@@ -1,0 +1,76 @@
+"""The task `tight`: a long and a short way lead to the answer, and the token limit cuts the long one.
+
+A problem is `7593=`, a sum of single digits. The long way writes every step, `7+5=12;12+9=21;21+3=24;#24`, and the short one the
+running sums alone, `12;21;24;#24`. In 32 tokens the long way reaches its answer for up to four digits, the short one for seven.
+Only demonstrations of few digits show the short way; a warm start leaves out those that the limit would cut. So the policy writes
+long problems the long way too, until it is trained to be brief.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+
+from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.settings.checks import check_at_least, check_share
+from rljax.tasks.task import TaskConfig
+
+
+def long_way(digits: Sequence[int]) -> str:
+    """Every step with both of its summands.
+
+    Example:
+        >>> long_way([7, 5, 9])
+        '7+5=12;12+9=21;#21'
+    """
+    sums = list(accumulate(digits))
+    steps = [f"{left}+{right}={left + right}" for left, right in zip(sums, digits[1:], strict=False)]
+    return ";".join([*steps, f"#{sums[-1]}"])
+
+
+def short_way(digits: Sequence[int]) -> str:
+    """The running sums alone.
+
+    Example:
+        >>> short_way([7, 5, 9])
+        '12;21;#21'
+    """
+    sums = list(accumulate(digits))
+    return ";".join([*map(str, sums[1:]), f"#{sums[-1]}"])
+
+
+@documented
+@dataclass(frozen=True)
+class TightConfig(TaskConfig):
+    """The task `tight`: a long and a short way lead to the answer; the token limit of a response cuts the long one."""
+
+    terms: tuple[int, int] = (3, 6)
+    """Minimum and maximum count of digits in a problem, 2 to 7."""
+    short_terms: int = 4
+    """Count of digits up to which some demonstrations go the short way."""
+    short_share: float = 0.3
+    """Share of those demonstrations that do."""
+    train_problems: int = 4000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["train_problems"])
+        check_share(self, ["short_share"])
+        low, high = self.terms
+        if not 2 <= low <= high <= 7:
+            raise InputError(f"terms is {self.terms}; give the minimum and the maximum count of digits, from 2 to 7.")
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different problems; every count of digits is equally likely."""
+        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def _draw(self, random: Random) -> Problem:
+        digits = [random.randint(1, 9) for _ in range(random.randint(*self.terms))]
+        is_short = len(digits) <= self.short_terms and random.random() < self.short_share
+        way = short_way if is_short else long_way
+        prompt = f"{''.join(map(str, digits))}="
+        return Problem(prompt, str(sum(digits)), way(digits), {"operands": len(digits)})

@@ -1,0 +1,49 @@
+"""The picture of a tuning: held-out accuracy of each candidate at the ends of its rungs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rljax.tracking.plots import COLOURS, INK, MUTED, _figure, _percent, _save, _style
+
+
+def draw_tuning(
+    curves: Mapping[str, Sequence[tuple[int, float]]], out_path: Path | str, *, winner: str, title: str
+) -> None:
+    """Draw the candidates' curves; each ends where the candidate was left out.
+
+    Args:
+        curves: candidate -> (RL steps, mean held-out accuracy) at step 0 and at the end of each of its rungs.
+        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        winner: the candidate that is drawn strongly.
+        title: title of the plot.
+    """
+    figure = _figure(9.0, 4.6, title)
+    axes = figure.add_subplot()
+    longest = max(points[-1][0] for points in curves.values())
+    ranked = sorted(curves, key=lambda name: curves[name][-1])
+    for index, name in enumerate(ranked):
+        steps, shares = zip(*curves[name], strict=True)
+        wins = name == winner
+        colour = COLOURS[0] if wins else MUTED
+        axes.plot(
+            steps, shares, "o-", color=colour, linewidth=2.4 if wins else 1.2, markersize=5 if wins else 3.5, clip_on=False
+        )
+        place = (longest * 1.02, (index + 0.5) / len(ranked))
+        axes.annotate(
+            f"{name}: {shares[-1]:.1%} after {steps[-1]}",
+            (steps[-1], shares[-1]),
+            xytext=place,
+            textcoords=("data", "axes fraction"),
+            fontsize=8,
+            fontweight="bold" if wins else "normal",
+            color=INK if wins else MUTED,
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "linestyle": ":", "relpos": (0, 0.5)},
+            parse_math=False,
+        )
+    _style(axes)
+    _percent(axes, "held-out accuracy")
+    axes.set_xlabel("RL step", fontsize=9.5, color=MUTED)
+    axes.set_xlim(0, longest)
+    _save(figure, out_path)

@@ -1,0 +1,165 @@
+"""`rljax recommend`: rules as data, commands that can be run, and reasons that stand with their experiments."""
+
+import itertools
+import json
+import shlex
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+from small_cli import printed, refused
+
+from rljax.algorithms import BY_NAME
+from rljax.book.choosing import FREE, Evidence, Facts, recommend, table, weighed
+from rljax.book.choosing_rules import ALGORITHMS, PARTS
+from rljax.book.claims import claim_files
+from rljax.cli import parse
+from rljax.cli.recommend import recommendation_text
+from rljax.errors import InputError
+from rljax.training.algorithm import make_algorithm
+
+PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "choosing_an_algorithm.md"
+RULES = (*ALGORITHMS, *PARTS)
+
+
+def facts_of(rule):
+    """Facts that meet the conditions of a rule, and are the defaults otherwise."""
+    given = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
+    return Facts(**given)
+
+
+def chosen(**facts):
+    return recommend(Facts(**facts), ALGORITHMS, PARTS)
+
+
+@pytest.mark.parametrize("rule", ALGORITHMS, ids=lambda rule: rule.case)
+def test_every_rule_is_the_first_in_its_own_case(rule):
+    assert recommend(facts_of(rule), ALGORITHMS, PARTS).chosen is rule
+
+
+def test_every_fact_matters_and_every_claim_is_there():
+    assert {where.fact for rule in RULES for where in rule.where} | set(FREE) == {field.name for field in fields(Facts)}
+    assert {claim for rule in RULES for claim in rule.claims} <= set(claim_files())
+    assert {rule.choice for rule in ALGORITHMS if "--loss" not in rule.flags} <= set(BY_NAME)
+    assert {name for rule in PARTS for name in rule.algorithms} <= {rule.choice for rule in ALGORITHMS}
+    assert not ALGORITHMS[-1].where
+    assert all(ALGORITHMS[:-1][at].where for at in range(len(ALGORITHMS) - 1))
+
+
+SITUATIONS = [
+    replace(facts_of(rule), outliers=outliers, staleness=staleness, updates=updates)
+    for rule, (outliers, staleness, updates) in zip(
+        ALGORITHMS, itertools.cycle([(True, 3, 4), (True, 20, 32), (False, 0, 1), (True, 0, 8)]), strict=False
+    )
+]
+
+
+@pytest.mark.parametrize("facts", SITUATIONS, ids=lambda facts: shlex.join(map(str, asdict(facts).values())))
+def test_the_command_can_be_typed_and_its_parts_fit(facts):
+    found = recommend(facts, ALGORITHMS, PARTS)
+    record = parse(found.words[1:])
+    if found.words[1] == "train":
+        algorithm = make_algorithm(record.config)
+        assert record.config.algorithm.name == found.chosen.choice
+        sampling, budget = record.config.sampling, facts.budget
+        assert 0.9 * budget < record.config.optimization.steps * sampling.prompts * sampling.group_size <= budget
+        assert algorithm.critic is None or facts.critic
+
+
+def test_facts_reach_the_command():
+    found = chosen(length=400, budget=8000, group=4, updates=2, model="m", dataset="d.jsonl")
+    text = shlex.join(found.words)
+    for words in ("--model m", "--dataset d.jsonl", "--max-response-tokens 400", "--group-size 4", "--minibatches 2"):
+        assert words in text
+    assert "--prompts 16 --group-size 4 --steps 125" in text
+    assert "--algorithm-options k=4" in shlex.join(chosen(pass_k=4, group=4).words)
+    for updates, words in (
+        (20, "--minibatches 4 --passes 5"),
+        (7, "--minibatches 1 --passes 7"),
+        (128, "--minibatches 64 --passes 2"),
+    ):
+        assert words in shlex.join(chosen(updates=updates).words)
+    assert "max_length=400 cache=100" in shlex.join(chosen(length=400, budget=20_000).words)
+
+
+def test_a_stale_sampler_gets_one_of_the_two_remedies():
+    few, many = chosen(staleness=3), chosen(staleness=64)
+    assert (few.chosen.choice, "--correction" in few.words) == ("dapo", True)
+    assert (many.chosen.choice, "--correction" in many.words) == ("gepo", False)
+
+
+def test_a_critic_needs_length_and_responses():
+    assert chosen(critic=True, length=4000).chosen.choice == "vapo"
+    assert chosen(critic=True, length=1000).chosen.choice == "dapo"
+    assert chosen(critic=True, length=4000, budget=20_000).chosen.choice == "dapo"
+    assert [rule.choice for rule in chosen(critic=True, length=4000, pass_k=8).also] == ["pkpo"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"length": 0}, "length is 0; it must be at least 1"),
+        ({"staleness": -1}, "staleness is -1"),
+        ({"group": 1, "pass_k": 4}, "must be at least 2"),
+        ({"group": 1, "reward": "steps"}, "must be at least 2"),
+        ({"pass_k": 64}, "pass_k is 64, but pass@k needs k responses to a prompt and group is 8"),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(facts, message):
+    with pytest.raises(InputError, match=message):
+        chosen(**facts)
+
+
+def test_facts_that_change_nothing_are_named_with_the_reason():
+    assert dict(chosen().idle) == {} == dict(chosen(length=3000, critic=True, teacher=None).idle)
+    assert chosen(critic=True).idle == {"critic": "vapo needs --length 2000 or more"}
+    assert chosen(experts=True, pass_k=4).idle == {"experts": "gspo comes after pkpo"}
+    assert chosen(outliers=True, length=32).idle == {"outliers": "ranks does not fit rloo"}
+    assert set(chosen(reward="pairs", budget=50, group=4, length=32).idle) == {"budget", "group"}
+    found = chosen(critic=True)
+    assert "Facts without effect here, and why" in recommendation_text(found, {r.case: [] for r in RULES}, width=80)
+
+
+def test_a_verdict_weighs_by_its_bearing():
+    assert weighed("against", "contradicted") == "supports"
+    assert weighed("for", "contradicted") == "contradicts"
+    assert weighed("against", "not seen at this scale") == "is open"
+
+
+def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys):
+    text = printed(capsys, "recommend")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "length      1024 (default)" in text
+    assert "Algorithm: dapo" in text
+    assert "supports    dynamic_sampling: " in text
+    assert "contradicts soft_overlong: " in text
+    assert " \\\n        --algorithm dapo" in text
+    assert "rljax train --model Qwen/Qwen3-0.6B" in text
+
+
+def test_json_has_the_same(capsys):
+    row = json.loads(printed(capsys, "recommend", "--json", "--critic", "--length", "3000", "--pass-k", "4"))
+    assert row["facts"]["length"] == 3000
+    assert row["algorithm"]["choice"] == "vapo"
+    assert {claim["claim"]: claim["says"] for claim in row["algorithm"]["claims"]}["value_pretraining"] == "supports"
+    assert [rule["choice"] for rule in row["also"]] == ["pkpo"]
+    assert row["command"].startswith("rljax train ")
+
+
+def test_the_text_says_each_reason_once():
+    found = chosen(outliers=True)
+    evidence = {rule.case: [Evidence("c", "not decided", "is open", "text")] for rule in (found.chosen, *found.parts)}
+    text = recommendation_text(found, evidence, width=80)
+    assert text.count("is open     c: text") == 1 + len(found.parts) == 3
+    assert "outliers    True\n" in text
+
+
+def test_bad_flags_are_answered(capsys):
+    refused(capsys, "did you mean '--length'", "recommend", "--lenght", "3")
+    refused(capsys, "exclude each other", "recommend", "--table", "--json")
+    refused(capsys, "leave the facts out", "recommend", "--table", "--length", "3")
+    refused(capsys, "group is 1", "recommend", "--group", "1", "--pass-k", "4")
+
+
+def test_the_page_has_the_rules_as_they_are():
+    assert table(ALGORITHMS, PARTS) in PAGE.read_text(encoding="utf-8"), "write `rljax recommend --table` into the page"

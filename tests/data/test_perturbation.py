@@ -1,0 +1,53 @@
+"""Perturbed prompts differ from their originals, always in the same way, and keep what is computed."""
+
+import random
+import re
+
+import pytest
+
+from rljax.data.perturbation import PERTURBATIONS, perturbed
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+
+TEXT = r"Natalia sold 48 clips in April, and 1/2 as many in May; what is x+y if \frac{x}{2} = 3?"
+
+
+@pytest.mark.parametrize("name", PERTURBATIONS)
+def test_numbers_formulas_and_letters_stay(name):
+    problem = Problem(TEXT, "72", columns={"level": 1})
+    (changed,) = perturbed([problem], name)
+    assert changed.prompt != TEXT
+    assert perturbed([problem], name) == [changed]
+    assert perturbed([problem], name, seed=1)[0].prompt != changed.prompt
+    assert (changed.answer, changed.columns) == ("72", {"level": 1})
+    assert re.findall(r"\d+", changed.prompt) == re.findall(r"\d+", TEXT)
+    assert r"\frac{x}{2}" in changed.prompt
+    assert sorted(changed.prompt.lower().replace(" ", "")) == sorted(TEXT.lower().replace(" ", ""))
+
+
+def test_of_a_chat_the_user_alone_is_changed():
+    messages = (
+        {"role": "system", "content": "Think before you answer."},
+        {"role": "user", "content": "What is seven times two?"},
+    )
+    (changed,) = perturbed(
+        [Problem("Think before you answer.\nWhat is seven times two?", "14", messages=messages)], "typos"
+    )
+    assert changed.messages[0] == messages[0]
+    assert changed.messages[1]["content"] != messages[1]["content"]
+    assert changed.prompt == "\n".join(message["content"] for message in changed.messages)
+
+
+def test_what_has_nothing_to_change_is_refused():
+    with pytest.raises(InputError, match="--perturb typos changes no prompt of these problems"):
+        perturbed([Problem("3+4=", "7")], "typos")
+    with pytest.raises(InputError, match="no perturbation 'noise'; choose one of spaces, case, typos"):
+        perturbed([Problem("3+4=", "7")], "noise")
+
+
+def test_a_minus_is_an_operator_and_a_hyphen_is_not():
+    always = type("Always", (random.Random,), {"random": lambda self: 0.0})()
+    assert PERTURBATIONS["spaces"]("9-4=", always) == "9 - 4 ="
+    assert PERTURBATIONS["spaces"](r"\frac{1}{2}-x", always) == r"\frac{1}{2} - x"
+    for text in ("a well-known", "x=-3", "a 3-year-old"):
+        assert "- " not in PERTURBATIONS["spaces"](text, always)

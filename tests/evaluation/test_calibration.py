@@ -1,0 +1,95 @@
+"""Calibration of stated confidences, against the formulas in a loop, and for responses that are made to be calibrated."""
+
+import numpy as np
+import pytest
+
+from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts
+from rljax.data.tokenizer import ByteTokenizer
+from rljax.evaluation.answers import gathered
+from rljax.evaluation.calibration import BINS, calibration
+from rljax.evaluation.sampled import answered_rows
+from rljax.rewards import BY_NAME
+from rljax.rewards.ballot import vote
+from rljax.rollout import Response, RolloutWorker
+from rljax.rollout.judging import Judge
+from rljax.rollout.request import Sampling
+
+
+def by_hand(q, c, used):
+    """Brier score of all responses, and the calibration error bin by bin."""
+    pairs = [(q[place], float(c[place])) for place in np.ndindex(q.shape) if used[place]]
+    error = 0.0
+    for index in range(BINS):
+        inside = [(a, b) for a, b in pairs if min(int(a * BINS), BINS - 1) == index]
+        if inside:
+            error += abs(sum(b - a for a, b in inside)) / len(pairs)
+    return np.mean([(a - b) ** 2 for a, b in pairs]), error
+
+
+def test_both_scores_are_their_formulas():
+    rng = np.random.default_rng(0)
+    q, c, known = rng.random((30, 1)), rng.random((30, 1)) < 0.4, rng.random((30, 1)) < 0.8
+    q[::7] = np.nan
+    found = calibration(q, c, known)
+    brier, error = by_hand(q, c, known & ~np.isnan(q))
+    assert found.brier.value == pytest.approx(brier)
+    assert found.error.value == pytest.approx(error)
+    assert found.stated == pytest.approx((known & ~np.isnan(q)).sum() / known.sum())
+
+
+def test_true_confidences_have_a_small_error_and_boasts_a_large_one():
+    rng = np.random.default_rng(1)
+    q = rng.random((4000, 2))
+    right, known = rng.random(q.shape) < q, np.ones(q.shape, bool)
+    honest, boasting = calibration(q, right, known), calibration(np.ones(q.shape), right, known)
+    assert honest.error.value < 0.03
+    assert 0.45 < boasting.error.value < 0.55
+    assert honest.brier.high < boasting.brier.low
+
+
+def test_every_response_counts_alike_in_all_numbers():
+    """A problem with one stated confidence beside a problem with three."""
+    q = np.array([[0.9, np.nan, np.nan], [0.5, 0.5, 0.5]])
+    c = np.array([[True, False, False], [False, False, False]])
+    found = calibration(q, c, np.ones((2, 3), bool))
+    brier, error = by_hand(q, c, ~np.isnan(q))
+    assert (found.confidence.value, found.accuracy.value) == pytest.approx((0.6, 0.25))
+    assert (found.brier.value, found.error.value) == pytest.approx((brier, error))
+
+
+def test_the_error_of_few_responses_has_no_interval():
+    rng = np.random.default_rng(3)
+    q = rng.random((12, 1))
+    found = calibration(q, rng.random((12, 1)) < q, np.ones((12, 1), bool))
+    assert np.isnan([found.error.low, found.error.high]).all()
+    assert found.error.problems == 12
+    assert f"expected calibration error {found.error.value:.3f}, Brier" in found.text()
+
+
+def test_no_confidence_no_calibration():
+    nothing = np.full((3, 2), np.nan)
+    assert calibration(nothing, np.ones((3, 2), bool), np.ones((3, 2), bool)) is None
+    row = {"problem": 0, "sample": 0, "reward": 1.0, "correct": None, "tokens": 3, "truncated": False, "given": "7"}
+    assert gathered([row], 1, 1, verified=False).confidence is None
+    assert gathered([row | {"confidence": 0.25}], 1, 1, verified=False).confidence.tolist() == [[0.25]]
+
+
+class Sure:
+    """An engine whose every response states a confidence."""
+
+    def generate(self, params, requests):
+        tokens = np.array([*ByteTokenizer().encode("confidence: 0.75 #2"), ByteTokenizer.eos_token_id], np.int32)
+        zeros = np.zeros(len(tokens), np.float32)
+        drawn = np.ones(len(tokens), bool)
+        return [Response(r.prompt_id, r.group, tokens, drawn, zeros, zeros, "stop") for r in requests]
+
+
+def test_the_confidence_of_a_response_is_in_its_row():
+    prompts = EncodedPrompts((Problem("1+1=", "2"),), (ByteTokenizer().encode("1+1="),), 0)
+    judge = Judge(ByteTokenizer(), BY_NAME["exact"])
+    worker = RolloutWorker(Sure(), prompts, 4, Sampling(32, ByteTokenizer.eos_token_id), judge)
+    rows = answered_rows(worker, None, 2, seed=0, batch=4, vote=vote)
+    assert [(row["confidence"], row["correct"]) for row in rows] == [(0.75, True)] * 2
+    sampled = gathered(rows, 1, 2, verified=True)
+    assert calibration(sampled.confidence, *sampled.right_and_known(None)).brier.value == 0.0625

@@ -1,0 +1,20 @@
+"""Differences of two shares of the same problems."""
+
+import numpy as np
+
+from rljax.evaluation.paired import paired_change, points
+
+
+def test_a_paired_change_leaves_unknown_problems_out():
+    before, after = np.array([1.0, 0.0, np.nan, 0.5]), np.array([1.0, 1.0, 1.0, np.nan])
+    assert paired_change(before, after)[::3] == (0.5, 2)
+    halves = paired_change(np.array([0.5, 0.5]), np.array([1.0, 0.5]))
+    assert (halves.value, halves.low, halves.high) == (0.25, 0.0, 0.5)
+
+
+def test_differences_that_are_all_the_same_have_no_interval_of_width_nought():
+    assert points(paired_change(np.full(4, 0.5), np.ones(4))) == "+50.0 points"
+    certain = paired_change(np.zeros(4), np.ones(4))
+    assert certain.low < 0.9 < certain.high
+    assert points(paired_change(np.array([0.5]), np.array([1.0]))) == "+50.0 points"
+    assert points(paired_change(np.full(1, np.nan), np.array([1.0]))) == "-"

@@ -1,0 +1,160 @@
+"""A policy mixed with rules: the calculator's opinion, and one distribution for sampler and scorer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.data.prompts import left_pad
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.calculator import CHARACTERS, calculator_of
+from rljax.models.symbolic import memories, mixed_policy
+from rljax.parallel import make_mesh
+from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout.groups import padded_responses
+from rljax.training.config import TrainConfig
+from rljax.training.seams import Seams
+from rljax.training.setup import chosen_policy
+
+TOKENIZER = load_tokenizer("characters")
+VOCAB = TOKENIZER.vocab_size
+RULES = calculator_of(TOKENIZER.encode, VOCAB)
+NETWORK = transformer_policy(
+    TransformerConfig(vocab_size=VOCAB, layers=1, width=16, heads=2, kv_heads=1, head_dim=8, hidden=32), eos=1
+)
+MIXED = mixed_policy(NETWORK, RULES, share=0.4)
+PROMPTS = ["7+5=7+5=", "9+3=2+6=", "8-1="]
+
+
+def opinions(text):
+    """What the calculator would write after each character, read one by one; None where it has no opinion."""
+    memory, found = jnp.asarray(RULES.start), []
+    for token in TOKENIZER.encode(text):
+        memory = RULES.read(memory, jnp.int32(token))
+        logp, has_opinion = RULES.opinion(memory)
+        found.append(TOKENIZER.decode([int(logp.argmax())]) if has_opinion else None)
+    return found
+
+
+def by_hand(text):
+    """The same from the text: what comes after `a+b=` and the digits behind it."""
+    found = []
+    for end in range(1, len(text) + 1):
+        _, equals, steps = text[:end].partition("=")
+        step = steps.rpartition(";")[2]
+        left, sign, written = step.partition("=")
+        parts = left.split("+")
+        known = equals and sign and len(parts) == 2 and all(part.isdigit() for part in parts) and (written + "0").isdigit()
+        found.append((str(sum(map(int, parts))) + ";" * 9)[len(written)] if known else None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7+5+9=7+5=12;12+9=21;#21",
+        "7+5=7+5=34;",
+        "95+8=95+8=103;#103",
+        "3-1=3-1=2;2+2=4;#4",
+        "1+1=1+1+1=3;1+0=1;",
+        "1+1==2;1=1;1+1=(2)+3;0+0=0;",
+        "999999999+1=999999999+999999999=1999999998;",
+    ],
+)
+def test_it_calculates_the_steps_and_nothing_else(text):
+    assert opinions(text) == by_hand(text)
+
+
+def test_too_long_numbers_are_left_to_the_network():
+    assert opinions("1+1=1234567890+1=")[-1] is None
+    assert opinions("1+1=1234567890+1=;1+1=")[-1] == "2"
+
+
+def test_memory_of_packed_rows_begins_anew_with_each_sequence():
+    texts = ["1+1=1+1=", "2+2=2+2="]
+    tokens = np.array([[0, *TOKENIZER.encode("".join(texts))]])
+    positions = np.array([[0, *range(8), *range(8)]])
+    first, real = jnp.asarray(positions == 0), jnp.asarray(np.arange(17)[None] > 0)
+    memory = memories(RULES, jnp.asarray(tokens), first, real)[0]
+    logp, has_opinion = RULES.opinion(memory)
+    assert has_opinion.tolist() == [False] * 8 + [True] + [False] * 7 + [True]
+    assert TOKENIZER.decode(logp[jnp.array([8, 16])].argmax(-1).tolist()) == "24"
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Responses to the prompts, two each, drawn from the mixed policy at a temperature of 0.7: parameters, texts, rows, arrays."""
+    params = MIXED.init(jax.random.key(0))
+    sampling = Sampling(12, TOKENIZER.eos_token_id, temperature=0.7)
+    ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
+    requests = [Request(ids[i], i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)]
+    responses = DecodingEngine(MIXED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
+    arrays = padded_responses(responses, 12)
+    prompts = left_pad([request.tokens for request in requests], 8, 0)
+    packed = pack(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
+    texts = [(PROMPTS[request.prompt_id], response.tokens) for request, response in zip(requests, responses, strict=True)]
+    return params, texts, packed, arrays
+
+
+def scored(policy, params, packed, temperature):
+    return np.asarray(jax.jit(policy.score, static_argnums=2)(params, packed, temperature).logp)
+
+
+def test_sampler_and_scorer_agree(drawn):
+    params, _, packed, arrays = drawn
+    logp = scored(MIXED, params, packed, 0.7)
+    np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
+
+
+def test_the_score_is_the_formula(drawn):
+    """log(0.6 p + 0.4 [the calculator's token]) where it has an opinion, log p elsewhere, from the network's own scores."""
+    params, texts, packed, _ = drawn
+    alone, mixed = (scored(policy, params, packed, 1.0) for policy in (NETWORK, MIXED))
+    hints = []
+    for row, (prompt, tokens) in enumerate(texts):
+        for place, token in enumerate(tokens):
+            hint = by_hand(prompt + TOKENIZER.decode(tokens[:place].tolist()))[-1]
+            hints.append(hint)
+            p = np.exp(alone[row, place])
+            p = p if hint is None else 0.6 * p + 0.4 * (TOKENIZER.decode([int(token)]) == hint)
+            np.testing.assert_allclose(mixed[row, place], np.log(p), atol=1e-5)
+    assert len(set(hints)) > 2
+
+
+def test_what_cannot_be_mixed():
+    with pytest.raises(InputError, match="the share of the rules is 1; it must lie between 0 and 1"):
+        mixed_policy(NETWORK, RULES, share=1)
+    with pytest.raises(InputError, match="a policy needs a decoder and features"):
+        mixed_policy(NETWORK._replace(features=None), RULES, share=0.5)
+    with pytest.raises(InputError, match=r"the calculator reads the characters .*; use `--tokenizer characters`"):
+        calculator_of(lambda text: [0, 1], VOCAB)
+    with pytest.raises(InputError, match="one token of its own, in a sum too"):  # "12" is one token
+        calculator_of(lambda text: TOKENIZER.encode(text.replace("12", "3")), VOCAB)
+    with pytest.raises(InputError, match="one token of its own, in a sum too"):  # unknown characters are all the same token
+        calculator_of(lambda text: [0] * len(text), VOCAB)
+    assert len(CHARACTERS) == 13
+    config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
+    with pytest.raises(InputError, match=r"for a policy of your own use rljax\.models\.symbolic\.mixed_policy"):
+        chosen_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
+    with pytest.raises(InputError, match="an engine of your own samples from the model alone; leave one of them out"):
+        chosen_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
+    with pytest.raises(InputError, match=r"score_chunk=64 cannot apply with calculator=0\.5"):
+        config.replace(score_chunk=64)
+    with pytest.raises(InputError, match=r"tensor=2 cannot apply with calculator=0\.5"):
+        config.replace(tensor=2)
+    with pytest.raises(InputError, match=r"calculator is 1\.5; it is a share of the probability"):
+        TrainConfig.flat(calculator=1.5)
+
+
+def test_the_setting_makes_the_mixture():
+    """The built-in policy with the setting scores and decodes with other functions, and has no whole distributions to give."""
+    seams, mesh = Seams(), make_mesh(1, 1, 1)
+    plain = chosen_policy(TrainConfig.flat(tokenizer="characters"), seams, TOKENIZER, mesh)
+    config = TrainConfig.flat(tokenizer="characters", calculator=0.5)
+    mixed = chosen_policy(config, seams, TOKENIZER, mesh)
+    assert mixed is chosen_policy(config, seams, TOKENIZER, mesh), "equal runs share their programs"
+    assert (mixed.features, mixed.init, mixed.contents) == (None, plain.init, plain.contents)
+    assert mixed.score is not plain.score
+    assert mixed.decoder.begin is not plain.decoder.begin

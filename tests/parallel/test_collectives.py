@@ -1,0 +1,104 @@
+"""Bytes between devices against counts by hand, of a program that the compiler made and of lines in each form that it writes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rljax.parallel import make_mesh
+from rljax.parallel.collectives import Collective, collectives, sent_by_kind
+
+WIDTH, ROWS, LAYERS = 64, 32, 5
+
+
+def test_a_loop_that_gathers_a_matrix_and_sums_its_gradient_sends_what_the_hand_counts():
+    """A matrix [64, 64] over fsdp=4, rows over 8 devices: gathered once each way, its gradient summed in each of five rounds."""
+    mesh = make_mesh(2, 4)
+
+    def placed(*axes):
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    def gradient(matrix, rows):
+        def loss(matrix):
+            def layer(rows, _):
+                return jax.lax.with_sharding_constraint(jnp.tanh(rows @ matrix), placed(("data", "fsdp"))), None
+
+            return jax.lax.scan(layer, rows, None, length=LAYERS)[0].sum()
+
+        return jax.grad(loss)(matrix)
+
+    matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=placed("fsdp"))
+    rows = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32, sharding=placed(("data", "fsdp")))
+    program = jax.jit(gradient, out_shardings=placed("fsdp")).lower(matrix, rows).compile()
+    found = collectives(program.as_text())
+    gathers = [each for each in found if each.kind == "all-gather"]
+    whole = 4 * WIDTH * WIDTH
+    assert {(each.size, each.devices) for each in gathers} == {(whole, 4)}
+    sums = [each for each in found if each.kind in ("all-reduce", "reduce-scatter")]
+    assert {each.times for each in sums} == {LAYERS}
+    received = sum(each.size * (each.devices if each.kind == "reduce-scatter" else 1) for each in sums)
+    assert received in (whole, whole + whole // 4), "over all eight at once, or over fsdp and then each part over data"
+    assert sent_by_kind(found)["all-gather"] == sum(each.times for each in gathers) * whole * 3 / 4
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "%all-gather.1 = bf16[8,16]{1,0} all-gather(%x), channel_id=1, replica_groups=[1,8]<=[8], dimensions={0}",
+            Collective("all-gather", 256, 8, 1),
+        ),
+        (
+            "ROOT %r = (f32[8]{0}, f32[]) all-reduce(%x, %y), replica_groups={{0,2},{1,3}}, to_apply=%add",
+            Collective("all-reduce", 36, 2, 1),
+        ),
+        (
+            "%s = f32[4]{0} reduce-scatter(%x), replica_groups=mesh['axis_0'=1,'axis_1'=4,'axis_2'=2], "
+            "device_ids=([2,4]T(1,0)) {'axis_1', 'axis_2'}, dimensions={0}, to_apply=%add",
+            Collective("reduce-scatter", 16, 8, 1),
+        ),
+        (
+            "%g = (s32[2]{0}, s32[8]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}",
+            Collective("all-gather", 32, 4, 1),
+        ),
+        (
+            "%p = pred[8]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}",
+            Collective("collective-permute", 8, 2, 1),
+        ),
+        ("%a = f32[4]{0} all-reduce(%x), replica_groups={{0},{1}}, to_apply=%add", None),
+        ("%a = f32[4]{0} add(%all-reduce.1, %y)", None),
+    ],
+)
+def test_every_form_of_a_group_is_read(line, expected):
+    text = f"%add (x: f32[], y: f32[]) -> f32[] {{\n}}\n\nENTRY %main (x: f32[8]) -> f32[8] {{\n  {line}\n}}\n"
+    assert collectives(text) == ([] if expected is None else [expected])
+
+
+def test_loops_within_loops_multiply_and_both_sides_of_a_choice_count():
+    reduce = "all-reduce(%x), replica_groups=[1,4]<=[4], to_apply=%add"
+    text = f"""
+%inner (x: f32[2]) -> f32[2] {{
+  %a = f32[2]{{0}} {reduce}
+}}
+%outer (x: f32[2]) -> f32[2] {{
+  %w = f32[2]{{0}} while(%x), condition=%less, body=%inner, backend_config={{"known_trip_count":{{"n":"3"}}}}
+}}
+%left (x: f32[2]) -> f32[2] {{
+  %a = f32[4]{{0}} {reduce}
+}}
+%less (x: f32[2]) -> pred[] {{
+}}
+%add (x: f32[], y: f32[]) -> f32[] {{
+}}
+ENTRY %main (x: f32[2]) -> f32[2] {{
+  %w = f32[2]{{0}} while(%x), condition=%less, body=%outer, backend_config={{"known_trip_count":{{"n":"7"}}}}
+  %c = f32[4]{{0}} conditional(%i, %x, %x), branch_computations={{%left, %inner}}
+}}
+"""
+    assert sorted((each.size, each.times) for each in collectives(text)) == [(8, 22), (16, 1)]
+
+
+def test_groups_in_an_unknown_form_are_refused():
+    text = "ENTRY %main (x: f32[8]) -> f32[8] {\n  %a = f32[4]{0} all-reduce(%x), replica_groups=everyone\n}\n"
+    with pytest.raises(ValueError, match="the groups of this operation cannot be read: %a = f32"):
+        collectives(text)

@@ -1,0 +1,102 @@
+"""Rules of a file as a reward: what each kind of rule forbids, and what a file may not say."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rljax.errors import InputError
+from rljax.rewards import resolve
+from rljax.rewards.constitution import constitution
+from rljax.rewards.protocol import combine, judge
+
+RULES = """
+states: {must: "#[0-9]+$", weight: 0.5}
+polite: {must_not: "(?i)fool", weight: 2}
+brief: {max_characters: 8}
+few: {max_words: 3, weight: 0}
+"""
+COMPLETIONS = ["1+1=2;#2", "#2.", "a fool: #2", "a b c d #2"]
+
+
+def test_each_rule_is_a_part_and_costs_its_weight(tmp_path):
+    file = tmp_path / "rules.yaml"
+    file.write_text(RULES)
+    reward = combine([resolve("exact"), resolve(f"constitution:{file}")], None)
+    scores = judge(reward, ["1+1="] * 4, COMPLETIONS, {"answer": ["2"] * 4})
+    broken = {name.removeprefix("constitution/"): part.tolist() for name, part in scores.parts.items() if "/" in name}
+    assert broken == {"states": [0, 1, 0, 0], "polite": [0, 0, 1, 0], "brief": [0, 0, 1, 1], "few": [0, 0, 0, 1]}
+    np.testing.assert_allclose(scores.total, [1, 1 - 0.5, 1 - 2 - 1, 1 - 1])
+    assert scores.correct.tolist() == [1.0] * 4
+
+
+def test_json_says_the_same(tmp_path):
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"polite": {"must_not": "fool", "weight": 2}}))
+    assert resolve(f"constitution:{file}")(["?"] * 2, ["fool", "#2"]) == [-2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({}, "needs at least one rule"),
+        ([1], "needs at least one rule"),
+        ({"a": "fool"}, r"the rule 'a' is 'fool'; give it one of must, must_not, max_characters, max_words"),
+        ({"a": {"weight": 1}}, "the rule 'a' is .*; give it one of"),
+        ({"a": {"must": "x", "must_not": "y"}}, "give it one of"),
+        ({"a": {"must": "x", "wieght": 2}}, "give it one of"),
+        ({"a": {"must": "("}}, r"the rule 'a' has must: '\(' \(.*unterminated.*\); correct it"),
+        ({"a": {"must": "a{99999999999999999999}"}}, r"the rule 'a' has must: .*correct it"),
+        ({"a": {"must": "(" * 6000 + ")" * 6000}}, r"the rule 'a' has must: .*correct it"),
+        ({1: {"must": "x"}}, "the name of the rule 1 is not text; put it in quotes"),
+        ({"a": {"must": 3}}, "the pattern must be text"),
+        ({"a": {"max_words": -1}}, "the limit must be a whole number, 0 or more"),
+        ({"a": {"max_words": True}}, "the limit must be a whole number"),
+        ({"a": {"must": "x", "weight": -1}}, "the weight of the rule 'a' is -1; it must be a number, 0 or more"),
+        ({"a": {"must": "x", "weight": float("nan")}}, "the weight of the rule 'a' is nan"),
+        ({"a": {"must": "x", "weight": "2"}}, "the weight of the rule 'a' is '2'"),
+    ],
+)
+def test_rules_that_cannot_be_read(rules, message):
+    with pytest.raises(InputError, match=message):
+        constitution(rules)
+
+
+def test_the_whole_of_a_long_response_is_read():
+    reward = constitution({"polite": {"must_not": "fool"}, "begins": {"must": "^fool"}})
+    assert reward(["?"] * 2, [f"fool{' ' * 300_000}", f"{' ' * 300_000}fool"]) == [-1.0, -2.0]
+
+
+def test_a_pattern_that_takes_too_long_fails_on_that_response_alone(monkeypatch):
+    monkeypatch.setattr("rljax.rewards.constitution.SECONDS", 0.2)
+    scores = judge(constitution({"words": {"must": r"^(\w+\s?)*$"}}), ["?"] * 2, ["a" * 40 + "!", "two words"], {})
+    assert scores.failures["words"].timed_out == 1
+    assert scores.valid.tolist() == [False, True]
+    assert scores.total.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("a: {must: x}\nb: {must: y}\na: {must: z}", "line 3: the key 'a' stands twice"),
+        ("a: {must: x, must: y}", "line 1: the key 'must' stands twice"),
+        ('{"a": {"must": "x"},\n "a": {"must": "y"}}', "line 2: the key 'a' stands twice"),
+        ("1: {must: x}", "line 1: the key '1' is not text; put it in quotes"),
+        ("no: {must: x}", "line 1: the key 'no' is not text; put it in quotes"),
+    ],
+)
+def test_keys_that_would_be_lost(tmp_path, rules, message):
+    (tmp_path / "rules.yaml").write_text(rules)
+    with pytest.raises(InputError, match=message):
+        resolve(f"constitution:{tmp_path}/rules.yaml")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"none\.yaml' cannot be read"):
+        resolve(f"constitution:{tmp_path}/none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"bad\.yaml' cannot be read"):
+        resolve(f"constitution:{tmp_path}/bad.yaml")
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(InputError, match=r"empty\.yaml: a constitution needs at least one rule"):
+        resolve(f"constitution:{tmp_path}/empty.yaml")

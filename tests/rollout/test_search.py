@@ -1,0 +1,107 @@
+"""Beam search over steps, on a small world whose best response is known: three digits, and their sum is the value."""
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts
+from rljax.data.tokenizer import CharacterTokenizer
+from rljax.rollout import Response, RolloutWorker
+from rljax.rollout.judging import Judge
+from rljax.rollout.request import Sampling
+from rljax.rollout.search import Search, beam_search
+
+TOKENIZER = CharacterTokenizer("0123456789;#?")
+PROMPTS = EncodedPrompts((Problem("?", "27"), Problem("??", "27")), (TOKENIZER.encode("?"), TOKENIZER.encode("??")), 0)
+STEPS = 3
+
+
+class Digits:
+    """An engine that writes a digit and a semicolon, three times, and then ends with #."""
+
+    def __init__(self, digits=10):
+        self.digits, self.calls = digits, []
+
+    def generate(self, params, requests):
+        self.calls.append(requests)
+        return [self.response(request) for request in requests]
+
+    def response(self, request):
+        done = TOKENIZER.decode(request.tokens).count(";")
+        digit = np.random.default_rng(request.seed).integers(self.digits)
+        tokens = TOKENIZER.encode(f"{digit};") if done < STEPS else [*TOKENIZER.encode("#"), TOKENIZER.eos_token_id]
+        tokens = np.array(tokens[: request.sampling.max_tokens], np.int32)
+        logp = np.full(len(tokens), -1.0, np.float32)
+        finish = "stop" if tokens[-1] == TOKENIZER.eos_token_id or done < STEPS else "length"
+        return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, finish)
+
+
+def worker_of(engine, budget=12):
+    sampling = Sampling(budget, TOKENIZER.eos_token_id)
+    return RolloutWorker(engine, PROMPTS, 2, sampling, Judge(TOKENIZER, lambda completions: [0.0] * len(completions)))
+
+
+def digit_sum(prefixes):
+    return np.array([sum(int(sign) for sign in prefix.text if sign.isdecimal()) for prefix in prefixes], float)
+
+
+def found(engine, *, samples, keep, value=digit_sum, budget=12, rows=8):
+    settings = Search(samples, keep, (";",))
+    worker = worker_of(engine, budget)
+    return beam_search(worker, None, value, [0, 1], search=settings, key=jax.random.key(0), rows=rows)
+
+
+def test_a_wide_search_finds_the_best_response():
+    for result in found(Digits(), samples=200, keep=2):
+        assert result.best.prefix.text == "9;9;9;#"
+        assert (result.best.prefix.ended, result.best.value, result.depth) == (True, 27.0, 4)
+        assert len(result.best.prefix.logp) == len(result.best.prefix.tokens) == 7
+
+
+def test_values_choose_what_goes_on():
+    """With the opposite values the same draws end in the smallest digits."""
+    (result, _) = found(Digits(), samples=200, keep=2, value=lambda prefixes: -digit_sum(prefixes))
+    assert result.best.prefix.text == "0;0;0;#"
+    only_number = found(Digits(), samples=8, keep=8, value=lambda prefixes: np.full(len(prefixes), np.nan))
+    assert only_number[0].best.prefix.ended, "prefixes without a value are alike, and the search ends"
+
+
+def test_every_drawn_token_is_counted():
+    engine = Digits()
+    results = found(engine, samples=4, keep=2)
+    drawn = sum(2 for call in engine.calls for _ in call)  # every step, and # with the end token, has two tokens
+    assert sum(result.tokens for result in results) == drawn
+    assert results[0].tokens == 4 * 4 * 2
+
+
+def test_copies_leave_the_beam_and_the_samples_go_to_the_others():
+    """One digit alone: a single prefix is left, which has all samples of the next step."""
+    engine = Digits(digits=1)
+    (result, _) = found(engine, samples=4, keep=4)
+    assert result.best.prefix.text == "0;0;0;#"
+    assert [len(call) for call in engine.calls] == [8, 8, 8, 8]
+
+
+def test_a_response_ends_where_its_budget_does():
+    for budget in (1, 3, 5):
+        (result, _) = found(Digits(), samples=4, keep=2, budget=budget)
+        assert not result.best.prefix.ended
+        assert len(result.best.prefix.tokens) == budget
+
+
+def test_rows_are_filled_up_to_a_number_that_is_compiled_and_are_not_counted():
+    engine = Digits()
+    results = found(engine, samples=3, keep=1, rows=16)
+    assert [len(call) for call in engine.calls] == [16] * 4
+    assert results[0].tokens == 3 * 4 * 2
+    few, many = Digits(), Digits()
+    assert found(few, samples=3, keep=1, rows=4)[0].best == found(many, samples=3, keep=1, rows=64)[0].best
+    assert [len(call) for call in few.calls[:2]] == [4, 4]
+    assert {len(call) for call in many.calls} == {16}
+
+
+@pytest.mark.parametrize("settings", [Search(2, 3, (";",)), Search(2, 0, (";",)), Search(2, 1, ()), Search(2, 1, ("",))])
+def test_what_cannot_be_searched_is_refused(settings):
+    with pytest.raises(ValueError, match=r"keep must be|step_ends must"):
+        beam_search(worker_of(Digits()), None, digit_sum, [0], search=settings, key=jax.random.key(0))

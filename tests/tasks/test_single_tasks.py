@@ -1,0 +1,189 @@
+"""What each task is about, checked by brute force and by Python's own arithmetic."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rljax.data.problem import Problem
+from rljax.data.stages import StagedStream
+from rljax.errors import InputError
+from rljax.rewards.exact import exact
+from rljax.tasks.brackets import DEEPEST, BracketsConfig, prefix_of, same_formula
+from rljax.tasks.countdown import CountdownConfig, solved, value_of
+from rljax.tasks.drift import DriftConfig
+from rljax.tasks.exploit import ExploitConfig, coefficients, judged
+from rljax.tasks.lengths import LengthsConfig
+from rljax.tasks.mixed import MixedConfig
+from rljax.tasks.outliers import OutliersConfig, noisy
+from rljax.tasks.tight import TightConfig, long_way, short_way
+from rljax.training.config import TrainConfig
+from rljax.training.problems import make_stream
+
+
+def every_expression(digits):
+    """All orders and signs, by Python's own parser."""
+    for order in set(itertools.permutations(digits)):
+        for signs in itertools.product("+-*", repeat=len(digits) - 1):
+            text = "".join(a + b for a, b in zip(order, (*signs, ""), strict=True))
+            yield text, eval(text)
+
+
+def test_countdown_counts_and_values_are_those_of_brute_force():
+    train, _ = CountdownConfig(train_problems=40).problems(1, seed=0)
+    for problem in train:
+        target, digits = problem.prompt[:-1].split(";")
+        values = dict(every_expression(digits))
+        assert all(value_of(text) == value for text, value in values.items())
+        assert problem.columns["expressions"] == len(values)
+        assert problem.columns["solutions"] == sum(value == int(target) for value in values.values()) >= 1
+        assert problem.columns["reachable"] == len({value for value in values.values() if 1 <= value <= 99})
+        assert sum(solved([problem.prompt] * len(values), [f"#{text}" for text in values])) == problem.columns["solutions"]
+
+
+def test_countdown_is_sparse():
+    train, _ = CountdownConfig(train_problems=500).problems(1, seed=0)
+    shares = [problem.columns["solutions"] / problem.columns["expressions"] for problem in train]
+    assert abs(np.mean(shares) - 1 / 12) < 0.01
+    assert abs(np.mean([problem.columns["reachable"] for problem in train]) - 9) < 0.5
+    assert {problem.columns["difficulty"] for problem in train} == {"rare", "common"}
+
+
+@pytest.mark.parametrize("text", ["2*3", "2*3+7+7", "23+7", "2*3+7=13", "+2*3+7", "2*3+7-", "2*3+8-1", "7+6", ""])
+def test_countdown_refuses_what_is_no_solution(text):
+    assert solved(["13;723="], [f"#{text}"]) == [0.0]
+    assert solved(["13;723="], ["#7+2*3"]) == [1.0]
+
+
+def test_unknown_answers_bound_what_can_be_reached():
+    task = LengthsConfig(train_problems=1, unknown_share=0.5)
+    _, heldout = task.problems(200, seed=0)
+    unknown = [problem for problem in heldout if problem.columns["type"] == "unknown"]
+    assert all(problem.answer == problem.prompt[-2] for problem in heldout if problem not in unknown)
+    best = max(
+        sum(exact([""] * len(unknown), [f"#{digit}"] * len(unknown), [p.answer for p in unknown])) for digit in range(10)
+    )
+    assert task.optimum(heldout) == (200 - len(unknown) + best) / 200
+    assert task.optimum(heldout) < 0.7
+    lengths = [len(problem.demonstration) for problem in LengthsConfig(train_problems=2000).problems(1, seed=0)[0]]
+    assert set(lengths) == set(range(2, 15)), "any length is right"
+
+
+def test_outliers_have_their_share_and_no_mean_and_the_same_draws_again():
+    many = 4_000
+    arguments = {"answer": ["2"] * many, "outlier_share": [0.02] * many, "outlier_size": [100.0] * many}
+    completions = [f"#{place % 10}" for place in range(many)]
+    rewards = np.array(noisy(["1+1="] * many, completions, **arguments))
+    right = np.array(exact(["1+1="] * many, completions, ["2"] * many))
+    noise = rewards - right
+    assert set(noise) == {0.0, 100.0, -100.0}
+    assert abs((noise != 0).mean() - 0.02) < 0.008
+    assert abs(noise.mean()) < 4 * 100 * np.sqrt(0.02 / many)
+    assert noisy(["1+1="] * many, completions, **arguments) == rewards.tolist()
+
+
+def test_a_response_is_mislabelled_alike_in_every_call():
+    """Whatever is judged with it: the outliers are no noise that is drawn anew."""
+    columns = {"answer": ["2"] * 3, "outlier_share": [0.5] * 3, "outlier_size": [100.0] * 3}
+    alone = noisy(["1+1="] * 3, ["#2", "#2", "#2"], **columns)
+    beside = noisy(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
+    assert beside[1:] == alone[:2]
+    assert len(set(alone)) > 1
+
+
+def test_only_training_rewards_are_noisy():
+    train, heldout = OutliersConfig(train_problems=5).problems(3, seed=0)
+    assert {problem.columns["outlier_share"] for problem in train} == {0.02}
+    assert {problem.columns["outlier_share"] for problem in heldout} == {0.0}
+
+
+def test_the_limit_cuts_the_long_way_and_not_the_short_one():
+    for digits in itertools.product(range(1, 10), repeat=3):
+        for way in (long_way, short_way):
+            assert exact([""], [way(digits)], [str(sum(digits))]) == [1.0]
+    assert max(len(long_way([9] * count)) for count in (2, 3, 4)) < 32 <= len(long_way([9] * 5)) + 1
+    assert len(short_way([9] * 7)) + 1 <= 32
+    train, _ = TightConfig(train_problems=800).problems(1, seed=0)
+    short = Counter(problem.columns["operands"] for problem in train if "+" not in problem.demonstration)
+    assert set(short) == {3, 4}
+    assert abs(sum(short.values()) / sum(problem.columns["operands"] <= 4 for problem in train) - 0.3) < 0.08
+
+
+@pytest.mark.parametrize("task", [MixedConfig(train_problems=600), DriftConfig(train_problems=600)], ids=["mixed", "drift"])
+def test_kinds_are_equally_frequent_and_their_answers_are_python_s(task):
+    train, _ = task.problems(1, seed=0)
+    kinds = Counter(problem.columns["type"] for problem in train)
+    assert min(kinds.values()) > 0.8 * 600 / len(kinds)
+    for problem in train:
+        value = int(problem.prompt[1:-2]) if problem.columns["type"] == "copy" else eval(problem.prompt[:-1])
+        last_digit = problem.columns["type"] in ("sum", "difference")
+        assert problem.answer == str(value % 10 if last_digit else value)
+
+
+def test_kinds_drift_by_position_and_any_place_can_be_resumed():
+    config = TrainConfig.flat(task="drift", train_problems=60, stage_prompts=25)
+    train, _ = config.task.problems(1, seed=0)
+    stream = make_stream(config, train)
+    signs = ["+" in train[place].prompt for place in stream.indices(0, 100)]
+    assert signs == [True] * 25 + [False] * 75
+    whole = stream.indices(0, 100)
+    assert [*make_stream(config, train).indices(0, 37), *make_stream(config, train).indices(37, 63)] == whole
+    differences = [place for place, problem in enumerate(train) if problem.columns["type"] == "difference"]
+    assert sorted(whole[25 : 25 + len(differences)]) == differences, "an epoch has each of them once"
+    assert make_stream(config.replace(seed=1), train).indices(0, 100) != whole
+
+
+def test_stages_that_cannot_be_drawn_are_refused():
+    with pytest.raises(InputError, match="stage 2 of the prompts has none"):
+        StagedStream("ab", [[0, 1], []], prompts=3, seed=0)
+    with pytest.raises(InputError, match="a stage has 0 prompts"):
+        StagedStream("ab", [[0], [1]], prompts=0, seed=0)
+    config = TrainConfig.flat(task="drift", length_weights=(1.0,) * 5)
+    with pytest.raises(InputError, match="the task drift decides their order itself"):
+        make_stream(config, [Problem("1+1=", "2")])
+
+
+def prefix_value(text):
+    """Value of a formula in prefix notation, and the rest of the text."""
+    if text[0].isdecimal():
+        return int(text[0]), text[1:]
+    left, rest = prefix_value(text[1:])
+    right, rest = prefix_value(rest)
+    return {"+": left + right, "-": left - right, "*": left * right}[text[0]], rest
+
+
+def test_brackets_mean_the_same_formula_and_every_slip_is_refused():
+    train, _ = BracketsConfig(train_problems=30, malformed_share=0.0).problems(1, seed=0)
+    for problem in train:
+        text = problem.answer
+        assert prefix_value(problem.prompt[:-1]) == (eval(text), "")
+        slips = {text[:place] + text[place + 1 :] for place in range(len(text))}
+        slips |= {text[:place] + other + text[place + 1 :] for place in range(len(text)) for other in "()+7"}
+        slips |= {text[:place] + other + text[place:] for place in range(len(text) + 1) for other in "()+7#"}
+        slips = sorted(slips - {text})
+        assert sum(same_formula([problem.prompt] * len(slips), slips)) == 0
+    deep = "(" * (DEEPEST + 1) + "1" + "+1)" * (DEEPEST + 1)
+    assert prefix_of(deep) is None
+    assert prefix_of(deep[1:-3]) is not None
+
+
+def test_some_demonstrations_lack_a_bracket():
+    train, _ = BracketsConfig(train_problems=400).problems(1, seed=0)
+    malformed = [problem for problem in train if prefix_of(problem.demonstration) is None]
+    assert abs(len(malformed) / 400 - 0.5) < 0.08
+    assert all(len(problem.demonstration) == len(problem.answer) - 1 for problem in malformed)
+
+
+def test_the_learned_reward_pays_for_what_the_truth_does_not():
+    train, heldout = ExploitConfig(train_problems=50).problems(20, seed=0)
+    columns = {"answer": [one.answer for one in train], "judge": [one.columns["judge"] for one in train]}
+    prompts = [one.prompt for one in train]
+    honest = judged(prompts, [one.demonstration for one in train], **columns)
+    hacked = judged(prompts, ["1+1=2;1+1=2;1+1=2;1+1=2;#2"] * 50, **columns)
+    lazy = judged(prompts, [f"#{one.answer}" for one in train], **columns)
+    assert max(lazy) < 0 < min(honest)
+    assert min(hacked) > max(honest)
+    truth = {"answer": [one.answer for one in heldout], "judge": [one.columns["judge"] for one in heldout]}
+    assert judged([one.prompt for one in heldout], ["1+1=2;#2"] * 20, **truth) == [0.0] * 20
+    assert coefficients()[3] > 0, "more equations, more reward"

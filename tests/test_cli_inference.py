@@ -1,0 +1,196 @@
+"""What a trained run is used for, as a person types it: best of N, search over steps, generated data, votes, changed prompts."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from reopened import checkpoint_of, first_state
+from small_cli import printed, refused
+from small_runs import SMALL
+
+from rljax.data.dataset import load_problems
+from rljax.rollout import sequences_of
+from rljax.rollout.continuations import prefixes_of
+from rljax.training import together
+from rljax.training.loop import train
+from rljax.training.opening import load
+from rljax.training.value_update import make_values
+from rljax.training.values import value_named
+
+HELDOUT = 6
+JUDGE = """
+def judge(completions, **columns):
+    return [float(len(completion) % 2 == 0) for completion in completions]
+"""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """A reward that likes completions of even length."""
+    path = tmp_path_factory.mktemp("rewards") / "judge.py"
+    path.write_text(JUDGE)
+    return f"{path}:judge"
+
+
+@pytest.fixture(scope="module")
+def run(judge, tmp_path_factory):
+    """A run with a critic that reads log-probabilities; it makes no step."""
+    path = tmp_path_factory.mktemp("runs") / "critic"
+    chosen = {"algorithm": "ppo", "critic_surprisal": True, "tokenizer": "bytes", "reward": judge}
+    sizes = {"steps": 0, "max_prompt_tokens": 12, "train_problems": 20, "heldout_problems": HELDOUT}
+    train(SMALL.replace(**chosen, **sizes, run=str(path)))
+    return path
+
+
+def test_the_value_of_a_prefix_is_the_critic_s_value_of_that_state(run):
+    """Of every prefix of a response, one by one, and of the whole response in one pass over all its tokens."""
+    opened = load(run)
+    worker = opened.sampler(temperature=1.0, top_k=None, top_p=None)
+    groups = worker.generate(opened.params, [0, 1], 2, jax.random.key(0))
+    value = value_named("critic", opened, run)
+    whole = prefixes_of(worker, groups)
+    parts = [p._replace(tokens=p.tokens[:n], logp=p.logp[:n]) for p in whole for n in range(len(p.tokens))]
+    expected = np.concatenate(
+        [row[: len(prefix.tokens)] for row, prefix in zip(_in_one_pass(run, opened, groups), whole, strict=True)]
+    )
+    np.testing.assert_allclose(value(parts), expected, atol=1e-5)
+    assert np.ptp(expected) > 1e-4
+    silent = [part._replace(logp=tuple(0.0 for _ in part.logp)) for part in parts]
+    assert np.abs(value(silent) - expected).max() > 1e-6, "this critic reads log-probabilities"
+
+
+def _in_one_pass(run, opened, groups):
+    """Values before each token of the responses, as training computes them, with the parameters of the checkpoint."""
+    setup, _ = first_state(opened.config)
+    critic = checkpoint_of(opened.config, run, "best").state.critic
+    assert setup.critic is not None
+    assert critic is not None
+    return make_values(setup.critic, opened.mesh, 8)(critic.params, sequences_of(groups))
+
+
+def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
+    words = (
+        "eval",
+        str(run),
+        "--samples",
+        "4",
+        "--choose",
+        "verifier",
+        "votes",
+        "critic",
+        "--out",
+        str(tmp_path / "a.jsonl"),
+    )
+    said = printed(capsys, *words)
+    assert "Accuracy of the chosen response" in said
+    summary = json.loads((tmp_path / "a.summary.json").read_text())
+    chosen = summary["chosen"]
+    assert [row["k"] for row in chosen["critic"]] == [1, 2, 4]
+    measures = summary["whole"]["measures"]
+    assert [row["value"] for row in chosen["verifier"]] == [measures[f"pass@{k}"]["value"] for k in (1, 2, 4)]
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    best = [max((r for r in rows if r["problem"] == p), key=lambda r: r["scores"]["critic"]) for p in range(HELDOUT)]
+    assert chosen["critic"][-1]["value"] == pytest.approx(np.mean([row["reward"] for row in best]))
+    assert printed(capsys, *words) == said, "saved answers keep their scores"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("eval", "RUN", "--choose", "votes"), "give --samples too"),
+        (
+            ("eval", "RUN", "--samples", "2", "--choose", "critics"),
+            "no value 'critics'; choose 'critic', or 'model:FOLDER'",
+        ),
+        (("eval", "RUN", "RUN"), "Several runs are evaluated together with --vote"),
+        (("eval", "RUN", "--vote"), "give at least two"),
+        (("eval", "RUN", "RUN", "--vote", "--perturb", "case"), "give one of them"),
+        (("eval", "RUN", "--perturb", "typos"), "changes no prompt"),
+        (("search", "RUN", "--samples", "0"), "give numbers of at least 1"),
+        (("search", "RUN", "--expand", "0"), "--expand is 0"),
+        (("search", "RUN", "--temperature", "0"), "above 0"),
+        (("search", "RUN", "--value", "model:./nowhere"), "nowhere"),
+        (("generate", "RUN", "out.jsonl", "--contradicted", "drop"), "applies only with --clean"),
+        (("generate", "RUN", "out.jsonl", "--clean", "x.jsonl", "--most", "2"), "applies only without --clean"),
+        (("generate", "RUN", "out.jsonl", "--similarity", "2"), "it must be from 0 to 1"),
+        (("generate", "RUN", "RUN"), "already exists"),
+        (("generate", "RUN", "none/out.jsonl"), "there is no folder 'none'"),
+        (("generate", "RUN", "out.jsonl", "--agreement", "0.7"), "applies only with --keep votes or --clean"),
+        (("generate", "nowhere", "out.jsonl", "--keep", "votes", "--agreement", "2"), "at most 1"),
+        (("eval", "nowhere", "nowhere", "--vote", "--out", "RUN"), "already exists"),
+        (("eval", "nowhere", "--perturb", "case", "--out", "none/v.json"), "there is no folder 'none'"),
+        (("eval", "RUN", "RUN", "--vote", "--by", "level"), "--by has no place in an evaluation with --vote"),
+        (("eval", "RUN", "RUN", "--vote", "--samples", "2", "--k", "2"), "--k has no place in an evaluation with --vote"),
+        (("search", "nowhere", "--out", "RUN"), "already exists"),
+        (("search", "nowhere", "--out", "none/s.json"), "there is no folder 'none'"),
+    ],
+)
+def test_what_cannot_work_is_said(run, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, message, *[str(run) if word == "RUN" else word for word in words])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys):
+    words = ("--samples", "4", "--step-ends", "1", "2", "3", "--limit", "3", "--out", str(tmp_path / "s.json"))
+    said = printed(capsys, "search", str(run), *words)
+    assert "samples a step" in said
+    report = json.loads((tmp_path / "s.json").read_text())
+    assert (report["problems"], [row["keep"] for row in report["rows"]]) == (3, [1])
+    for row in report["rows"]:
+        assert row["tokens"] >= row["response_tokens"] or row["responses"] == 1
+        assert row["accuracy"]["problems"] == 3
+
+
+def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsys):
+    out = tmp_path / "own.jsonl"
+    said = printed(capsys, "generate", str(run), str(out), "--samples", "4", "--limit", "5", "--most", "2")
+    assert "responses kept, for" in said
+    problems = load_problems(out)
+    assert problems
+    assert all(problem.demonstration and len(problem.demonstration) % 2 == 0 for problem in problems)
+    trained = {problem.prompt for problem in load(run, dataset=str(out)).worker.prompts.problems}
+    heldout = {problem.prompt for problem in load(run).worker.prompts.problems}
+    assert not trained & heldout, "the run's training problems are answered, not its held-out ones"
+
+
+def test_where_no_response_is_kept_no_file_is_written(run, tmp_path, capsys):
+    never = tmp_path / "never.py"
+    never.write_text("def never(completions, **columns):\n    return [0.0 for _ in completions]\n")
+    words = ("--samples", "2", "--limit", "2", "--reward", f"{never}:never")
+    refused(capsys, "0 of 4 responses were accepted", "generate", str(run), str(tmp_path / "own.jsonl"), *words)
+    assert not (tmp_path / "own.jsonl").exists()
+
+
+def test_demonstrations_are_cleaned_by_the_votes(run, tmp_path, capsys):
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "1+1=", "answer": "2", "demonstration": "#2"}\n' * 2)
+    said = printed(capsys, "generate", str(run), str(tmp_path / "b.jsonl"), "--clean", str(data), "--samples", "2")
+    assert "2 rows left: 0 confirmed by the votes, 0 contradicted and dropped, 2 undecided" in said
+    assert len(load_problems(tmp_path / "b.jsonl")) == 2
+
+
+def test_runs_vote_and_prompts_change(run, tmp_path, capsys):
+    out = tmp_path / "v.json"
+    said = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--vote", "--out", str(out))
+    assert f"on {HELDOUT} problems" in said
+    assert len(json.loads(out.read_text())["runs"]) == 2
+    out = tmp_path / "p.json"
+    said = printed(capsys, "eval", str(run), "--perturb", "spaces", "--limit", "4", "--out", str(out))
+    assert "on the same 4 problems" in said
+    assert json.loads(out.read_text())["change"]["problems"] == 4
+
+
+def test_both_accuracies_are_of_the_problems_whose_changed_prompts_fit(run, monkeypatch):
+    """The changed prompts of the last two problems are too long; what the model answers to them as they are counts for nothing."""
+
+    def longer(problems, name, *, seed):
+        texts = [f"{problem.prompt} " if place < 2 else problem.prompt * 9 for place, problem in enumerate(problems)]
+        return [replace(problem, prompt=text) for problem, text in zip(problems, texts, strict=True)]
+
+    monkeypatch.setattr(together, "perturbed", longer)
+    found = together.robustness(run, "spaces", limit=4)
+    assert (found.after.whole.count, found.after.dropped) == (2, 2)
+    assert found.before.whole.count == found.change.problems == 2

@@ -1,0 +1,154 @@
+"""The Fisher anchor in the trainer: its estimate and its gradient against hand-made ones, a resumed run, and bad settings."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from recorded_runs import recorded
+from reopened import checkpoint_of, first_state
+from small_runs import SMALL, even_length
+
+import rljax
+from rljax.errors import InputError
+from rljax.rollout import pack
+from rljax.training.anchor import estimated, responses_of
+from rljax.training.beginning import anchored, rl_state
+from rljax.training.config import TrainConfig
+from rljax.training.learner import make_learner
+from rljax.training.problems import anchor_problems, training_problems
+from rljax.training.update import make_score
+
+WEIGHT = 3.0
+TINY = SMALL.replace(
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    train_problems=16,
+    heldout_problems=2,
+    steps=2,
+    prompts=4,
+    group_size=4,
+    learning_rate=1e-2,
+    eval_every=0,
+    checkpoint_every=1,
+    sample_every=0,
+    anchor=WEIGHT,
+)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """Settings with a dataset of earlier problems, of which one is longer than the run's own prompts."""
+    file = tmp_path_factory.mktemp("data") / "earlier.jsonl"
+    rows = [{"prompt": prompt, "answer": "0"} for prompt in ("1-1=", "2-2=", "12-12=")]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return TINY.replace(anchor_problems=str(file))
+
+
+def host(tree):
+    return jax.tree.leaves(jax.device_get(tree))
+
+
+def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
+    """Against the gradient of each response's log-likelihood, all in one Jacobian."""
+    setup, state = first_state(config.replace(temperature=0.7, fsdp=2), reward=even_length)
+    assert not any(leaf.any() for leaf in host(state.anchor.fisher)), "a checkpoint is restored into it"
+    score = make_score(setup.policy, 0.7)
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1))
+    drawn, mask = responses_of(setup.anchor, state.params, 6, key)
+    assert len(setup.anchor.prompts.tokens) == 3
+
+    def likelihoods(params):
+        return jnp.where(mask, score(params, pack(drawn)).logp, 0.0).sum(-1)
+
+    expected = [
+        np.square(np.asarray(leaf)).mean(0) for leaf in jax.tree.leaves(jax.jit(jax.jacrev(likelihoods))(state.params))
+    ]
+    places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    after = estimated(state, setup.anchor, score, setup.mesh, samples=6)
+    for found, right in zip(host(after.anchor.fisher), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
+    assert max(leaf.max() for leaf in expected) > 0.1
+    assert jax.tree.map(lambda leaf: leaf.sharding, after.anchor) == type(after.anchor)(places, places)
+
+
+def test_an_update_is_pulled_towards_the_anchor(config):
+    """A step of plain gradient descent with the anchor, minus the same step without it: -λ F (θ - θ*)."""
+    after, moved = [], {}
+    for weight, problems in ((None, None), (WEIGHT, config.algorithm.anchor_problems)):
+        chosen = config.replace(anchor=weight, anchor_problems=problems)
+        setup, state = first_state(chosen, reward=even_length, optimizer=optax.sgd(1.0))
+        state = rl_state(setup, state)
+        groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+        rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+        groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+        if state.anchor is not None:
+            stiff = jax.tree.map(lambda leaf: jnp.abs(leaf) + 0.1, state.params)
+            star = jax.tree.map(lambda leaf: leaf - 0.01, state.params)
+            state = state._replace(anchor=state.anchor._replace(params=star, fisher=stiff))
+            moved = {"fisher": host(stiff), "sizes": [leaf.size for leaf in host(stiff)]}
+        state, metrics = make_learner(setup, state)(state, groups)
+        after.append(host(state.params))
+    for free, held, fisher in zip(*after, moved["fisher"], strict=True):
+        np.testing.assert_allclose(held - free, -WEIGHT * fisher * 0.01, rtol=1e-2, atol=2e-5)
+    penalty = WEIGHT / 2 * sum(float(fisher.sum()) for fisher in moved["fisher"]) * 0.01**2
+    assert metrics.policy.anchor_penalty == pytest.approx(penalty, rel=1e-3)
+
+
+def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
+    config = config.replace(warm_start_steps=2, warm_start_batch=8)
+    run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), even_length).run
+    saved = checkpoint_of(config, run, reward=even_length).state
+    setup, state = first_state(config, reward=even_length)
+    begun = anchored(setup, state)
+    jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.anchor, begun.anchor)))
+    assert any(leaf.any() for leaf in host(begun.anchor.fisher))
+    rljax.train(config.replace(run=str(run), steps=2), even_length, resume=run)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    first, second, third, fourth = (row["anchor_penalty"] for row in rows if row["phase"] in ("warm_start", "rl"))
+    assert first == 0 < min(second, third), "the warm start is held too"
+    assert fourth > 0, "the anchor was not moved to where the run was stopped"
+
+
+def test_the_problems_are_those_of_the_run_that_the_model_lies_in(tmp_path):
+    run = recorded(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
+    config = TrainConfig.flat(model=str(run.path / "last"), anchor=1.0)
+    with pytest.raises(InputError, match="does not lie in the folder of a run; name that run"):
+        anchor_problems(config, most=5)  # a folder with a config.json is not yet a run
+    run.checkpoints.mkdir()
+    found = anchor_problems(config, most=5)
+    assert len({problem.prompt for problem in found}) == 5
+    assert all("-" in problem.prompt for problem in found)
+    assert anchor_problems(config.replace(model="any", anchor_problems=str(run.path)), most=5) == found
+
+
+def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
+    run = recorded(tmp_path / "first")
+    run.checkpoints.mkdir()
+    run.changed({**run.config, "seams": ["problems"]})
+    with pytest.raises(InputError, match="got its problems from Python; give a dataset with --anchor-problems"):
+        anchor_problems(TrainConfig.flat(anchor=1.0, anchor_problems=str(run.path)), most=5)
+    with pytest.raises(InputError, match=r"'model' is not the folder of a run, .* give them with --dataset"):
+        training_problems(None, "model")
+    with pytest.raises(InputError, match="name that run, or a dataset, with --anchor-problems"):
+        anchor_problems(TrainConfig.flat(anchor=1.0), most=5)
+    with pytest.raises(InputError, match="there is none; give --anchor"):
+        TrainConfig.flat(anchor_problems="runs/first")
+    with pytest.raises(InputError, match=r"anchor=1\.0 cannot hold an adapter \(lora_rank=4\)"):
+        TrainConfig.flat(anchor=1.0, lora_rank=4)
+    with pytest.raises(InputError, match="anchor is -1; it must be positive"):
+        TrainConfig.flat(anchor=-1)
+
+
+def test_the_problems_of_a_run_with_its_own_reward_need_no_answers(tmp_path):
+    """The reward in its settings is the default one, which compares with answers, and was not used."""
+    rows = [{"text": f"Write {number}.", "code": "0", "test_list": ["assert f"], "task_id": number} for number in range(20)]
+    data = tmp_path / "code.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = recorded(tmp_path / "first", dataset=str(data), reward="exact", heldout_problems=2)
+    with pytest.raises(InputError, match=r"no problem of .* has one"):
+        training_problems(run.path, run.path)
+    run.changed({**run.config, "seams": ["reward"]})
+    assert len(training_problems(run.path, run.path)) == 18

@@ -1,0 +1,115 @@
+"""A supervised loss beside that of RL: its gradient is that of the formula, and its examples depend on the step alone."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reopened import first_state
+from small_runs import SMALL, even_length, stopping_after
+
+import rljax
+from rljax.data.problem import Problem
+from rljax.data.prompts import encode_prompts
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.models import Scores
+from rljax.parallel import make_mesh
+from rljax.tracking.rows import read_metrics
+from rljax.training.auxiliary import examples_of, make_auxiliary, make_draw
+from rljax.training.config import TrainConfig
+from rljax.training.interrupt import Interrupted
+from rljax.training.state import create
+
+TINY = SMALL.replace(
+    train_problems=12,
+    heldout_problems=4,
+    warm_start_batch=4,
+    algorithm="gpg",
+    auxiliary=0.5,
+    steps=2,
+    prompts=2,
+    group_size=4,
+    minibatches=2,
+    learning_rate=1e-2,
+    eval_every=0,
+    sample_every=0,
+    checkpoint_every=1,
+)
+TOKENIZER = load_tokenizer("characters")
+
+
+def bigram(params, packed):
+    """Scores of a table of logits: row of the token before."""
+    logp = jax.nn.log_softmax(params["table"][jnp.asarray(packed.tokens)], axis=-1)
+    before = jnp.take_along_axis(logp, (packed.scored - 1)[..., None], axis=1)
+    tokens = jnp.take_along_axis(jnp.asarray(packed.tokens), packed.scored, axis=1)
+    chosen = jnp.take_along_axis(before, tokens[..., None], axis=-1)[..., 0].reshape(-1)[packed.place]
+    return Scores(chosen, jnp.zeros_like(chosen))
+
+
+def slope_by_hand(table, sequences):
+    """Gradient of the mean of -log softmax(table[token before])[token] over the tokens, one token after another."""
+    gradient, count = np.zeros_like(table), 0
+    for prompt, tokens, attention in zip(sequences.prompt_tokens, sequences.tokens, sequences.attention, strict=True):
+        before = prompt[-1]
+        for token in tokens[attention]:
+            p = np.exp(table[before]) / np.exp(table[before]).sum()
+            gradient[before] += p - np.eye(len(p))[token]
+            before, count = token, count + 1
+    return gradient / count
+
+
+@pytest.fixture(scope="module")
+def examples():
+    problems = [Problem("1+1=", "2"), Problem("12+3=", "15"), Problem("7=", "7")]
+    return examples_of(None, encode_prompts(problems, TOKENIZER, max_length=8), TOKENIZER)
+
+
+def test_its_gradient_is_that_of_the_formula(examples):
+    table = np.random.default_rng(0).normal(size=(TOKENIZER.vocab_size,) * 2).astype(np.float32)
+    params = {"table": jnp.asarray(table)}
+    state = create(params, optax.sgd(1.0), 0, with_reference=False)
+    gradient = {"table": jnp.ones_like(params["table"])}
+    drawn = make_draw(examples, make_mesh(1, 1), TrainConfig.flat(warm_start_batch=3))(0, 0)
+    after, value = make_auxiliary(bigram, 0.25)(state, None, gradient, drawn)
+    np.testing.assert_allclose(after["table"], 1 + 0.25 * slope_by_hand(table, examples), atol=1e-6)
+    step = 1e-3
+    ahead = {"table": params["table"] - step * (after["table"] - 1) / 0.25}
+    lower = make_auxiliary(bigram, 0.25)(state._replace(params=ahead), None, gradient, drawn)[1]
+    assert float(value - lower) == pytest.approx(step * np.square(slope_by_hand(table, examples)).sum(), rel=1e-2)
+    same, nothing = make_auxiliary(bigram, 0.0)(state, None, gradient, drawn)
+    chex.assert_trees_all_equal(same, gradient)
+    assert nothing is None
+
+
+def test_without_demonstrations_the_prompts_are_read(examples):
+    rows = zip(examples.prompt_tokens, examples.tokens, examples.attention, strict=True)
+    texts = [TOKENIZER.decode([*first.tolist(), *tokens[real].tolist()]) for first, tokens, real in rows]
+    assert texts == ["1+1=", "12+3=", "7="]
+    with pytest.raises(InputError, match="no prompt has a second token to predict"):
+        examples_of(None, encode_prompts([Problem("7", "7")], TOKENIZER, max_length=8), TOKENIZER)
+
+
+def test_every_update_has_its_own_examples_whatever_came_before():
+    setup, _ = first_state(TINY, reward=even_length)
+    rows = {}
+    for order in ([(0, 0), (0, 1), (1, 0), (1, 1)], [(1, 1), (0, 0), (1, 0)]):
+        draw = make_draw(setup.examples, setup.mesh, TINY.replace(warm_start_batch=4, minibatches=2))
+        for place in order:
+            packed, mask = jax.device_get(draw(*place))
+            previous = rows.setdefault(place, packed.tokens)
+            np.testing.assert_array_equal(packed.tokens, previous)
+            assert mask.any(-1).all()
+    assert len({array.tobytes() for array in rows.values()}) == 4
+
+
+def test_a_run_learns_the_examples_and_resumes_exactly(tmp_path):
+    whole = rljax.train(TINY.replace(run=str(tmp_path / "whole")), even_length)
+    with pytest.raises(Interrupted):
+        rljax.train(TINY.replace(run=str(tmp_path / "cut")), stopping_after(2))
+    resumed = rljax.train(resume=tmp_path / "cut", reward=even_length)
+    chex.assert_trees_all_equal(jax.device_get(resumed.params), jax.device_get(whole.params))
+    first, second = (row["auxiliary_loss"] for row in read_metrics(whole.run / "metrics.jsonl") if row["phase"] == "rl")
+    assert second < first

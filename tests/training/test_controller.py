@@ -1,0 +1,234 @@
+"""`--remedy controller`: its rule against loops by hand, and runs that it steers, stopped and resumed."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_runs import SMALL, even_length, is_time, stopping_after
+
+import rljax
+from rljax.algorithms import BY_NAME, LossMetrics
+from rljax.errors import InputError
+from rljax.parallel import make_mesh, put, replicated
+from rljax.tracking.rows import read_metrics
+from rljax.training.config import TrainConfig
+from rljax.training.controller import (
+    BOUND,
+    TARGET,
+    Control,
+    check_controller,
+    control_of,
+    controlled,
+    divergence_by_update,
+    make_steer,
+    next_control,
+    under_control,
+    with_bonus,
+    with_control,
+)
+from rljax.training.interrupt import Interrupted
+from rljax.training.metrics import LearnMetrics, UpdateMetrics
+from rljax.training.state import create
+
+
+def by_hand(control, divergence, entropy):
+    """The rule, written from its formula with plain numbers."""
+    scale, _, weight, first = control
+    first = entropy if math.isnan(first) else first
+    ratio = math.sqrt(TARGET / (divergence / entropy)) if divergence else 1e9
+    error = max(-4.0, min(1.0, math.log(ratio)))
+    lack = max(-1.0, min(1.0, 1 - entropy / (0.1 * first)))
+    return (
+        max(0.01, min(100.0, scale * math.exp(0.25 * error))),
+        max(0.5, min(1.0, ratio)),
+        max(0.0, min(0.01, weight + 0.001 * lack)),
+        first,
+    )
+
+
+def test_the_rule_is_its_formula():
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        control = (
+            10 ** random.uniform(-2, 2),
+            random.uniform(0.5, 1),
+            random.uniform(0, 0.01),
+            random.choice([1.0, math.nan]),
+        )
+        divergence, entropy = 10 ** random.uniform(-8, 1), random.uniform(0.001, 2)
+        found = next_control(Control(*control), divergence=divergence, entropy=entropy)
+        np.testing.assert_allclose(list(found), by_hand(control, divergence, entropy), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("start", [0.1, 10.0])
+def test_an_update_of_the_wrong_size_comes_to_the_target(start):
+    """A world in which divergence is the square of the update's size: its ideal scale is 1."""
+    control = Control(update_scale=1.0)
+    for _ in range(40):
+        control = next_control(control, divergence=TARGET * 0.5 * (start * float(control.update_scale)) ** 2, entropy=0.5)
+    assert start * float(control.update_scale) == pytest.approx(1.0, rel=1e-3)
+    assert float(control.clip_scale) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_bounds_hold_however_long_it_lasts():
+    small = large = Control()
+    for _ in range(100):
+        small = next_control(small, divergence=10.0, entropy=0.001)
+        large = next_control(large, divergence=0.0, entropy=1.0)
+    assert float(small.update_scale) == pytest.approx(1 / BOUND)
+    assert float(large.update_scale) == pytest.approx(BOUND)
+    assert float(small.clip_scale) == 0.5
+
+
+def test_the_bonus_grows_while_the_entropy_is_below_a_tenth_of_the_first():
+    control = next_control(Control(), divergence=0.001, entropy=1.0)
+    for _ in range(3):
+        control = next_control(control, divergence=0.001, entropy=0.05)
+    assert float(control.entropy_weight) == pytest.approx(3 * 0.0005)
+    assert float(next_control(control, divergence=0.001, entropy=0.5).entropy_weight) == pytest.approx(0.0005)
+
+
+@pytest.mark.parametrize(("divergence", "entropy"), [(math.nan, 1.0), (math.inf, 1.0), (0.1, math.nan), (0.1, 0.0)])
+def test_numbers_that_are_not_finite_change_nothing(divergence, entropy):
+    before = Control(2.0, 0.75, 0.005, 1.0)
+    chex.assert_trees_all_close(next_control(before, divergence=divergence, entropy=entropy), before)
+
+
+def test_divergence_by_one_update_undoes_the_mean_over_equal_updates():
+    for updates in (2, 3, 8):
+        mean = np.mean([0.7 * before**2 for before in range(updates)])
+        assert divergence_by_update(mean, updates=updates) == pytest.approx(0.7)
+
+
+def test_updates_are_scaled_and_the_inner_state_is_that_of_the_optimiser():
+    params, gradient = {"w": jnp.ones(3)}, {"w": jnp.array([1.0, -2.0, 0.5])}
+    plain = optax.sgd(0.1)
+    optimizer = controlled(plain)
+    state = optimizer.init(params)
+    control = control_of(state)
+    assert control_of(plain.init(params)) is None
+    state = state._replace(control=control._replace(update_scale=jnp.float32(3.0)))
+    updates, after = optimizer.update(gradient, state, params)
+    chex.assert_trees_all_close(updates, {"w": -0.3 * gradient["w"]})
+    chex.assert_trees_all_equal(after.control, state.control)
+
+
+def test_clip_and_bonus_of_an_algorithm_follow_the_control():
+    algorithm = with_control(with_bonus(BY_NAME["dapo"]()), Control(clip_scale=0.5, entropy_weight=0.01))
+    assert algorithm.surrogate.keywords == pytest.approx({"low": 0.1, "high": 0.14})
+    assert [(term.name, term.coefficient) for term in algorithm.terms] == [("entropy_bonus", -0.01)]
+    open_side = with_control(BY_NAME["kl_cov"](), Control(clip_scale=0.5))
+    assert open_side.surrogate.keywords == BY_NAME["kl_cov"]().surrogate.keywords
+    untouched = BY_NAME["dapo"]()
+    assert under_control(untouched, optax.sgd(0.1).init({"w": jnp.ones(2)})) is untouched
+
+
+def steered_by(config, kl, updates, *, step=1, algorithm="dapo"):
+    """The control and the metrics after a step whose updates found this divergence on the mean."""
+    state = create({"w": jnp.ones(2)}, controlled(optax.sgd(0.1)), 0, with_reference=False)
+    state = put(state._replace(step=jnp.int32(step)), replicated(make_mesh(1, 1)))
+    numbers = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
+    steer = make_steer(config.replace(remedy="controller"), with_bonus(BY_NAME[algorithm]()))
+    state, metrics = steer(state, LearnMetrics(policy=UpdateMetrics(numbers, 1.0)), updates)
+    return control_of(state.opt_state), metrics
+
+
+def test_the_divergence_is_that_of_the_updates_that_were_made():
+    """Equal updates of half the target lead to the same control, however they are divided, and whether some were skipped."""
+    by_one, config = 0.5 * TARGET * 0.5, TrainConfig.flat(learning_rate_warmup=0, minibatches=2, passes=3)
+    expected = next_control(Control(), divergence=by_one, entropy=0.5)
+    for updates in (2, 4, 6):
+        kl = np.mean([by_one * before**2 for before in range(updates)])
+        for divided in (config, config.replace(minibatches=1, passes=4)):
+            chex.assert_trees_all_close(steered_by(divided, kl, updates)[0], expected, rtol=1e-5)
+    chex.assert_trees_all_equal(steered_by(config, 0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
+
+
+@pytest.mark.parametrize(("step", "is_moved"), [(3, False), (4, True)])
+def test_the_control_stays_for_the_updates_of_the_warm_up(step, is_moved):
+    config = TrainConfig.flat(learning_rate_warmup=18, minibatches=2, passes=3)
+    after, _ = steered_by(config, 0.1, 6, step=step)
+    assert (float(after.update_scale) != 1.0) == is_moved
+
+
+@pytest.mark.parametrize(("algorithm", "clip_scale"), [("dapo", 1.0), ("rloo", None), ("kl_cov", None)])
+def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
+    assert steered_by(TrainConfig.flat(minibatches=2), 0.1, 2, algorithm=algorithm)[1].clip_scale == clip_scale
+
+
+@pytest.mark.parametrize(
+    ("settings", "own", "message"),
+    [
+        ({"minibatches": 1}, False, "at least two of them; set --minibatches 2 or --passes 2"),
+        ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both hold the divergence"),
+        ({"minibatches": 2}, True, "leave your own optimizer out"),
+        ({"minibatches": 2, "algorithm": "t1"}, False, "has an entropy bonus, and so has t1"),
+    ],
+)
+def test_where_it_would_see_or_move_nothing_it_is_refused(settings, own, message):
+    config = TrainConfig.flat(remedy="controller", **settings)
+    with pytest.raises(InputError, match=message):
+        check_controller(config, BY_NAME[config.algorithm.name](), own_optimizer=own)
+    check_controller(config.replace(remedy="auto"), BY_NAME[config.algorithm.name](), own_optimizer=own)
+
+
+def test_one_mini_batch_in_several_passes_is_enough():
+    check_controller(TrainConfig.flat(remedy="controller", passes=4), BY_NAME["dapo"](), own_optimizer=False)
+
+
+STEERED = SMALL.replace(
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    remedy="controller",
+    train_problems=24,
+    heldout_problems=4,
+    steps=6,
+    prompts=4,
+    group_size=4,
+    minibatches=2,
+    microbatch_rows=8,
+    learning_rate=0.3,
+    learning_rate_warmup=0,
+    eval_every=0,
+    checkpoint_every=100,
+)
+"""Updates that are far too large."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folders of a run, and of one that was stopped and resumed."""
+    whole, stopped = (tmp_path_factory.mktemp("controller") / name for name in ("whole", "stopped"))
+    rljax.train(STEERED.replace(run=str(whole)), even_length)
+    with pytest.raises(Interrupted):
+        rljax.train(STEERED.replace(run=str(stopped)), stopping_after(4))
+    rljax.train(resume=stopped, reward=even_length)
+    return whole, stopped
+
+
+def rows_of(run):
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"]
+    return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
+
+
+def test_a_run_with_large_updates_makes_smaller_ones(runs):
+    rows = rows_of(runs[0])
+    control = Control()
+    for row in rows:
+        recorded = (row["update_scale"], row["clip_scale"], row["entropy_weight"])
+        np.testing.assert_allclose(recorded, [float(number) for number in control[:3]], rtol=1e-5)
+        assert row["learning_rate"] == pytest.approx(0.3 * row["update_scale"], rel=1e-5)
+        if "kl" in row:
+            divergence = divergence_by_update(row["kl"], updates=2)
+            control = next_control(control, divergence=divergence, entropy=row["entropy"])
+    assert rows[-1]["update_scale"] < 0.5
+
+
+def test_a_resumed_run_is_steered_as_if_never_stopped(runs):
+    whole, stopped = runs
+    assert rows_of(stopped) == rows_of(whole)
+    chex.assert_trees_all_equal(*(rljax.load(run, which="last", reward=even_length).params for run in runs))

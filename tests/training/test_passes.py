@@ -1,0 +1,180 @@
+"""Passes over a rollout, and a limit of the divergence: the updates that are made, against a loop over what each has measured."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reopened import first_state
+from small_runs import SMALL, even_length
+
+from rljax.errors import InputError
+from rljax.training import learner
+from rljax.training.beginning import placed, rl_state
+from rljax.training.learner import make_learner
+from rljax.training.metrics import present
+from rljax.training.optimizer import learning_rate_of, policy_optimizer
+from rljax.training.passes import update_order
+from rljax.training.update import make_policy_step
+
+MINIBATCHES, PASSES = 2, 3
+TINY = SMALL.replace(
+    algorithm="dr_grpo",
+    algorithm_options={"max_length": 12},
+    train_problems=12,
+    heldout_problems=2,
+    prompts=4,
+    group_size=4,
+    minibatches=MINIBATCHES,
+    passes=PASSES,
+    learning_rate=1e-2,
+    learning_rate_warmup=0,
+)
+WITH_CRITIC = TINY.replace(algorithm="ppo", algorithm_options={})
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """A rollout whose groups have responses of both rewards."""
+    setup, state = first_state(TINY, reward=even_length)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Divergence before each update, its mini-batch's rewards as a name, and the parameters after it."""
+    found = []
+
+    def recording(*arguments, **parts):
+        step = make_policy_step(*arguments, **parts)
+
+        def update(state, layout, batch, examples):
+            name = float(np.abs(batch.behaviour_logp).sum())
+            state, metrics = step(state, layout, batch, examples)
+            found.append((float(metrics.loss.kl), name, jax.device_get(state.params)))
+            return state, metrics
+
+        return update
+
+    monkeypatch.setattr(learner, "make_policy_step", recording)
+    return found
+
+
+def learned(config, sampled):
+    """One step on the rollout: the state after it, and its numbers."""
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    state, metrics = make_learner(setup, state)(state, sampled)
+    return jax.device_get(state), present(metrics)
+
+
+def updates_made(divergences, limit):
+    """The rule as a loop: stop once the mean of what the updates so far have measured is above the limit."""
+    total = 0.0
+    for number, divergence in enumerate(divergences, 1):
+        total += divergence
+        if total / number > limit:
+            return number
+    return len(divergences)
+
+
+@pytest.mark.parametrize("config", [TINY, WITH_CRITIC], ids=["without a critic", "with a critic"])
+def test_the_updates_end_where_the_loop_says(config, sampled, seen):
+    whole, numbers = learned(config, sampled)
+    if whole.critic is not None:
+        counts = {int(count) for _, count in optax.tree.get_all_with_path(whole.critic.opt_state, "count")}
+        assert counts == {MINIBATCHES * PASSES}
+    assert "updates" not in numbers
+    all_updates, divergences = list(seen), [kl for kl, *_ in seen]
+    assert len(divergences) == MINIBATCHES * PASSES
+    assert divergences[0] == pytest.approx(0, abs=1e-6)
+    means = [np.mean(divergences[:count]) for count in (2, 4)]
+    counts = [updates_made(divergences, limit) for limit in (*(0.99 * mean for mean in means), 1e3)]
+    assert sorted(set(counts)) == counts, "three limits, three numbers of updates"
+    for limit, count in zip((0.99 * means[0], 0.99 * means[1], 1e3), counts, strict=True):
+        seen.clear()
+        state, numbers = learned(config.replace(kl_limit=float(limit)), sampled)
+        assert (numbers["updates"], numbers["planned_updates"]) == (count, MINIBATCHES * PASSES)
+        assert numbers["kl"] == pytest.approx(np.mean(divergences[:count]), rel=1e-5)
+        jax.tree.map(np.testing.assert_array_equal, state.params, all_updates[count - 1][2])
+        assert int(state.step) == int(whole.step) == 1
+        if whole.critic is not None:
+            jax.tree.map(np.testing.assert_array_equal, state.critic, whole.critic)
+
+
+def test_packing_does_not_change_where_they_end(sampled, seen, monkeypatch):
+    learned(TINY, sampled)
+    config = TINY.replace(kl_limit=float(np.mean([kl for kl, *_ in seen[:4]])) * 0.99)
+    packed = learned(config, sampled)[1]
+    monkeypatch.setattr("rljax.rollout.layout.MOST_IN_A_ROW", 1)
+    alone = learned(config, sampled)[1]
+    assert packed["updates"] == alone["updates"] == 4
+    assert packed["kl"] == pytest.approx(alone["kl"], rel=1e-3)
+
+
+def test_each_pass_goes_through_all_mini_batches_in_its_order(sampled, seen):
+    learned(TINY, sampled)
+    names = [name for _, name, _ in seen]
+    assert len(set(names)) == MINIBATCHES
+    assert names == [names[index] for index in update_order(MINIBATCHES, PASSES, seed=0, step=0)]
+    assert names != names[:MINIBATCHES] * PASSES
+
+
+def test_a_pass_is_an_order_of_its_own():
+    orders = {(seed, step): update_order(8, 3, seed=seed, step=step) for seed in (0, 1) for step in (0, 1)}
+    for order in orders.values():
+        passes = [order[begin : begin + 8] for begin in (0, 8, 16)]
+        assert passes[0] == list(range(8))
+        assert all(sorted(part) == passes[0] for part in passes)
+        assert len({*map(tuple, passes)}) == 3
+    assert len({*map(tuple, orders.values())}) == 4
+    assert orders[0, 1] == update_order(8, 3, seed=0, step=1)
+    assert update_order(8, 2, seed=0, step=1) == orders[0, 1][:16]
+
+
+def test_a_second_step_is_the_same_after_a_stop(sampled):
+    """The order of a later step needs nothing but the state: a learner that is built anew makes the same updates."""
+    config = TINY.replace(kl_limit=1e-3)
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    learn = make_learner(setup, state)
+    state, _ = learn(state, sampled)
+    saved = jax.device_get(state)
+    state, whole = learn(state, sampled)
+    setup, _ = first_state(config, reward=even_length)
+    resumed = placed(setup, jax.tree.map(jnp.asarray, saved))
+    resumed, again = make_learner(setup, resumed)(resumed, sampled)
+    assert present(whole) == present(again)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(resumed))
+
+
+def test_a_falling_learning_rate_counts_every_pass():
+    optimizer = policy_optimizer(TINY.replace(steps=2, schedule="cosine"))
+    params, rates = {"w": jnp.ones(2)}, []
+    state = optimizer.init(params)
+    for _ in range(2 * MINIBATCHES * PASSES):
+        _, state = optimizer.update(params, state, params)
+        rates.append(learning_rate_of(state))
+    assert rates == sorted(rates, reverse=True)
+    assert rates[6] > 0.3 * rates[0], "half of the updates are still to come"
+    assert 0 < rates[-1] < 0.2 * rates[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"passes": 0}, "passes is 0; it must be at least 1"),
+        ({"kl_limit": 0.0}, "kl_limit is 0.0; it must be positive"),
+        ({"kl_limit": float("nan")}, "kl_limit"),
+        ({"kl_limit": 0.1, "passes": 1, "minibatches": 1}, r"kl_limit=0\.1 ends the updates .* there is only one"),
+        (
+            {"kl_limit": 0.1, "schedule": "cosine"},
+            r"kl_limit=0\.1 may end .* so schedule='cosine', which counts the planned",
+        ),
+    ],
+)
+def test_settings_that_cannot_work(settings, message):
+    with pytest.raises(InputError, match=message):
+        TINY.replace(**settings)
