@@ -1,7 +1,7 @@
 """The process that launchers are forked from: what it holds, how it ends, and how time is counted."""
 
-import itertools
 import contextlib
+import itertools
 import os
 import signal
 import stat
