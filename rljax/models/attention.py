@@ -47,11 +47,14 @@ def attend(
 
         softmax(q k / √H + log visible) v        with scores and softmax in float32
     """
-    scaled = query * query.shape[-1] ** -0.5
-    scores = jnp.einsum("BTKGH,BKSH->BKGTS", scaled, keys, preferred_element_type=jnp.float32)
+    rows, length, key_heads, group, features = query.shape
+    scaled = jnp.moveaxis(query * features**-0.5, 1, 3).reshape(rows, key_heads, group * length, features)
+    scores = jnp.einsum("BKQH,BKSH->BKQS", scaled, keys, preferred_element_type=jnp.float32)
+    scores = scores.reshape(rows, key_heads, group, length, -1)
     scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-    attention = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-    return jnp.einsum("BKGTS,BKSH->BTKGH", attention, values)
+    attention = jax.nn.softmax(scores, axis=-1).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
+    mixed = jnp.einsum("BKQS,BKSH->BKQH", attention, values).reshape(rows, key_heads, group, length, features)
+    return jnp.moveaxis(mixed, 3, 1)
 
 
 def attend_within(
