@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import grain
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Int32
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ChatTokenizer, Tokenizer
 from rljax.errors import InputError
-from rljax.records import documented
+from rljax.records import documented, required
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,7 @@ class PromptStream:
             raise InputError(f"the seed of the data order is {seed}; it must be an integer of 0 or more.")
         self.records = records
         # Grain shuffles epoch e with seed + e, so epoch 1 of seed 0 would be epoch 0 of seed 1; spread the seeds far apart.
-        spread = int(np.random.SeedSequence(seed).generate_state(1)[0])
-        self._order = grain.MapDataset.source(range(len(records))).shuffle(seed=spread).repeat()
+        self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
 
     def indices(self, position: int, count: int) -> list[int]:
         """Return the indices of `count` records from `position` on.
@@ -166,12 +166,25 @@ class PromptStream:
         """
         if position < 0 or count < 0:
             raise ValueError(f"position and count must not be negative, got {position} and {count}")
-        indices = (self._order[i] for i in range(position, position + count))
-        return [int(index) for index in indices if index is not None]  # grain leaves None only for filtered records
+        return [_shuffled(len(self.records), self._seed, place) for place in range(position, position + count)]
 
     def take(self, position: int, count: int) -> list:
         """Return the records themselves; see `indices`."""
         return [self.records[i] for i in self.indices(position, count)]
+
+
+@cache
+def _order(count: int, seed: int) -> grain.MapDataset[int]:
+    return grain.MapDataset.source(range(count)).shuffle(seed=seed).repeat()
+
+
+@lru_cache(maxsize=1 << 16)
+def _shuffled(count: int, seed: int, position: int) -> int:
+    """The index at a position of the endless order of `count` records.
+
+    Grain walks through a cycle of 2^16 numbers until one is below `count`: 8 ms for one of seven records, so answers are kept.
+    """
+    return int(required(_order(count, seed)[position], "index"))
 
 
 def left_pad(
