@@ -24,12 +24,19 @@ from rljax.rollout.sampling import (
     decode_weights,
     empty_rows,
     fill_rows,
+    move_rows,
     read_prompts,
 )
 from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Slots of prompts that a device reads at once, unless a single prompt has more."""
+SHRINK = 4
+"""When no request waits and no more than one row in four goes on, those rows go on alone."""
+FEWEST_ROWS = 8
+"""Rows of the smallest batch that is made in this way."""
+LONG_BUDGET = 128
+"""Tokens of a response from which on responses end so far apart that a program for fewer rows is worth compiling."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +110,24 @@ class DecodingEngine:
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
                 holder[free] = [place for place, _ in begun]
                 rows = self._fill(rows, prompts, requests, free, begun, sampling)
-        for piece in range(1, last + 1):
-            rows, ended = self._decoded(params, rows, holder, requests, -(-slots * piece // last), sampling)
+        while (holder >= 0).any():
+            slots = len(holder)
+            live, fewer = int((holder >= 0).sum()), fewer_rows(slots, budget, row_shards(self.mesh))
+            if live <= fewer:
+                empty = empty_rows(self.decoder, params, rows=fewer, length=length, budget=budget, place=place)
+                rows, holder = self._moved(empty, rows, holder)
+                continue
+            left = max(fewer, live - -(-slots // last))
+            rows, ended = self._decoded(params, rows, holder, requests, slots - left, sampling)
             yield ended
+
+    def _moved(self, empty: Rows, rows: Rows, holder: Int[np.ndarray, "B"]) -> tuple[Rows, Int[np.ndarray, "C"]]:
+        """The rows that answer a request, in fewer rows; the request of each of those."""
+        live = np.flatnonzero(holder >= 0)
+        source = np.full(empty.ended.shape[0], -1, np.int32)
+        source[: len(live)] = live
+        moved = move_rows(self.decoder, empty, rows, put_rows(self.mesh, source))
+        return moved, np.where(source >= 0, holder[source], -1)
 
     def _decoded(
         self,
@@ -232,6 +254,24 @@ def compiled_rows(rows: int, devices: int) -> int:
     unit = max(1, (1 << (rows.bit_length() - 1)) // 8)
     rows = -(-rows // unit) * unit
     return -(-rows // devices) * devices
+
+
+def fewer_rows(rows: int, budget: int, devices: int) -> int:
+    """Rows in which the last responses of a decode go on; 0 if they stay where they are.
+
+    Args:
+        rows: of the decode.
+        budget: most tokens of a response.
+        devices: number of devices that share the rows.
+
+    Example:
+        >>> fewer_rows(256, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(16, 192, 1), fewer_rows(256, 32, 1)
+        (64, 16, 0, 0)
+    """
+    if budget < LONG_BUDGET or rows < SHRINK * FEWEST_ROWS:
+        return 0
+    fewer = compiled_rows(rows // SHRINK, devices)
+    return fewer if fewer < rows else 0
 
 
 def seed_words(seeds: Sequence[int]) -> UInt32[np.ndarray, "B 2"]:

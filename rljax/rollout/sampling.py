@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from rljax.models import Decoder, Params
+from rljax.models.policy import insert_rows
 from rljax.records import documented
 from rljax.rollout.request import Sampling
 from rljax.rollout.truncation import keep_top_k, keep_top_p
@@ -198,6 +199,21 @@ def fill_rows(
         samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )
     return _with_token(begun, state, logits[jnp.maximum(source, 0)], is_new, sampling)
+
+
+@partial(jax.jit, static_argnames=("decoder",))
+def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
+    """Put rows of one decode into another, of the same prompt length and budget; they go on as they would have.
+
+    Args:
+        decoder: how the model reads prompts and tokens.
+        rows: the B rows that receive.
+        others: another number of rows, in the middle of a decode.
+        source: the row of `others` that each row becomes; below 0 the row stays as it is.
+    """
+    state = decoder.insert(rows.state, others.state, source)
+    rest = insert_rows(rows._replace(state=()), others._replace(state=()), source)
+    return rest._replace(state=state)
 
 
 @partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")
