@@ -91,7 +91,8 @@ def _product_backward(equation: str, residuals: tuple[Array, Array], gradient: A
     In JAX's order it is always the gradient of the result, and what computes that gradient is fused into the loop that transposes.
     """
     x, matrix = residuals
-    (of_x, of_matrix), of_result = equation.split("->")[0].split(","), equation.split("->")[1]
+    factors, of_result = equation.split("->")
+    of_x, of_matrix = factors.split(",")
     by_x = jnp.einsum(f"{of_result},{of_matrix}->{of_x}", gradient, matrix)
     if x.size <= gradient.size:
         return by_x, jnp.einsum(f"{of_x},{of_result}->{of_matrix}", x, gradient)
