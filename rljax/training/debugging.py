@@ -31,7 +31,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.controller import under_control
 from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.kept_batch import NAME, KeptBatch, read_batch
-from rljax.training.learner import comparison_of, scored_rows
+from rljax.training.learner import comparison_of
+from rljax.training.lesson import scored_rows
 from rljax.training.opening import fitted
 from rljax.training.reinforce import remedied_setup
 from rljax.training.rollouts import make_prepare
