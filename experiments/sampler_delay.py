@@ -147,8 +147,8 @@ def written(arguments: Arguments, rows: list[dict]) -> None:
     command = f"python experiments/sampler_delay.py --seeds {' '.join(map(str, seeds))} --out {arguments.out}"
     text = (
         f"`{command}` ({place()}): held-out accuracy of the greedy answers to 200 problems, before RL, at the best of 9 "
-        "evaluations, and after 128 RL steps; means over the seeds. The gap is the divergence of the learner from the sampler in the "
-        f"last 16 steps, nats a token.\n\n{table(rows)}"
+        "evaluations, and after 128 RL steps; means over the seeds. The gap is the divergence of the learner from the sampler in "
+        f"the last 16 steps, nats a token.\n\n{table(rows)}"
     )
     atomic_write(arguments.out.with_suffix(".md"), text.encode())
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ class Lesson(NamedTuple):
     elsewhere: the first update measures it."""
 
 
+@runtime_checkable
 class Study(Protocol):
     """Score a rollout before its updates."""
 

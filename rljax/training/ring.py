@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import KeyPath, tree_leaves_with_path, tree_map_with_path
 from jaxtyping import Array, PyTree
 
@@ -90,7 +91,7 @@ def sampler_version(step: int, ring: Ring) -> int:
     return max(step - len(ring), 0)
 
 
-def numbered(ring: Ring) -> dict[str, Params]:
+def numbered(ring: tuple[PyTree[Array | np.ndarray], ...]) -> dict[str, PyTree[Array | np.ndarray]]:
     """Entries of a ring by names in their order, for a checkpoint."""
     return {f"{place:09d}": entry for place, entry in enumerate(ring)}
 

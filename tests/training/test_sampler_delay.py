@@ -53,9 +53,8 @@ DYNAMIC = {
 }  # fmt: skip
 VARIANTS = {
     "plain": RUN,
-    "dynamic": RUN.replace(**DYNAMIC),
+    "dynamic": RUN.replace(**DYNAMIC, dtype="bfloat16"),
     "adapter": RUN.replace(lora_rank=2, correction="capped"),
-    "bfloat16": RUN.replace(dtype="bfloat16"),
 }
 
 
@@ -123,7 +122,7 @@ def scores_under(config, params, groups):
     return [part.reshape(groups.rollout.mask.shape) for part in found]
 
 
-@pytest.mark.parametrize("name", ["plain", "dynamic", "bfloat16"])
+@pytest.mark.parametrize("name", ["plain", "dynamic"])
 def test_a_step_draws_the_tokens_of_the_parameters_of_two_steps_ago(whole_run, name):
     """All draws of a step, with dynamic sampling too; and not those of its own parameters."""
     drawn, config = whole_run(name).drawn, VARIANTS[name]
@@ -132,11 +131,14 @@ def test_a_step_draws_the_tokens_of_the_parameters_of_two_steps_ago(whole_run, n
     for step, found in enumerate(drawn):
         assert found.version == max(step - DELAY, 0)
         old = drawn[found.version].now
-        if name != "bfloat16":
+        if name == "plain":
             equal(found.used, old)
         sampled = found.collected.sampled
         first = sampled.prompt_ids[: len(sampled.prompt_ids) // found.collected.tries]
-        again = [setup.train.generate(params, first.tolist(), 4, found.key) for params in (old, found.now)]
+        again = [
+            setup.train.generate(jax.tree.map(jnp.asarray, params), first.tolist(), 4, found.key)
+            for params in (old, found.now)
+        ]
         for ours, theirs in zip(
             (again[0].tokens, again[0].rollout.behaviour_logp),
             (sampled.tokens, sampled.rollout.behaviour_logp),
@@ -183,7 +185,7 @@ def stale():
     config = RUN.replace(algorithm="forking_tokens", algorithm_options={"max_length": 12, "cache": 2}, correction="capped")
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
-    old = jax.tree.map(lambda leaf: leaf * 0.7, state.params)
+    old = jax.tree.map(lambda leaf: leaf * 2, state.params)
     groups = setup.train.generate(old, range(4), 4, jax.random.key(3))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return config, setup, state, old, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -222,7 +224,7 @@ def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
     assert metrics.sampler_gap > 1e-3, "the first update measures it"
 
 
-@pytest.mark.parametrize(("name", "calls"), [("plain", 4), ("adapter", 5), ("bfloat16", 4)])
+@pytest.mark.parametrize(("name", "calls"), [("dynamic", 8), ("adapter", 4)])
 def test_a_run_that_is_stopped_and_resumed_ends_bit_for_bit_as_the_whole_one(whole_run, tmp_path, name, calls):
     config, path = VARIANTS[name], tmp_path / "stopped"
     with pytest.raises(Interrupted):
@@ -243,8 +245,8 @@ def test_the_ring_has_the_parameters_of_the_last_steps_and_only_the_last_checkpo
     ring = checkpoint_of(RUN, run.folder, reward=even_length).ring
     equal(ring, tuple(found.now for found in run.drawn[-DELAY:]))
     assert checkpoint_of(RUN, run.folder, "best", reward=even_length).ring == ()
-    narrow = checkpoint_of(VARIANTS["bfloat16"], whole_run("bfloat16").folder, reward=even_length).ring[0]
-    wide = whole_run("bfloat16").drawn[-DELAY].now
+    narrow = checkpoint_of(VARIANTS["dynamic"], whole_run("dynamic").folder, reward=even_length).ring[0]
+    wide = whole_run("dynamic").drawn[-DELAY].now
     types = {str(leaf.dtype) for leaf in jax.tree.leaves(narrow)}
     assert types == {"bfloat16", "float32"}
     jax.tree.map(lambda held, leaf: np.testing.assert_array_equal(held, leaf.astype(held.dtype)), narrow, wide)
@@ -280,7 +282,12 @@ def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_d
     assert [leaf.addressable_shards[0].data.unsafe_buffer_pointer() for leaf in jax.tree.leaves(after[-1])] == addresses
     assert len(after) == 3
     jax.tree.map(lambda new, leaf: np.testing.assert_array_equal(new, 2 * leaf), after[-1], params)
-    assert [leaf.sharding for leaf in jax.tree.leaves(after)] == 3 * jax.tree.leaves(places)
+    for entry in after:
+        assert all(
+            jax.tree.leaves(
+                jax.tree.map(lambda leaf, place: leaf.sharding.is_equivalent_to(place, leaf.ndim), entry, places)
+            )
+        )
     assert any(len(place.spec) and "fsdp" in place.spec for place in jax.tree.leaves(places))
     jax.tree.map(lambda leaf: leaf.block_until_ready(), params)
 
