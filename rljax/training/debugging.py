@@ -174,7 +174,7 @@ def _no_reward(completions: list[str]) -> list[None]:
 
 def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
     """Compute every term of a batch again, without changing anything."""
-    groups, progress, past = kept.lesson
+    groups, progress, past, _ = kept.lesson
     rollout, sequences = groups.rollout, sequences_of(groups)
     minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
     if setup.critic is not None:
