@@ -12,6 +12,7 @@ from whole_runs import rows
 
 import rljax
 from rljax.algorithms import prepare
+from rljax.cli.plan import described
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.adapters import scored
@@ -26,6 +27,7 @@ from rljax.training.fitting import bytes_on_a_device, check_room, planned_algori
 from rljax.training.interrupt import Interrupted
 from rljax.training.learner import make_lesson_learner
 from rljax.training.lesson import make_study, scored_rows
+from rljax.training.plan import Plan
 from rljax.training.ring import cast_of, first_ring, numbered, ring_like, with_newest
 from rljax.training.rollouts import next_rollout
 from rljax.training.setup import make_shape
@@ -313,6 +315,14 @@ def test_the_memory_of_the_ring_is_counted():
     assert bytes_of(sampler_delay=0)[0] == 0
     adapters, factors = bytes_of(sampler_delay=3, lora_rank=2)
     assert adapters == 3 * factors < ring / 2
+
+
+def test_a_plan_has_a_row_for_the_old_parameters():
+    plan = Plan(1, 2, 3, 4, 5, 6, 7, 8, {}, ring=2_000_000)
+    assert plan.state == 2_000_010
+    assert plan.peak == 2_000_021
+    assert "  old parameters                   0.002" in described(plan, RUN, 1)
+    assert not any("old parameters" in line for line in described(plan._replace(ring=0), RUN, 1))
 
 
 def test_a_ring_without_room_is_refused():
