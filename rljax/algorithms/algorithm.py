@@ -37,7 +37,8 @@ class Rollout(NamedTuple, Generic[Data]):
     rewards: Float[Data, "P G"]
     """The outcome's reward, before any shaping."""
     policy_logp: Float[Data, "P G T"] | None = None
-    """Under the policy before the update, when it differs from `behaviour_logp` (top-k, top-p, another engine)."""
+    """Under the policy before the update, when it differs from `behaviour_logp` (top-k, top-p, another engine). Where the sampler
+    has older parameters and nothing corrects for that: under them, before truncation."""
     ref_logp: Float[Data, "P G T"] | None = None
     """Under the reference policy; for algorithms that need it."""
     truncated: Bool[Data, "P G"] | None = None

@@ -1,7 +1,8 @@
 """Corrections for a sampler that is not the learner, by name, and DeepSeek-V3.2's off-policy mask.
 
-A correction weighs tokens once a rollout, by the learner's and the sampler's log-probabilities of the same parameters. The mask
-sees the policy that is trained and takes part in the loss.
+A correction weighs tokens once a rollout, by the log-probabilities of the learner before its updates and of the sampler. These
+differ between engines, by truncation, and where the sampler has older parameters. The mask sees the policy that is trained and
+takes part in the loss.
 """
 
 from collections.abc import Callable, Mapping

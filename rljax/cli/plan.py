@@ -85,6 +85,7 @@ def described(plan: Any, config: TrainConfig, count: int) -> list[str]:
         "optimiser": plan.optimizer,
         "reference": plan.reference,
         "critic": plan.critic,
+        "old parameters": plan.ring,
         "in an update: temporaries": plan.temporaries,
         "in a critic's update": plan.critic_temporaries,
         "while sampling: weights": plan.sampler,

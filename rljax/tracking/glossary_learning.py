@@ -211,7 +211,7 @@ CRITIC = (
     Entry(
         "explained_variance", f"{VALUE} {RL}", "at most 1",
         "How much of the outcome's variance the critic's values predict, on a rollout that it has not learned from.",
-        "1 - Var[r - V] / Var[r], over response tokens; 0 if all outcomes agree", "rljax.training.learner.outcome_explained",
+        "1 - Var[r - V] / Var[r], over response tokens; 0 if all outcomes agree", "rljax.training.lesson.outcome_explained",
         "Rises from 0; 0.2 to 0.6 is good, since early tokens leave the outcome open.",
         "Below 0: the critic misleads; more --value-pretraining-steps or a lower --critic-learning-rate.",
     ),

@@ -132,7 +132,7 @@ SAMPLING = (
     Entry(
         "staleness", RL, "RL steps", "Mean age of the responses that were trained on: steps since the policy that drew them.",
         "mean of step - version", "rljax.training.metrics.rollout_metrics",
-        "0, or a little more where surplus groups are carried over.",
+        "0, or --sampler-delay; a little more where surplus groups are carried over.",
         "If it grows, use an off-policy correction (--correction).",
     ),
     Entry(

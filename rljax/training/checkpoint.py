@@ -35,6 +35,8 @@ from rljax.tracking.run_folder import Mark
 from rljax.training.manifest import fault_of, write_manifest
 from rljax.training.remedies import Remedied
 from rljax.training.retention import numbers_in
+from rljax.training.ring import Ring, in_order, numbered, ring_like
+from rljax.training.same_state import check_same_state, refused_structures
 from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
@@ -106,6 +108,8 @@ class Checkpoint(NamedTuple):
     """Results of the held-out evaluations."""
     remedies: tuple[Remedied, ...] = ()
     """Settings that alarms have changed, in order."""
+    ring: Ring = ()
+    """Old parameters, with which the next steps draw their responses; none without a delay of the sampler."""
 
 
 @documented
@@ -152,6 +156,7 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False) -> oc
         "state": ocp.PyTreeCheckpointHandler() if partial else ocp.StandardCheckpointHandler(),
         "history": ocp.StandardCheckpointHandler(),
         "carried": ocp.StandardCheckpointHandler(),
+        "ring": ocp.StandardCheckpointHandler(),
         "notes": ocp.JsonCheckpointHandler(),
     }
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
@@ -177,6 +182,8 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
     }
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
+    if checkpoint.ring:
+        items["ring"] = ocp.args.StandardSave(numbered(checkpoint.ring))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
     number = int(of_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
     try:
@@ -245,10 +252,13 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
         }
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
+        if saved.get("ring") is not None:
+            wanted["ring"] = ocp.args.StandardRestore(ring_like(dict(saved["ring"]), state.params))
         with refused_structures(folder):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
-    checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes), remedies)
+    ring = in_order(found["ring"]) if "ring" in wanted else ()
+    checkpoint = Checkpoint(found["state"], History(**found["history"]), carried, Notes.from_json(notes), remedies, ring)
     return Restored(checkpoint, marks, damaged)
 
 
@@ -341,52 +351,6 @@ def set_aside(damaged: Collection[Damaged]) -> list[str]:
             f"{path} is damaged: {fault}. It is now {place}, which can be deleted; the run goes on from the one before."
         )
     return moves
-
-
-def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    """Shape of every array, by path."""
-    return {"/".join(path_names(path)): tuple(leaf.shape) for path, leaf in tree_leaves_with_path(tree)}
-
-
-def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
-    """Refuse a checkpoint whose arrays are not those of this run's state.
-
-    Raises:
-        InputError: arrays differ. The message names the first one, and whether the policy or the optimiser is the cause.
-    """
-    saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
-    names = {*saved_shapes, *own_shapes}
-    different = sorted(name for name in names if saved_shapes.get(name) != own_shapes.get(name))
-    if not different:
-        return
-    # Another policy also changes the optimiser's moments; another optimiser does not change the parameters.
-    parameters = [name for name in different if "opt_state" not in name.split("/")]
-    seam, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
-    shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
-    raise InputError(
-        f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
-        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {seam} as when the "
-        "run was started."
-    )
-
-
-@contextmanager
-def refused_structures(folder: Path) -> Generator[None]:
-    """Refuse a checkpoint that has the arrays of this run's state and another structure.
-
-    Raises:
-        InputError: Orbax has found that; an earlier version, or an optimiser with other stateless parts, is the cause.
-    """
-    try:
-        yield
-    except ValueError as error:
-        if "tree structures do not match" not in str(error):
-            raise
-        raise InputError(
-            f"The checkpoint in {str(folder)!r} has other fields than the state of this run. Checkpoints of earlier versions "
-            "cannot be resumed: go on with the version of rljax that saved it, or start a new run. If it is of this version, the "
-            "optimizer is another one: pass the same as when the run was started."
-        ) from error
 
 
 def _abstract(metadata: PyTree) -> PyTree:

@@ -140,6 +140,12 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
             f"remedy=controller and kl_limit={optimization.kl_limit} both hold the divergence by the updates of a rollout, and the "
             "one would measure what the other has cut off; leave one of the two out."
         )
+    delay = config.sampling.delay
+    if delay and algorithm.correction is None:
+        raise InputError(
+            f"remedy=controller reads how far the updates of a step move the policy, and with sampler_delay={delay} the age of the "
+            "samples would be a part of it; choose a --correction, or leave one of the two out."
+        )
     if own_optimizer:
         raise InputError("remedy=controller scales the built-in optimiser; leave it out, or leave your own optimizer out.")
     if any(term.name == BONUS for term in algorithm.terms):

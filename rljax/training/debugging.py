@@ -31,7 +31,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.controller import under_control
 from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.kept_batch import NAME, KeptBatch, read_batch
-from rljax.training.learner import comparison_of, scored_rows
+from rljax.training.learner import comparison_of
+from rljax.training.lesson import scored_rows
 from rljax.training.opening import fitted
 from rljax.training.reinforce import remedied_setup
 from rljax.training.rollouts import make_prepare
@@ -173,7 +174,7 @@ def _no_reward(completions: list[str]) -> list[None]:
 
 def replay(setup: Setup, state: TrainState, kept: KeptBatch) -> Diagnosis:
     """Compute every term of a batch again, without changing anything."""
-    groups, progress, past = kept.lesson
+    groups, progress, past, _ = kept.lesson
     rollout, sequences = groups.rollout, sequences_of(groups)
     minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
     if setup.critic is not None:

@@ -22,6 +22,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.controller import steered
 from rljax.training.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.reference import check_reference, first_coefficient, keeps_reference
+from rljax.training.ring import cast_of, entry_of
 from rljax.training.state import CriticState, TrainState, create
 
 Shapes = PyTree[jax.ShapeDtypeStruct]
@@ -128,9 +129,25 @@ def state_bytes(
     *,
     optimizer: optax.GradientTransformation | None = None,
 ) -> int:
-    """Bytes on each device that are held all the time: the state, and the model below an adapter; see `state_shapes`."""
+    """Bytes on each device that are held all the time: the state, the model below an adapter, and old parameters of the sampler."""
     state, base = state_shapes(config, algorithm, policy, mesh, optimizer=optimizer)
-    return bytes_on_a_device(state) + (0 if base is None else bytes_on_a_device(base.params))
+    below = 0 if base is None else bytes_on_a_device(base.params)
+    return bytes_on_a_device(state) + below + ring_bytes(config, policy, state.params, base)
+
+
+def ring_bytes(config: TrainConfig, policy: Policy, trained: Shapes, base: Base | None) -> int:
+    """Bytes on each device of the old parameters that the sampler draws with; 0 without a delay.
+
+    Args:
+        config: the settings.
+        policy: the model.
+        trained: shapes and places of the parameters that are trained.
+        base: below an adapter, or None.
+    """
+    if not config.sampling.delay:
+        return 0
+    entry = jax.eval_shape(partial(entry_of, cast_of(policy, base)), trained)
+    return config.sampling.delay * bytes_on_a_device(with_places(entry, jax.tree.map(lambda leaf: leaf.sharding, trained)))
 
 
 @documented
@@ -230,7 +247,8 @@ def check_room(
     if available is None or policy.shapes is None:
         return
     parameters = sum(leaf.size for leaf in jax.tree.leaves(policy.shapes()))
-    if optimizer is None and MOST_STATE_BYTES * parameters * mesh.size <= available:
+    delay = config.sampling.delay
+    if optimizer is None and (MOST_STATE_BYTES + 4 * delay) * parameters * mesh.size <= available:
         return
     room, needed = available // mesh.size, state_bytes(config, algorithm, policy, mesh, optimizer=optimizer)
     if needed <= room:
@@ -247,7 +265,8 @@ def check_room(
     last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""
     advice = f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"Nor does it{last}. Use more devices."
     where = "the device" if mesh.size == 1 else f"each of {mesh.size} devices"
+    old = f" (with old parameters of {delay} steps, for sampler_delay={delay})" if delay else ""
     raise InputError(
-        f"The training state takes {needed / 1e9:,.2f} GB on {where}, and there is room for {room / 1e9:,.2f} GB: it does not fit. "
-        f"{advice} `rljax plan` with the same flags says what else a run needs."
+        f"The training state takes {needed / 1e9:,.2f} GB on {where}{old}, and there is room for {room / 1e9:,.2f} GB: it does "
+        f"not fit. {advice} `rljax plan` with the same flags says what else a run needs."
     )

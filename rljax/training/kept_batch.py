@@ -16,7 +16,7 @@ from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.records import documented
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import RunFolder
-from rljax.training.learner import Lesson
+from rljax.training.lesson import Lesson
 
 NAME = "stopped_batch.safetensors"
 """Name of the file in the run folder."""

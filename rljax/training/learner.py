@@ -1,8 +1,7 @@
 """Learning from a rollout: `learn(state, groups) -> (state, metrics)`, for algorithms with and without a critic."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +9,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.algorithms import Algorithm, Batch, Past, Rollout
-from rljax.evaluation.kinds import kind_numbers
-from rljax.models import Packed, Params
-from rljax.models.adapters import scored
-from rljax.models.over_vocabulary import over_vocabulary, square_sum
-from rljax.models.packed import batched
-from rljax.models.token_scores import default_chunk
+from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.ops.masked import zero_outside
-from rljax.ops.value import explained_variance
-from rljax.parallel import fetch, mini_batches
-from rljax.records import documented, required
-from rljax.rollout import Groups, Sequences, lay_out, pad, sequences_of
-from rljax.sharing import shared
+from rljax.parallel import mini_batches
+from rljax.records import required
+from rljax.rollout import Groups, Sequences, lay_out, sequences_of
 from rljax.training.algorithm import reward_weights, with_reward_weights
 from rljax.training.anchor import make_pull
 from rljax.training.auxiliary import make_auxiliary, make_draw
 from rljax.training.batch_statistics import measured_batch
 from rljax.training.controller import make_steer
+from rljax.training.lesson import Lesson, make_study, outcome_explained
 from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
@@ -39,30 +31,15 @@ from rljax.training.metrics import (
 from rljax.training.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.passes import is_beyond, update_order
 from rljax.training.reference import make_adapt, make_move
-from rljax.training.rollouts import for_algorithm, make_prepare, make_remember
+from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState, kl_coefficient_of
 from rljax.training.teacher import make_comparison
-from rljax.training.update import make_policy_step, make_score, make_scores, on_sequences, put_layout
-from rljax.training.value_update import ValueSchedule, check_support, make_value_step, make_values, value_schedule
-
-
-@documented
-class Lesson(NamedTuple):
-    """All that the updates of one rollout are computed from, besides the training state."""
-
-    groups: Groups
-    """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
-    progress: float
-    """Share of the RL steps that were done before."""
-    past: Past | None
-    """Earlier rewards of the prompts, without those of this rollout; None if the state keeps none."""
-
+from rljax.training.update import make_policy_step, make_score, put_layout
+from rljax.training.value_update import ValueSchedule, check_support, make_value_step, value_schedule
 
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
 """(state, groups of a rollout) -> (the state after all updates, metrics); the old state is donated."""
-Study = Callable[[TrainState, Groups], Lesson]
-"""(state, groups of a rollout) -> what the updates are computed from; the state stays as it is."""
 LearnLesson = Callable[[TrainState, Lesson], tuple[TrainState, LearnMetrics]]
 """(state, lesson) -> (the state after all updates, metrics); the old state is donated."""
 
@@ -71,26 +48,6 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
     """Build the function that learns from a rollout."""
     study, learn = make_study(setup), make_lesson_learner(setup, state)
     return lambda state, groups: learn(state, study(state, groups))
-
-
-def make_study(setup: Setup) -> Study:
-    """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts."""
-    observe = make_observe(setup)
-    values_of = None if setup.critic is None else make_rollout_values(setup, setup.algorithm)
-    kinds = kind_numbers(setup.train.prompts.problems) if setup.algorithm.needs("kinds") else None
-
-    def study(state: TrainState, groups: Groups) -> Lesson:
-        groups = pad(groups, setup.config.sampling.prompts)
-        sequences = sequences_of(groups)
-        rollout = observe(state, for_algorithm(groups), sequences)
-        if kinds is not None:
-            rollout = rollout._replace(kinds=kinds[groups.prompt_ids])  # that of a group without responses does not matter
-        if values_of is not None:
-            rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
-        past = None if state.remembered is None else Past(fetch(state.remembered), groups.prompt_ids)
-        return Lesson(groups._replace(rollout=rollout), progress(setup, state), past)
-
-    return study
 
 
 def make_lesson_learner(setup: Setup, state: TrainState) -> LearnLesson:
@@ -113,7 +70,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> LearnLesson:
         batch = prepare_batch(rollout, progress=lesson.progress, past=lesson.past, kl_coefficient=strength)
         measured = measured_batch(rollout, batch, strength)
         state, metrics = improve(state, sequences, batch)
-        metrics = metrics._replace(**measured)
+        metrics = with_gap(metrics._replace(**measured), lesson)
         return adapt(state, metrics), metrics
 
     return learn
@@ -139,7 +96,7 @@ def critic_learner(setup: Setup, state: TrainState) -> LearnLesson:
         credit, measured = measured_credit(algorithm, rollout, batch), measured_batch(rollout, batch, strength)
         state, critic = teach(state, sequences, batch)
         state, metrics = improve(state, sequences, batch)
-        metrics = metrics._replace(credit=credit, critic=critic, **measured)
+        metrics = with_gap(metrics._replace(credit=credit, critic=critic, **measured), lesson)
         return adapt(state, metrics), metrics
 
     return learn
@@ -155,56 +112,9 @@ def sampler_gap(history: Sequence[UpdateMetrics]) -> float | None:
     return float(history[0].loss.kl)
 
 
-def progress(setup: Setup, state: TrainState) -> float:
-    """Share of the RL steps that are done."""
-    return int(state.step) / setup.config.optimization.steps
-
-
-def scored_rows(setup: Setup) -> int:
-    """Rows that are scored at once when a whole rollout is."""
-    sampling = setup.config.sampling
-    return setup.rows_at_once(sampling.prompts * sampling.group_size)
-
-
-def make_observe(setup: Setup) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Rollout[np.ndarray]]:
-    """Build the function that adds the scores that the algorithm needs: those of the reference, of the teacher, the entropy."""
-    algorithm, temperature = setup.algorithm, setup.config.sampling.temperature
-    scores = make_scores(make_score(setup.policy, temperature), setup.mesh, scored_rows(setup))
-    judge = None
-    if setup.teacher is not None and algorithm.needs("teacher_logp"):
-        teacher = make_scores(make_score(setup.teacher.policy, temperature), setup.mesh, scored_rows(setup))
-        judge = partial(teacher, setup.teacher.params)
-    certainty = None if not algorithm.needs("square_sum") else make_square_sums(setup)
-
-    def observe(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Rollout[np.ndarray]:
-        shape = rollout.mask.shape
-        if algorithm.needs("ref_logp"):
-            rollout = rollout._replace(ref_logp=scores(scored(setup.base, state.reference), sequences).logp.reshape(shape))
-        if judge is not None:
-            rollout = rollout._replace(teacher_logp=judge(sequences).logp.reshape(shape))
-        if certainty is not None:
-            rollout = rollout._replace(
-                square_sum=np.asarray(certainty(scored(setup.base, state.params), sequences)).reshape(shape)
-            )
-        if algorithm.needs("behaviour_entropy"):
-            rollout = rollout._replace(
-                behaviour_entropy=scores(scored(setup.base, state.params), sequences).entropy.reshape(shape)
-            )
-        return rollout
-
-    return observe
-
-
-def make_square_sums(setup: Setup) -> Callable[[Params, Sequences], Array]:
-    """Build the function that computes the sum of the squared probabilities at each token, `[B, T]`, some tokens at a time."""
-    features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
-    chunk = default_chunk(setup.policy.vocab_size) if chunk is None else chunk
-    numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
-
-    def square_sums(params: Params, packed: Packed) -> Float[Array, "B T"]:
-        return batched(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
-
-    return on_sequences(square_sums, setup.mesh, scored_rows(setup))
+def with_gap(metrics: LearnMetrics, lesson: Lesson) -> LearnMetrics:
+    """The metrics with the divergence from the sampler that the lesson has measured, if it has."""
+    return metrics if lesson.sampler_gap is None else metrics._replace(sampler_gap=lesson.sampler_gap)
 
 
 def make_recorder(
@@ -316,44 +226,6 @@ def make_teach(
         return state, mean_critic_update(history)
 
     return teach
-
-
-def make_rollout_values(
-    setup: Setup, algorithm: Algorithm
-) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Float[np.ndarray, "P G T"]]:
-    """Build the function that computes the values of a rollout, blended with the pretrained critic's if the algorithm does so."""
-    values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, scored_rows(setup))
-    blend = required(algorithm.critic, "algorithm.critic").blend
-
-    def values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
-        return values_of(required(state.critic, "state.critic").params, sequences).reshape(rollout.mask.shape)
-
-    if blend is None:
-        return values
-    program = _blend_program(blend)
-
-    def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
-        now = values(state, rollout, sequences)
-        before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
-        done = np.float32(progress(setup, state))
-        return np.asarray(program(before, now, rollout.rewards, rollout.mask, done))
-
-    return blended_values
-
-
-@shared
-def _blend_program(blend: Callable) -> Any:
-    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
-        return blend(before, now, done, outcome_explained(now, rewards, mask))
-
-    return jax.jit(blended)
-
-
-def outcome_explained(
-    values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Bool[Array, "P G T"]
-) -> Float[Array, ""]:
-    """Share of the variance of the outcome reward that the values explain, over all response tokens."""
-    return explained_variance(values, jnp.broadcast_to(rewards[..., None], values.shape), mask)
 
 
 def measured_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:

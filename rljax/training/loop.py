@@ -41,6 +41,7 @@ from rljax.training.kept_warm_start import kept_or_new_warm_start
 from rljax.training.reinforce import reinforce
 from rljax.training.resuming import Change, check_steps, last_evaluation, summary
 from rljax.training.retention import Retention
+from rljax.training.ring import cast_of, first_ring
 from rljax.training.room import Room
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
 from rljax.training.saver import Saver
@@ -303,7 +304,9 @@ def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
         run.stop_if_asked(checkpoint)
     if int(checkpoint.state.phase) != RL:
         checkpoint = pretrain_value(run, checkpoint)
-        checkpoint = checkpoint._replace(state=placed(setup, begin_rl(checkpoint.state)))
+        state = placed(setup, begin_rl(checkpoint.state))
+        ring = first_ring(state.params, run.config.sampling.delay, cast_of(setup.policy, setup.base))
+        checkpoint = checkpoint._replace(state=state, ring=ring)
         run.save(LAST, checkpoint)
     checkpoint = reinforce(run, checkpoint, grace)
     finish(run, checkpoint, write_final_models(run, checkpoint))

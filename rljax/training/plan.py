@@ -17,7 +17,7 @@ from rljax.models.huggingface import locate, read_config
 from rljax.parallel import make_mesh
 from rljax.records import documented
 from rljax.training.config import TrainConfig
-from rljax.training.fitting import bytes_on_a_device, parameter_shapes, planned_algorithm, state_shapes
+from rljax.training.fitting import bytes_on_a_device, parameter_shapes, planned_algorithm, ring_bytes, state_shapes
 from rljax.training.measured_programs import extrapolated, measured
 from rljax.training.roofline import Held, Work, cache_bytes, step_work
 from rljax.training.setup import make_shape, make_tokenizer
@@ -45,11 +45,13 @@ class Plan(NamedTuple):
     """What an update of the critic holds for a while."""
     phases: Mapping[str, Work]
     """Work of each phase of one RL step in which every response has its full length: sample, score, update, critic."""
+    ring: int = 0
+    """Old parameters that the sampler draws with, if it is behind the learner."""
 
     @property
     def state(self) -> int:
         """Bytes that are held all the time."""
-        return self.parameters + self.optimizer + self.reference + self.critic
+        return self.parameters + self.optimizer + self.reference + self.critic + self.ring
 
     @property
     def peak(self) -> int:
@@ -94,6 +96,7 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages.get(name, 0))) for name, work in phases.items()},
+        ring=ring_bytes(config, policy, state.params, base),
     )
 
 

@@ -14,10 +14,12 @@ from rljax.tracking.alarms import Watch
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.grace import Grace, leave
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import LearnLesson, Lesson, Study, make_lesson_learner, make_study
+from rljax.training.learner import LearnLesson, make_lesson_learner
+from rljax.training.lesson import Lesson, Study, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, changes, curable, remedied
+from rljax.training.ring import cast_of, sampler_version, with_newest
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
 from rljax.training.setup import Setup
@@ -90,28 +92,32 @@ class Done(NamedTuple):
 def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts, grace: Grace) -> Done:
     """Sample, judge and learn once; only the sampling may be given up."""
     start, version = time.monotonic(), int(checkpoint.state.step)
+    setup, ring = tools.setup, checkpoint.ring
+    sampler = ring[0] if ring else None
     run.display.activity("sampling", compiles=True)
     with grace.within(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
         state, history, collected = next_rollout(
             checkpoint.state,
             checkpoint.carried,
             checkpoint.history,
-            config=tools.setup.config,
-            worker=tools.setup.train,
-            algorithm=tools.setup.algorithm,
+            config=setup.config,
+            worker=setup.train,
+            algorithm=setup.algorithm,
             choose_prompts=choose_prompts,
-            params=tools.setup.whole(checkpoint.state.params),
+            params=setup.whole(checkpoint.state.params if sampler is None else sampler),
+            version=sampler_version(version, ring),
         )
     check_drawn(collected.sampled)
     run.display.activity("learning", compiles=True)
     with run.stopwatch.phase("score"):
-        lesson = tools.study(state, collected.groups)
+        lesson = tools.study(state, collected.groups, sampler)
     with run.stopwatch.phase("update"):
+        ring = with_newest(ring, state.params, cast_of(setup.policy, setup.base))
         state, learned = tools.learn(state, lesson)
     seconds, wanted = time.monotonic() - start, run.config.sampling.prompts
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
     numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
-    after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
+    after = checkpoint._replace(state=state, history=history, carried=collected.surplus, ring=ring)
     return Done(after, collected.sampled, lesson, numbers)
 
 

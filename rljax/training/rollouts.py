@@ -72,6 +72,7 @@ def next_rollout(
     algorithm: Algorithm,
     choose_prompts: ChoosePrompts,
     params: Params,
+    version: int | None = None,
 ) -> tuple[TrainState, History, Collected]:
     """Sample until enough groups are kept, and advance the state past the prompts and keys that were used.
 
@@ -83,7 +84,8 @@ def next_rollout(
         worker: samples and judges.
         algorithm: decides which groups to keep.
         choose_prompts: chooses the next prompts.
-        params: the policy's parameters: those of the state, or its adapter merged into the base.
+        params: the policy's parameters that sample, an adapter merged into its base.
+        version: RL steps that these parameters have made; None: as many as the state.
 
     Returns:
         The new state, the history with the sampled responses added, and the groups.
@@ -109,7 +111,7 @@ def next_rollout(
             sampling.group_size,
             draw_key(state),
             sizes=sizes,
-            version=int(state.step),
+            version=int(state.step) if version is None else version,
         )
         position = put(np.asarray(choice.position, np.int32), state.position.sharding)
         state = state._replace(draws=state.draws + 1, position=position)

@@ -28,7 +28,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.guard import MOST_SKIPPED, check_drawn, unsound_text
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.kept_batch import KeptBatch, keep_batch
-from rljax.training.learner import Lesson
+from rljax.training.lesson import Lesson
 from rljax.training.metrics import Numbers
 from rljax.training.room import Room
 from rljax.training.saver import Saver
@@ -67,12 +67,15 @@ class Run:
         return self.setup.config
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
-        """Begin to write a checkpoint as `which`, the last or the best one; arrays of it may be donated afterwards."""
+        """Begin to write a checkpoint as `which`, the last or the best one; arrays of it may be donated afterwards.
+
+        The best one is without the old parameters, which only a resumed run reads.
+        """
         self.display.activity("saving")
         marks: dict[str, Mark] = {}
         with self.stopwatch.phase("save"):
             self.write("the metrics", lambda: marks.update(self.folder.marks()))
-            self.saver.save(which, checkpoint, marks)
+            self.saver.save(which, checkpoint if which == LAST else checkpoint._replace(ring=()), marks)
 
     def write(self, what: str, work: Callable[[], object]) -> None:
         """Have the first process write something, once there is room for it; all processes call it.

@@ -102,7 +102,8 @@ class Saver:
             return
         failed = self._failed()
         # A host array of JAX stays as it is when the buffer that it may share is donated.
-        self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), marks))
+        state, ring = jax.device_get((checkpoint.state, checkpoint.ring))
+        self._begin(Save(which, checkpoint._replace(state=state, ring=ring), marks))
         if failed is not None:
             self.wait()
             if failed.which != which:

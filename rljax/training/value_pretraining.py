@@ -20,7 +20,8 @@ from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.critic import critic_folder
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import Learn, make_observe, make_rollout_values, make_teach, measured_credit
+from rljax.training.learner import Learn, make_teach, measured_credit
+from rljax.training.lesson import make_observe, make_rollout_values
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.optimizer import pretraining_optimizer
 from rljax.training.rollouts import for_algorithm, make_choice, make_prepare, next_rollout
@@ -125,7 +126,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
         groups = pad(groups, config.sampling.prompts)
         sequences = sequences_of(groups)
-        rollout = observe(state, for_algorithm(groups), sequences)
+        rollout = observe(state, for_algorithm(groups), sequences, None)
         rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
         batch = prepare_batch(rollout)
         credit = measured_credit(algorithm, rollout, batch)

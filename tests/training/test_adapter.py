@@ -29,7 +29,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.debugging import replay
 from rljax.training.interrupt import Interrupted
 from rljax.training.kept_batch import KeptBatch
-from rljax.training.learner import make_learner, make_study, scored_rows
+from rljax.training.learner import make_learner
+from rljax.training.lesson import make_study, scored_rows
 from rljax.training.opening import load
 from rljax.training.optimizer import warm_start_optimizer
 from rljax.training.saving import companions, save_model

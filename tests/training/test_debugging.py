@@ -41,7 +41,8 @@ from rljax.training.debugging import (
 )
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
-from rljax.training.learner import make_lesson_learner, make_study
+from rljax.training.learner import make_lesson_learner
+from rljax.training.lesson import make_study
 from rljax.training.seams import Seams, saved_settings
 from rljax.training.setup import make_setup
 from rljax.training.state import begin_rl, place

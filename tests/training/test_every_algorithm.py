@@ -17,7 +17,8 @@ from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.training.algorithm import check_algorithm, make_algorithm
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner, make_lesson_learner, make_study
+from rljax.training.learner import make_learner, make_lesson_learner
+from rljax.training.lesson import make_study
 from rljax.training.metrics import present
 from rljax.training.rollouts import for_algorithm
 from rljax.training.value_pretraining import make_value_learner, monte_carlo

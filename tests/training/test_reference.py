@@ -24,7 +24,8 @@ from rljax.training.debugging import replay
 from rljax.training.fitting import planned_algorithm
 from rljax.training.interrupt import Interrupted
 from rljax.training.kept_batch import KeptBatch
-from rljax.training.learner import make_learner, make_study
+from rljax.training.learner import make_learner
+from rljax.training.lesson import make_study
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.reference import check_reference, make_adapt, make_move
 from rljax.training.rollouts import make_prepare, make_remember

@@ -1,6 +1,9 @@
 """Settings of rollouts: how many responses are sampled, and how their tokens are drawn."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 from rljax.errors import InputError
 from rljax.records import documented
@@ -39,13 +42,18 @@ class SamplingConfig:
     as fit its share, given the length of its responses so far: from 2, if they are long, to `group_size`, if they are short."""
     remembered_rewards: int = 0
     """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
+    delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
+    """Draw the responses of a step with the parameters of so many RL steps ago, as the sampler of an asynchronous trainer does; the
+    first steps draw with the first ones. All of them are kept: a copy of what is trained for each step of the delay. The ratio is
+    taken to the policy that sampled. With a --correction it is taken to the policy before the updates, which scores the responses
+    anew, and the correction weighs how far the two are apart. Evaluations use the newest parameters."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_at_least(
             1, self, ["prompts", "group_size", "max_response_tokens", "decode_slots", "max_tries", "top_k", "oversample"]
         )
-        check_at_least(0, self, ["remembered_rewards"])
+        check_at_least(0, self, ["remembered_rewards", "delay"])
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])
         check_stop(self.stop)

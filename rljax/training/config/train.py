@@ -100,6 +100,12 @@ class TrainConfig:
                 f"tensor={self.devices.tensor} cannot apply with calculator={self.model.calculator}, whose mixture takes whole "
                 "distributions over the tokens; leave one of them out."
             )
+        steps, delay = self.optimization.steps, self.sampling.delay
+        if delay and 0 < steps <= delay:
+            raise InputError(
+                f"sampler_delay={delay} with steps={steps}: all responses would be drawn with the first parameters; give a "
+                f"delay below {steps}, or more steps."
+            )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
                 f"anchor={self.algorithm.anchor} cannot hold an adapter (lora_rank={self.adapter.rank}): one of its two factors "

@@ -1,0 +1,361 @@
+"""Responses drawn with the parameters of N steps ago: whose tokens, whose log-probabilities, resumed, and in how much memory."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reopened import checkpoint_of, first_state
+from small_runs import SMALL, even_length, stopping_after
+from whole_runs import rows
+
+import rljax
+from rljax.algorithms import prepare
+from rljax.cli.plan import described
+from rljax.errors import InputError
+from rljax.models import transformer_policy
+from rljax.models.adapters import scored
+from rljax.parallel import make_mesh, put, replicated
+from rljax.rollout import sequences_of
+from rljax.rollout.sampling import decode_weights
+from rljax.training import reinforce
+from rljax.training.beginning import rl_state
+from rljax.training.config import TrainConfig
+from rljax.training.controller import check_controller
+from rljax.training.fitting import bytes_on_a_device, check_room, planned_algorithm, ring_bytes, state_bytes, state_shapes
+from rljax.training.interrupt import Interrupted
+from rljax.training.learner import make_lesson_learner
+from rljax.training.lesson import make_study, scored_rows
+from rljax.training.plan import Plan
+from rljax.training.ring import cast_of, first_ring, numbered, ring_like, with_newest
+from rljax.training.rollouts import next_rollout
+from rljax.training.setup import make_shape
+from rljax.training.state import draw_key
+from rljax.training.update import make_score, make_scores
+
+DELAY, STEPS = 2, 5
+RUN = SMALL.replace(
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    train_problems=12,
+    heldout_problems=2,
+    prompts=4,
+    group_size=4,
+    steps=STEPS,
+    learning_rate=3e-2,
+    learning_rate_warmup=0,
+    eval_every=0,
+    sample_every=0,
+    checkpoint_every=2,
+    sampler_delay=DELAY,
+)
+MORE = RUN.replace(
+    algorithm="dapo",
+    algorithm_options={"max_length": 12, "cache": 2},
+    oversample=1.0,
+    max_tries=3,
+    minibatches=2,
+    passes=2,
+    lora_rank=2,
+    correction="capped",
+)
+"""Several draws and updates a step, an adapter, and a correction."""
+VARIANTS = {"plain": RUN, "more": MORE}
+
+
+class Drawn(NamedTuple):
+    """One step's rollout."""
+
+    now: object
+    """The parameters that are trained, before the step's updates."""
+    version: int
+    key: object
+    collected: object
+
+
+class Run(NamedTuple):
+    """A whole run, with what its steps drew."""
+
+    folder: object
+    drawn: list[Drawn]
+    setup: object
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """(name of a variant) -> the run; each is trained once."""
+    runs: dict[str, Run] = {}
+
+    def trained(name):
+        if name in runs:
+            return runs[name]
+        found = []
+
+        def recording(state, *arguments, **parts):
+            before, key = jax.device_get(state.params), draw_key(state)
+            result = next_rollout(state, *arguments, **parts)
+            found.append(Drawn(before, parts["version"], key, result[2]))
+            return result
+
+        folder = tmp_path_factory.mktemp("runs") / name
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reinforce, "next_rollout", recording)
+            rljax.train(VARIANTS[name].replace(run=str(folder)), even_length)
+        runs[name] = Run(folder, found, first_state(VARIANTS[name], reward=even_length)[0])
+        return runs[name]
+
+    return trained
+
+
+def equal(ours, theirs):
+    """Assert that two pytrees are the same bit for bit."""
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def differ(ours, theirs):
+    """Whether any array differs."""
+    return any((np.asarray(a) != np.asarray(b)).any() for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
+
+
+def on_device(params):
+    """Arrays of JAX."""
+    return jax.tree.map(jnp.asarray, params)
+
+
+def scores_under(setup, params, groups):
+    """Log-probability and entropy of the responses' tokens under trained parameters."""
+    score = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
+    found = score(scored(setup.base, on_device(params)), sequences_of(groups))
+    return [part.reshape(groups.rollout.mask.shape) for part in found]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_step_draws_the_tokens_of_the_parameters_of_two_steps_ago(whole_run, name):
+    """The first of several draws of a step; and not those of its own parameters."""
+    _, drawn, setup = whole_run(name)
+
+    def first_draw(found, params):
+        prompts = found.collected.sampled.prompt_ids[:4].tolist()
+        groups = setup.train.generate(setup.whole(on_device(params)), prompts, 4, found.key)
+        return groups.tokens, groups.rollout.behaviour_logp
+
+    for step, found in enumerate(drawn):
+        assert found.version == max(step - DELAY, 0)
+        sampled = found.collected.sampled
+        equal(first_draw(found, drawn[found.version].now), (sampled.tokens[:4], sampled.rollout.behaviour_logp[:4]))
+    assert differ(first_draw(drawn[-1], drawn[-1].now), first_draw(drawn[-1], drawn[-3].now))
+    assert (max(found.collected.tries for found in drawn) > 1) == (name == "more")
+    ages = [row["staleness"] for row in rows(whole_run(name).folder) if row["phase"] == "rl"]
+    assert (ages == [0, 1, 2, 2, 2]) == (name == "plain"), "groups that are carried over are older"
+
+
+def test_the_stored_log_probabilities_are_those_of_the_parameters_that_drew(whole_run):
+    _, drawn, setup = whole_run("plain")
+    for step, found in enumerate(drawn):
+        groups = found.collected.groups
+        mask, stored = groups.rollout.mask, groups.rollout.behaviour_logp
+        np.testing.assert_allclose(
+            stored[mask], scores_under(setup, drawn[max(step - DELAY, 0)].now, groups)[0][mask], atol=2e-5
+        )
+        if step:
+            assert np.abs(stored - scores_under(setup, found.now, groups)[0])[mask].max() > 0.01
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_divergence_of_a_step_is_that_from_the_old_policy(whole_run, name):
+    """Against k3 by hand: with a correction the study measures it, without one the first update."""
+    folder, drawn, setup = whole_run(name)
+    gaps = [row["sampler_gap"] for row in rows(folder) if row["phase"] == "rl"]
+    for found, gap in zip(drawn, gaps, strict=True):
+        groups = found.collected.groups
+        mask = groups.rollout.mask
+        d = (scores_under(setup, found.now, groups)[0] - groups.rollout.behaviour_logp)[mask].astype(np.float64)
+        assert gap == pytest.approx((np.exp(d) - 1 - d).mean(), rel=0.02, abs=1e-6)
+    assert gaps[0] < 1e-6
+    assert min(gaps[1:]) > 1e-5
+
+
+@pytest.fixture(scope="module")
+def stale():
+    """Setup with a correction and an algorithm that reads the sampler's entropy; a state, and older parameters with their draws."""
+    config = RUN.replace(algorithm="forking_tokens", algorithm_options={"max_length": 12, "cache": 2}, correction="capped")
+    setup, state = first_state(config, reward=even_length)
+    state = rl_state(setup, state)
+    old = jax.tree.map(lambda leaf: leaf * 2, state.params)
+    groups = setup.train.generate(old, range(4), 4, jax.random.key(3))
+    rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
+    return setup, state, old, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
+
+
+def test_a_correction_weighs_the_policy_before_the_updates_against_the_old_one(stale):
+    setup, state, old, groups = stale
+    lesson = make_study(setup)(state, groups, old)
+    found, mask = lesson.groups.rollout, groups.rollout.mask
+    now, then = scores_under(setup, state.params, groups), scores_under(setup, old, groups)
+    np.testing.assert_allclose(found.policy_logp[mask], now[0][mask], atol=2e-5)
+    np.testing.assert_array_equal(found.behaviour_logp, groups.rollout.behaviour_logp)
+    np.testing.assert_allclose(found.behaviour_entropy[mask], then[1][mask], atol=2e-5)
+    assert np.abs(then[1] - now[1])[mask].max() > 0.01
+    plain = setup._replace(algorithm=setup.algorithm._replace(correction=None, bonus=None, filter_tokens=None))
+    corrected = plain.algorithm._replace(correction=setup.algorithm.correction)
+    batch, without = (prepare(algorithm, found) for algorithm in (corrected, plain.algorithm))
+    ratio = np.where(mask, np.exp(np.where(mask, now[0] - then[0], 0)), 0).reshape(batch.weights.shape)
+    kept = np.asarray(batch.mask)
+    np.testing.assert_allclose(
+        np.asarray(batch.weights)[kept], (np.asarray(without.weights) * np.minimum(ratio, 2.0))[kept], rtol=1e-3
+    )
+    assert np.abs(ratio[kept] - 1).max() > 0.1
+    np.testing.assert_array_equal(np.asarray(batch.old_logp), np.where(mask, found.policy_logp, 0).reshape(kept.shape))
+
+
+def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
+    setup, state, old, groups = stale
+    plain = setup._replace(algorithm=setup.algorithm._replace(correction=None))
+    lesson = make_study(plain)(state, groups, old)
+    np.testing.assert_array_equal(lesson.groups.rollout.policy_logp, groups.rollout.policy_logp)
+    assert lesson.sampler_gap is None
+    fresh = make_study(plain)(state, groups)
+    assert differ(fresh.groups.rollout.behaviour_entropy, lesson.groups.rollout.behaviour_entropy)
+    state, metrics = make_lesson_learner(plain, state)(jax.tree.map(jnp.copy, state), lesson)
+    assert metrics.sampler_gap > 1e-3, "the first update measures it"
+
+
+def test_a_run_that_is_stopped_and_resumed_ends_bit_for_bit_as_the_whole_one(whole_run, tmp_path):
+    path, whole = tmp_path / "stopped", whole_run("more").folder
+    with pytest.raises(Interrupted):
+        rljax.train(MORE.replace(run=str(path)), stopping_after(6))
+    stopped = checkpoint_of(MORE, path, reward=even_length)
+    assert 2 <= int(stopped.state.step) < STEPS
+    assert len(stopped.ring) == DELAY
+    assert differ(*stopped.ring)
+    rljax.train(None, even_length, resume=path)
+    ours, theirs = (checkpoint_of(MORE, run, reward=even_length) for run in (path, whole))
+    equal(ours.state, theirs.state)
+    equal(ours.ring, theirs.ring)
+    assert rows(path) == rows(whole)
+
+
+def test_the_last_checkpoint_alone_has_the_parameters_of_the_last_steps(whole_run):
+    for name, config in VARIANTS.items():
+        run = whole_run(name)
+        ring = checkpoint_of(config, run.folder, reward=even_length).ring
+        equal(ring, tuple(found.now for found in run.drawn[-DELAY:]))
+        assert checkpoint_of(config, run.folder, "best", reward=even_length).ring == ()
+
+
+def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
+    """It decodes with the same weights, and a checkpoint gives it back in its types."""
+    config = RUN.replace(dtype="bfloat16")
+    mesh = make_mesh(1, 1, devices=jax.devices()[:1])
+    policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
+    params = put(policy.init(jax.random.key(0)), replicated(mesh))
+    ring = first_ring(params, 2, cast_of(policy, None))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(ring)} == {"bfloat16", "float32"}
+    equal(*(decode_weights(policy.decoder, weights) for weights in (ring[0], params)))
+    found = ring_like(numbered(ring), params)
+    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [leaf.dtype for leaf in jax.tree.leaves(ring)]
+
+
+def test_without_a_delay_nothing_is_kept(tmp_path, monkeypatch):
+    drawn = []
+
+    def recording(state, *arguments, **parts):
+        drawn.append(parts["params"] is state.params and parts["version"] == int(state.step))
+        return next_rollout(state, *arguments, **parts)
+
+    monkeypatch.setattr(reinforce, "next_rollout", recording)
+    config = RUN.replace(sampler_delay=0, steps=2, run=str(tmp_path / "run"))
+    rljax.train(config, even_length)
+    assert drawn == [True, True]
+    assert checkpoint_of(config, tmp_path / "run", reward=even_length).ring == ()
+    assert not list((tmp_path / "run").rglob("ring"))
+
+
+def test_a_new_entry_takes_the_memory_of_the_oldest_and_lies_as_the_parameters_do():
+    mesh = make_mesh(1, 2, devices=jax.devices()[:2])
+    policy = transformer_policy(make_shape(SMALL.model, 16), eos=0, mesh=mesh)
+    state, _ = state_shapes(RUN, planned_algorithm(RUN)[0], policy, mesh)
+    places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    params = put(policy.init(jax.random.key(0)), places)
+    ring = first_ring(params, 3)
+    addresses = [leaf.addressable_shards[0].data.unsafe_buffer_pointer() for leaf in jax.tree.leaves(ring[0])]
+    after = with_newest(ring, jax.tree.map(lambda leaf: 2 * leaf, params))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(ring[0]))
+    assert [leaf.addressable_shards[0].data.unsafe_buffer_pointer() for leaf in jax.tree.leaves(after[-1])] == addresses
+    assert len(after) == 3
+    jax.tree.map(lambda new, leaf: np.testing.assert_array_equal(new, 2 * leaf), after[-1], params)
+    for entry in after:
+        assert all(
+            jax.tree.leaves(
+                jax.tree.map(lambda leaf, place: leaf.sharding.is_equivalent_to(place, leaf.ndim), entry, places)
+            )
+        )
+    assert any(len(place.spec) and "fsdp" in place.spec for place in jax.tree.leaves(places))
+    jax.tree.map(lambda leaf: leaf.block_until_ready(), params)
+
+
+def test_the_memory_of_the_ring_is_counted():
+    def bytes_of(**settings):
+        config = RUN.replace(steps=9, **settings)
+        mesh = make_mesh(1, config.devices.fsdp, devices=jax.devices()[: config.devices.fsdp])
+        algorithm, config = planned_algorithm(config)
+        policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
+        state, base = state_shapes(config, algorithm, policy, mesh)
+        ring = ring_bytes(config, policy, state.params, base)
+        without = config.replace(sampler_delay=0)
+        assert state_bytes(config, algorithm, policy, mesh) - state_bytes(without, algorithm, policy, mesh) == ring
+        return ring, bytes_on_a_device(state.params)
+
+    ring, params = bytes_of(sampler_delay=3)
+    assert ring == 3 * params
+    halves, _ = bytes_of(sampler_delay=3, dtype="bfloat16")
+    assert 0.5 <= halves / ring < 0.8
+    assert bytes_of(sampler_delay=3, fsdp=2)[0] < 0.7 * ring
+    assert bytes_of(sampler_delay=0)[0] == 0
+    adapters, factors = bytes_of(sampler_delay=3, lora_rank=2)
+    assert adapters == 3 * factors < ring / 2
+
+
+def test_a_plan_has_a_row_for_the_old_parameters():
+    plan = Plan(1, 2, 3, 4, 5, 6, 7, 8, {}, ring=2_000_000)
+    assert plan.state == 2_000_010
+    assert plan.peak == 2_000_021
+    assert "  old parameters                   0.002" in described(plan, RUN, 1)
+    assert not any("old parameters" in line for line in described(plan._replace(ring=0), RUN, 1))
+
+
+def test_a_ring_without_room_is_refused():
+    config = RUN.replace(steps=400, sampler_delay=300)
+    algorithm, config = planned_algorithm(config)
+    mesh = make_mesh(1, 1, devices=jax.devices()[:1])
+    policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
+    room = 2 * state_bytes(config.replace(sampler_delay=0), algorithm, policy, mesh)
+    with pytest.raises(InputError, match=r"\(with old parameters of 300 steps, for sampler_delay=300\), and there is room"):
+        check_room(config, algorithm, policy, mesh, room)
+    check_room(config.replace(sampler_delay=1), algorithm, policy, mesh, room)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler_delay": -1}, "sampler_delay is -1; it must not be negative"),
+        ({"sampler_delay": 5}, "sampler_delay=5 with steps=5: all responses would be drawn"),
+        ({"sampler_delay": 5, "steps": 4}, "sampler_delay=5 with steps=4"),
+    ],
+)
+def test_delays_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        RUN.replace(**settings)
+    TrainConfig.flat(steps=0, sampler_delay=2)
+
+
+def test_the_controller_needs_a_correction_beside_a_delay(whole_run):
+    config = RUN.replace(remedy="controller", passes=2)
+    algorithm, _ = planned_algorithm(RUN)
+    with pytest.raises(InputError, match="sampler_delay=2 the age of the samples"):
+        check_controller(config, algorithm, own_optimizer=False)
+    check_controller(config.replace(sampler_delay=0), algorithm, own_optimizer=False)
+    check_controller(config, planned_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)
+    with pytest.raises(InputError, match="cannot change sampler_delay: 2 -> 1"):
+        rljax.train(RUN.replace(run=str(whole_run("plain").folder), sampler_delay=1), even_length, resume="auto")
