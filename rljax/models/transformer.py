@@ -19,6 +19,7 @@ from rljax.models.attention import attend, attend_within
 from rljax.models.axes import TENSOR, constrained, row_shards
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
+from rljax.models.quantization import Quantized, quantized_product
 from rljax.records import documented
 
 
@@ -70,11 +71,16 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
         x W        with an adapter beside the matrix: x W + (α/r) (x A) B
     """
     held = weight.get_value()
+    matrix = held.matrix if isinstance(held, Adapted) else held
+    if isinstance(matrix, Quantized):
+        multiplied = quantized_product(equation, x, matrix)
+    else:
+        multiplied = jnp.einsum(equation, x, in_precision(matrix, x.dtype))
     if not isinstance(held, Adapted):
-        return jnp.einsum(equation, x, in_precision(held, x.dtype))
+        return multiplied
     a, b, scale = (part.astype(x.dtype) for part in (*held.factors, jnp.asarray(held.scale)))
     change = jnp.tensordot(jnp.tensordot(x, a, axes=a.ndim - 1), b, axes=1)
-    return jnp.einsum(equation, x, in_precision(held.matrix, x.dtype)) + scale * change
+    return multiplied + scale * change
 
 
 class RMSNorm(nnx.Module):

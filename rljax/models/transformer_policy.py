@@ -27,6 +27,7 @@ from rljax.models.language_model import (
 )
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
+from rljax.models.quantization import quantized, quantized_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
 from rljax.sharing import shared
 
@@ -65,6 +66,14 @@ def transformer_policy(
             return init_params(config, key) if mesh is None else drawn_params(config, mesh, key)
         return load_params(folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh))
 
+    def init_quantized(key: PRNGKeyArray, kind: str) -> Params:
+        if folder is None:
+            return quantized_params(init(key), kind=kind, dtype=config.compute_dtype)
+        convert = partial(quantized, kind=kind, dtype=config.compute_dtype)
+        return load_params(
+            folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh), convert=convert
+        )
+
     contents = partial(model_contents, config, bos=bos, eos=eos, source=folder)
 
     return Policy(
@@ -88,6 +97,7 @@ def transformer_policy(
         shapes=partial(abstract_params, config),
         features=partial(token_features, model),
         copies=Bound(product_copies, model),
+        quantized=init_quantized,
     )
 
 

@@ -24,7 +24,7 @@ from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
+from rljax.training.adapter import bytes_each, check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
@@ -281,7 +281,7 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
     """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint, with the adapter merged in."""
     if run is not None and config.adapter.rank is not None:
         opened = open_adapter(config, policy, mesh, run, which)
-        return merged(opened.base, opened.params, mesh=mesh, policy=policy)
+        return merged(opened.base, opened.params, config, mesh=mesh, policy=policy)
     key = jax.random.key(config.run.seed)
     params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
     places = policy_shardings(mesh, params, params, policy.partition)
@@ -366,7 +366,8 @@ def model_of(
     devices = fitted(config.devices)
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
-    policy = make_policy(config.model, tokenizer, mesh) if policy is None else policy
+    if policy is None:
+        policy = make_policy(config.model, tokenizer, mesh, bytes_each=bytes_each(config))
     return config, folder, place, policy, mesh, companions(config, tokenizer)
 
 
