@@ -174,8 +174,8 @@ def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any)
     axis = INPUT_AXES[name] - 1
     if not block_of(leaf.shape[axis]):
         raise InputError(
-            f"quantize={kind!r} cuts inputs into blocks of a multiple of four, and {'/'.join(names)} of shape {list(leaf.shape)} has "
-            f"{leaf.shape[axis]}; leave it out, or take a model of another shape."
+            f"quantize={kind!r} cuts inputs into blocks of a multiple of four, and {'/'.join(names)} of shape {list(leaf.shape)} "
+            f"has {leaf.shape[axis]}; leave it out, or take a model of another shape."
         )
     return QUANTIZERS[kind](leaf, axis=axis)
 
