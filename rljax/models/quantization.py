@@ -224,7 +224,6 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
             )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized) -> Float[Array, "B T *O"]:
     """Multiply activations with a quantized matrix, which is dequantized for this product alone.
 
@@ -242,18 +241,23 @@ def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized)
     Source:
         arXiv:2305.14314, equation 5.
     """
+    return _product(equation, x, held)
+
+
+def _multiplied(equation: str, x: Array, held: Quantized) -> Array:
     x, held = jax.lax.optimization_barrier((x, held))  # so that no matrix is dequantized before its product's turn
     return jnp.einsum(equation, x, dequantize(held).astype(x.dtype))
 
 
 def _forward(equation: str, x: Array, held: Quantized) -> tuple[Array, Quantized]:
-    return quantized_product(equation, x, held), held
+    return _multiplied(equation, x, held), held
 
 
 def _backward(equation: str, held: Quantized, gradient: Array) -> tuple[Array, None]:
     inputs, output = equation.split("->")
     activations, matrix = inputs.split(",")
-    return quantized_product(f"{output},{matrix}->{activations}", gradient, held), None
+    return _multiplied(f"{output},{matrix}->{activations}", gradient, held), None
 
 
-quantized_product.defvjp(_forward, _backward)
+_product = jax.custom_vjp(_multiplied, nondiff_argnums=(0,))
+_product.defvjp(_forward, _backward)

@@ -12,10 +12,11 @@ from scipy.stats import norm
 from small_models import LLAMA, SCALE, SHAPES, a_packed, random_adapter, random_params
 
 from rljax.errors import InputError
-from rljax.models import score_tokens, transformer_policy
+from rljax.models import abstract_params, count_parameters, score_tokens, transformer_policy
 from rljax.models.adapters import Base, scored, whole
+from rljax.models.copies import with_copies
 from rljax.models.huggingface import save_pretrained
-from rljax.models.language_model import Model
+from rljax.models.language_model import Model, product_copies
 from rljax.models.quantization import (
     LEVELS,
     Quantized,
@@ -56,11 +57,11 @@ def test_the_levels_are_quantiles_of_a_normal_distribution():
 @pytest.mark.parametrize("shape", [(128, 3), (192, 2, 2)])
 def test_each_weight_is_rounded_to_the_nearest_level_of_its_block(shape):
     matrix = a_matrix(*shape)
-    found = np.asarray(dequantize(quantize_nf4(matrix, axis=0)))
+    found, matrix = np.asarray(dequantize(quantize_nf4(matrix, axis=0))), np.asarray(matrix)
     for index in np.ndindex(*shape):
         begin = index[0] // 64 * 64
-        scale = np.abs(np.asarray(matrix)[(slice(begin, begin + 64), *index[1:])]).max()
-        nearest = min((float(np.float32(level) * scale) for level in LEVELS), key=lambda x: abs(x - float(matrix[index])))
+        scale = float(np.abs(matrix[(slice(begin, begin + 64), *index[1:])]).max())
+        nearest = min((level * scale for level in LEVELS), key=lambda x: abs(x - float(matrix[index])))
         assert found[index] == pytest.approx(nearest, abs=1e-6)
 
 
@@ -119,8 +120,10 @@ def test_a_product_and_its_derivative_are_those_with_the_dequantized_matrix(equa
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "targets"), [("llama-biased", ("attention", "down")), ("qwen3", ("feed_forward",))])
+@pytest.mark.parametrize(
+    ("kind", "name", "targets"),
+    [("int8", "llama-biased", ("attention", "down")), ("nf4", "qwen3", ("feed_forward",))],
+)
 def test_an_adapter_learns_what_it_learns_above_the_dequantized_model(kind, name, targets):
     """Log-probabilities, and the gradient in every factor; also where a matrix has no adapter, and as the sampler merges."""
     config = replace(SHAPES[name], remat=name == "qwen3")
@@ -143,10 +146,6 @@ def test_an_adapter_learns_what_it_learns_above_the_dequantized_model(kind, name
         assert size > 1e-4
         np.testing.assert_allclose(one / size, other / size, atol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, whole(held, adapter), whole(plain, adapter))
-    far = np.abs(
-        score_tokens(Model(config), params, a_packed()).logp - score_tokens(Model(config), held.params, a_packed()).logp
-    )
-    assert 1e-5 < far.max() < 1, "the rounding is seen, and is no other model"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -176,32 +175,43 @@ def test_codes_and_scales_lie_where_their_matrix_lies():
     assert {shard.data.shape for shard in down.codes.addressable_shards} == {(64, 64)}
     assert {shard.data.shape for shard in down.scale.addressable_shards} == {(2, 64)}
 
+    twice = jax.tree.map(lambda array: jnp.concatenate([array, array]), a_packed())  # a row for each device
+    twice = twice._replace(place=twice.place + jnp.repeat(jnp.array([0, 10]), 2)[:, None])
+
     @partial(jax.jit, static_argnames="on")
     def score(params, *, on):
-        return score_tokens(Model(WIDE, on), scored(Base(params, SCALE), adapter), a_packed()).logp
+        return score_tokens(Model(WIDE, on), scored(Base(params, SCALE), adapter), twice).logp
 
     np.testing.assert_allclose(score(on_mesh, on=mesh), score(held, on=None), atol=1e-4)
 
 
 def test_a_backward_pass_holds_the_matrices_of_a_layer_and_not_of_all():
-    """What the compiler counts for two and for six layers: with whole matrices kept, each would add its size."""
+    """What the compiler counts for one layer and for two: with whole matrices kept, the second one would add its size."""
 
     def temporaries(layers):
         config = replace(WIDE, width=256, hidden=1024, layers=layers, remat=True)
-        params = random_params(config)
-        base = Base(quantized_params(params, kind="nf4", dtype="float32"), SCALE)
+        params = abstract_params(config)
+        held = jax.eval_shape(partial(quantized_params, kind="nf4", dtype="float32"), params)
+        adapter = jax.eval_shape(lambda: random_adapter(params))
 
-        def loss(adapter, base):
-            return score_tokens(Model(config), scored(base, adapter), a_packed()).logp.sum()
+        def loss(adapter, params):
+            return score_tokens(Model(config), scored(Base(params, SCALE), adapter), a_packed()).logp.sum()
 
         options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
-        program = jax.jit(jax.grad(loss)).lower(random_adapter(params), base).compile(compiler_options=options)
-        matrices = sum(leaf.nbytes for leaf in jax.tree.leaves(params["layers"][0]))
-        return program.memory_analysis().temp_size_in_bytes, matrices
+        program = jax.jit(jax.grad(loss)).lower(adapter, held).compile(compiler_options=options)
+        return program.memory_analysis().temp_size_in_bytes, 4 * count_parameters(params["layers"][0])
 
-    (few, matrices), (more, _) = temporaries(2), temporaries(6)
-    assert few > matrices / 2
-    assert more - few < matrices, "four more layers"
+    (few, matrices), (more, _) = temporaries(1), temporaries(2)
+    assert few > matrices / 4
+    assert more - few < matrices / 10
+
+
+def test_an_update_makes_no_copy_of_quantized_matrices():
+    config = replace(WIDE, compute_dtype="bfloat16")
+    held = quantized_params(random_params(config), kind="int8", dtype="bfloat16")
+    copies = product_copies(Model(config), held)
+    assert not jax.tree.leaves(copies)
+    assert jax.tree.structure(with_copies(held, copies)) == jax.tree.structure(held)
 
 
 def test_what_cannot_be_cut_into_blocks_is_refused():
