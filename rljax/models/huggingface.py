@@ -72,13 +72,16 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
         ) from error
 
 
-def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = False) -> TransformerConfig:
+def read_config(
+    folder: Path, *, compute_dtype: str = "float32", remat: bool = False, attention: str = "auto"
+) -> TransformerConfig:
     """Read config.json.
 
     Args:
         folder: the model's folder.
         compute_dtype: precision of matrix products.
         remat: recompute layers in the backward pass.
+        attention: program of the attention of whole sequences.
 
     Raises:
         InputError: config.json is missing, the family is unknown, or it needs a feature that this transformer lacks.
@@ -118,6 +121,7 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
         qk_norm=family == "qwen3",
         compute_dtype=compute_dtype,
         remat=remat,
+        attention=attention,
     )
 
 

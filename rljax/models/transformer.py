@@ -15,8 +15,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.attention import attend, attend_within
-from rljax.models.axes import TENSOR, constrained, row_shards
+from rljax.models.attention import attend
+from rljax.models.attention_paths import attend_rows
+from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
 from rljax.models.quantization import Quantized, quantized_product
@@ -157,8 +158,7 @@ class Attention(nnx.Module):
         keys, values = constrained(keys, CACHED, self.mesh), constrained(values, CACHED, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
-            devices = 1 if self.mesh is None else row_shards(self.mesh) * self.mesh.shape[TENSOR]
-            mixed = attend_within(grouped, keys, values, segments, devices=devices)
+            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh)
         else:
             mixed = attend(grouped, keys, values, jnp.broadcast_to((segments > 0)[:, None], (rows, length, keys.shape[2])))
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)

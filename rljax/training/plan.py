@@ -133,4 +133,5 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int) -> Plan:
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
+    shape = replace(shape, attention="auto")  # the pretended devices are CPUs, which have no fused kernel
     return make_plan(config, shape, mesh, prompt_length)

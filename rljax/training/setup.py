@@ -172,8 +172,9 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
             hidden=config.hidden,
             compute_dtype=config.dtype,
             remat=config.remat,
+            attention=config.attention,
         )
-    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat)
+    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat, attention=config.attention)
 
 
 def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh, *, bytes_each: int = 4) -> Policy:
