@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 
-from rljax.models import RopeScaling, TransformerConfig, init_params
+from rljax.models import Packed, RopeScaling, TransformerConfig, init_params
+from rljax.models.adapters import init_adapter
 
 LLAMA = TransformerConfig(
     vocab_size=20, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, rope_theta=500.0, norm_eps=1e-6
@@ -17,6 +19,8 @@ SHAPES = {
     "qwen2": replace(LLAMA, qkv_bias=True),
     "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
 }
+EVERYTHING = ("attention", "feed_forward")
+SCALE = jnp.float32(1.5)
 
 
 def random_params(config):
@@ -24,3 +28,18 @@ def random_params(config):
     leaves, tree = jax.tree.flatten(init_params(config, jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), len(leaves))
     return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+
+
+def random_adapter(params, *, rank=3, targets=EVERYTHING):
+    """An adapter that changes every target."""
+    leaves, tree = jax.tree.flatten(init_adapter(jax.random.key(2), params, rank=rank, targets=targets))
+    keys = jax.random.split(jax.random.key(3), len(leaves))
+    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+
+
+def a_packed():
+    rows = jnp.arange(2)[:, None]
+    tokens = jax.random.randint(jax.random.key(4), (2, 6), 2, 20)
+    place = jnp.broadcast_to(jnp.arange(5), (2, 5)) + 5 * rows
+    positions = jnp.broadcast_to(jnp.arange(6), (2, 6))
+    return Packed(tokens, positions, jnp.ones((2, 6), int), jnp.broadcast_to(jnp.arange(1, 6), (2, 5)), place)

@@ -80,6 +80,7 @@ TABLE = (
     Elsewhere(
         "--lora-targets", "lora_target_modules", "actor_rollout_ref.model.target_modules", "", "patterns of our paths"
     ),
+    Elsewhere("--quantize", "load_in_4bit", "", "", "`nf4` or `int8`"),
     Elsewhere("--run", "output_dir", "trainer.default_local_dir"),
     Elsewhere("--name", "run_name", "trainer.experiment_name"),
     Elsewhere("--eval-every", "eval_steps", "trainer.test_freq", "eval_every_n_steps"),

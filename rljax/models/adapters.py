@@ -20,6 +20,7 @@ from rljax.models.axes import INPUT_AXES
 from rljax.models.copies import Copied, Copies, with_copies
 from rljax.models.patterns import selected
 from rljax.models.policy import Params, path_names
+from rljax.models.quantization import Quantized, dequantize, unquantized
 from rljax.records import documented
 
 
@@ -42,7 +43,7 @@ class Base(NamedTuple):
     """The model below an adapter, which is not trained."""
 
     params: Params
-    """Its parameters."""
+    """Its parameters; its matrices may be `rljax.models.quantization.Quantized`."""
     scale: Float[Array | np.ndarray, ""]
     """α/r, the factor of A B."""
 
@@ -51,7 +52,7 @@ class Base(NamedTuple):
 class Adapted(NamedTuple):
     """A frozen matrix beside its change, in the place of the matrix among the parameters: `x W + α/r (x A) B`."""
 
-    matrix: Float[Array | np.ndarray, "*S"] | Copied
+    matrix: Float[Array | np.ndarray, "*S"] | Copied | Quantized
     """W, which is not trained."""
     factors: LowRank
     """A and B."""
@@ -124,7 +125,7 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
         W' = W + (α/r) A B
 
     Args:
-        params: of the base.
+        params: of the base; a quantized matrix is dequantized where it has factors.
         adapter: its factors.
         scale: α/r.
 
@@ -138,14 +139,15 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
         [[2.0, 2.5], [1.0, 1.0]]
     """
     if isinstance(adapter, LowRank):
-        return params + scale * jnp.tensordot(adapter.a, adapter.b, axes=1)
+        matrix = dequantize(params) if isinstance(params, Quantized) else params
+        return matrix + scale * jnp.tensordot(adapter.a, adapter.b, axes=1)
     if not isinstance(params, dict):
         return params
     return {name: merge(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
 
 
 def whole(base: Base | None, params: Params | None) -> Params:
-    """Parameters that the policy computes with.
+    """Parameters that the policy computes with, none of them quantized.
 
     Args:
         base: below an adapter; None: there is no adapter.
@@ -153,7 +155,7 @@ def whole(base: Base | None, params: Params | None) -> Params:
     """
     if base is None:
         return params
-    return base.params if params is None else merge(base.params, params, base.scale)
+    return unquantized(base.params if params is None else merge(base.params, params, base.scale))
 
 
 def side_by_side(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]) -> Params:

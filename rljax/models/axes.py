@@ -83,17 +83,19 @@ def spec_of(names: tuple[str, ...]) -> PartitionSpec:
 
 
 def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Logical axes of one of the transformer's parameters, or of a factor of its low-rank adapter.
+    """Logical axes of one of the transformer's parameters, of a part of a quantized one, or of a factor of its low-rank adapter.
 
     Example:
         >>> parameter_axes(("layers", "0", "attention", "output", "a"))
         ('heads', 'head_dim', 'rank')
+        >>> parameter_axes(("layers", "0", "attention", "output", "codes"))
+        ('heads', 'head_dim', 'width')
     """
     owner, name = ("", *path)[-2:]
     if owner in INPUT_AXES and name in ("a", "b"):
         axes, inputs = PARAMETERS[owner], INPUT_AXES[owner]
         return (*axes[:inputs], "rank") if name == "a" else ("rank", *axes[inputs:])
-    return PARAMETERS[owner if name == "scale" else name]
+    return PARAMETERS[owner if name in ("scale", "codes") else name]
 
 
 def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:

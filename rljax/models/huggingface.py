@@ -1,6 +1,6 @@
 """Reading and writing of Hugging Face folders: config.json and safetensors, for Llama, Mistral, Qwen 2 and Qwen 3."""
 
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
+from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import SafetensorError, safe_open
 
@@ -71,13 +72,16 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
         ) from error
 
 
-def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = False) -> TransformerConfig:
+def read_config(
+    folder: Path, *, compute_dtype: str = "float32", remat: bool = False, attention: str = "auto"
+) -> TransformerConfig:
     """Read config.json.
 
     Args:
         folder: the model's folder.
         compute_dtype: precision of matrix products.
         remat: recompute layers in the backward pass.
+        attention: program of the attention of whole sequences.
 
     Raises:
         InputError: config.json is missing, the family is unknown, or it needs a feature that this transformer lacks.
@@ -117,6 +121,7 @@ def read_config(folder: Path, *, compute_dtype: str = "float32", remat: bool = F
         qk_norm=family == "qwen3",
         compute_dtype=compute_dtype,
         remat=remat,
+        attention=attention,
     )
 
 
@@ -196,6 +201,7 @@ def load_params(
     *,
     besides: Collection[str] = (),
     shardings: PyTree[Sharding] | None = None,
+    convert: Callable[[KeyPath, Array], Any] | None = None,
 ) -> Params:
     """Read the weights of a folder into float32 parameters, tensor by tensor; this host holds one whole tensor at a time.
 
@@ -204,6 +210,7 @@ def load_params(
         config: its shape.
         besides: names of further tensors that the caller reads itself, such as a value head.
         shardings: where each parameter lies; None: on the default device.
+        convert: (path, parameter) -> what stands in its place; the parameter is dropped before the next one is read. None keeps it.
 
     Raises:
         InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, or a tensor is not used.
@@ -223,7 +230,8 @@ def load_params(
             )
         array = np.ascontiguousarray(entry.read(tensor))
         sharding = None if shardings is None else get_at(shardings, entry.path)
-        put_at(params, entry.path, jnp.asarray(array) if sharding is None else _sharded(array, sharding))
+        leaf = jnp.asarray(array) if sharding is None else _sharded(array, sharding)
+        put_at(params, entry.path, leaf if convert is None else convert(tuple(map(DictKey, entry.path)), leaf))
     return params
 
 

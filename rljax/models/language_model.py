@@ -168,8 +168,8 @@ def product_copies(model: Model, params: Params) -> Copies | None:
     head = "embedding" if model.config.tied_head else "head"
 
     def copy(path: KeyPath, leaf: Array) -> Array | None:
-        is_multiplied = path_names(path)[-1] in (*INPUT_AXES, head)
-        return jax.lax.stop_gradient(leaf).astype(model.config.compute_dtype) if is_multiplied else None
+        is_multiplied, dtype = path_names(path)[-1] in (*INPUT_AXES, head), model.config.compute_dtype
+        return jax.lax.stop_gradient(leaf).astype(dtype) if is_multiplied and leaf.dtype != dtype else None
 
     if jnp.dtype(model.config.compute_dtype) == jnp.float32:
         return None

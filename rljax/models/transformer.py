@@ -15,10 +15,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.attention import attend, attend_within
-from rljax.models.axes import TENSOR, constrained, row_shards
+from rljax.models.attention import attend
+from rljax.models.attention_paths import attend_rows
+from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
 from rljax.models.copies import Copied, in_precision, uncopied
+from rljax.models.quantization import Quantized, quantized_product
 from rljax.records import documented
 
 
@@ -70,11 +72,16 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
         x W        with an adapter beside the matrix: x W + (α/r) (x A) B
     """
     held = weight.get_value()
+    matrix = held.matrix if isinstance(held, Adapted) else held
+    if isinstance(matrix, Quantized):
+        multiplied = quantized_product(equation, x, matrix)
+    else:
+        multiplied = _product(equation, x, in_precision(matrix, x.dtype))
     if not isinstance(held, Adapted):
-        return _product(equation, x, in_precision(held, x.dtype))
+        return multiplied
     a, b, scale = (part.astype(x.dtype) for part in (*held.factors, jnp.asarray(held.scale)))
     change = jnp.tensordot(jnp.tensordot(x, a, axes=a.ndim - 1), b, axes=1)
-    return _product(equation, x, in_precision(held.matrix, x.dtype)) + scale * change
+    return multiplied + scale * change
 
 
 def _plain_product(equation: str, x: Array, matrix: Array) -> Array:
@@ -177,8 +184,7 @@ class Attention(nnx.Module):
         keys, values = constrained(keys, CACHED, self.mesh), constrained(values, CACHED, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
-            devices = 1 if self.mesh is None else row_shards(self.mesh) * self.mesh.shape[TENSOR]
-            mixed = attend_within(grouped, keys, values, segments, devices=devices)
+            mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh)
         else:
             mixed = attend(grouped, keys, values, jnp.broadcast_to((segments > 0)[:, None], (rows, length, keys.shape[2])))
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)

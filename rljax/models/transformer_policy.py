@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
+from rljax.models.attention_paths import chosen_path, facts_of
 from rljax.models.axes import check_shape, parameter_spec
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, model_contents
@@ -27,6 +28,7 @@ from rljax.models.language_model import (
 )
 from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy, ValueFunction, path_names
+from rljax.models.quantization import quantized, quantized_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
 from rljax.sharing import shared
 
@@ -54,8 +56,9 @@ def transformer_policy(
         chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
 
     Raises:
-        InputError: the mesh does not divide the transformer's axes.
+        InputError: the mesh does not divide the transformer's axes, or the program of its attention cannot run there.
     """
+    chosen_path(config.attention, facts_of(config, mesh), slots=1)
     if mesh is not None:
         check_shape(config, mesh)
     model = Model(config, mesh)
@@ -64,6 +67,14 @@ def transformer_policy(
         if folder is None:
             return init_params(config, key) if mesh is None else drawn_params(config, mesh, key)
         return load_params(folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh))
+
+    def init_quantized(key: PRNGKeyArray, kind: str) -> Params:
+        if folder is None:
+            return quantized_params(init(key), kind=kind, dtype=config.compute_dtype)
+        convert = partial(quantized, kind=kind, dtype=config.compute_dtype)
+        return load_params(
+            folder, config, shardings=None if mesh is None else parameter_shardings(config, mesh), convert=convert
+        )
 
     contents = partial(model_contents, config, bos=bos, eos=eos, source=folder)
 
@@ -88,6 +99,7 @@ def transformer_policy(
         shapes=partial(abstract_params, config),
         features=partial(token_features, model),
         copies=Bound(product_copies, model),
+        quantized=init_quantized,
     )
 
 

@@ -9,14 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jax.tree_util import tree_leaves_with_path
+from jax.tree_util import tree_leaves_with_path, tree_map_with_path
+from jaxtyping import PyTree
 
 from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base, adapted_paths, fingerprint, init_adapter, whole
+from rljax.models.axes import INPUT_AXES
 from rljax.models.huggingface import locate, read_config
 from rljax.models.peft_folder import save_adapter
+from rljax.models.quantization import check_blocks, matrix_shapes, quantized_params
 from rljax.parallel import fetch, on_first, policy_shardings, put, replicated
 from rljax.parallel.mesh import path_names
 from rljax.records import documented, required
@@ -28,23 +31,53 @@ from rljax.training.saving import Companions
 BASE = "base_fingerprint"
 """Entry of a run's config.json: by it the base is recognised."""
 
-_whole = jax.jit(whole)
+
+@partial(jax.jit, static_argnames="dtype")
+def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
+    """All parameters; the matrices of the layers in a type, if one is chosen."""
+    found = whole(base, params)
+    if dtype is None:
+        return found
+    return tree_map_with_path(lambda path, x: x.astype(dtype) if path_names(path)[-1] in INPUT_AXES else x, found)
+
+
 _sizes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
 
 
-def merged(base: Base | None, params: Params | None, *, mesh: Mesh, policy: Policy) -> Params:
+def bytes_each(config: TrainConfig) -> int:
+    """Bytes of a parameter in the smallest whole copy of the model that a run makes: of a quantized one, a copy for the engine."""
+    return 4 if config.adapter.quantize is None else jnp.dtype(config.model.dtype).itemsize
+
+
+def merged(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
     """Parameters that the policy computes with, on the mesh: an adapter is merged into a copy of its base.
 
     Args:
         base: below the adapter; None: `params` are all parameters already.
         params: that are trained; None is an adapter that changes nothing.
+        config: the settings. In a copy of a quantized base, the matrices have the type of the products.
         mesh: the devices.
         policy: whose parameters they are.
     """
-    if base is None or params is None:
+    is_quantized = config.adapter.quantize is not None
+    if base is None or (params is None and not is_quantized):
         return whole(base, params)
-    found = _whole(base, params)
+    found = _whole(base, params, dtype=config.model.dtype if is_quantized else None)
     return put(found, policy_shardings(mesh, found, found, policy.partition))
+
+
+def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.ShapeDtypeStruct]:
+    """Shapes of the parameters below the adapter, with quantized matrices where the settings ask for them.
+
+    Raises:
+        InputError: a matrix has no blocks, or the mesh cannot share them.
+    """
+    shapes, kind = required(policy.shapes, "policy.shapes")(), config.adapter.quantize
+    if kind is None:
+        return shapes
+    held = jax.eval_shape(partial(quantized_params, kind=kind, dtype=config.model.dtype), shapes)
+    check_blocks(held, mesh)
+    return held
 
 
 def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) -> Base | None:
@@ -67,8 +100,12 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
             f"lora_rank={adapter.rank} adapts the built-in transformer, and this run has a policy of its own; leave it out, and "
             "train an adapter inside your policy."
         )
-    params = policy.init(jax.random.key(config.run.seed))
-    adapted_paths(params, adapter.targets)
+    adapted_paths(required(policy.shapes, "policy.shapes")(), adapter.targets)
+    base_shapes(config, policy, mesh)
+    init = policy.init
+    if adapter.quantize is not None:
+        init = partial(required(policy.quantized, "policy.quantized"), kind=adapter.quantize)
+    params = init(jax.random.key(config.run.seed))
     places = policy_shardings(mesh, params, params, policy.partition)
     return Base(put(params, places), put(np.asarray(adapter.alpha / adapter.rank, np.float32), replicated(mesh)))
 
@@ -76,7 +113,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
 def first_adapter(config: TrainConfig, base: Base) -> Adapter:
     """Adapter that changes nothing yet."""
     rank, key = required(config.adapter.rank, "lora_rank"), jax.random.key(config.run.seed)
-    return init_adapter(jax.random.fold_in(key, 2), base.params, rank=rank, targets=config.adapter.targets)
+    return init_adapter(jax.random.fold_in(key, 2), matrix_shapes(base.params), rank=rank, targets=config.adapter.targets)
 
 
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:

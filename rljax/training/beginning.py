@@ -3,8 +3,10 @@
 from collections.abc import Collection
 
 import jax
+import jax.numpy as jnp
 
 from rljax.models import Params
+from rljax.models.quantization import matrix_shapes
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.parallel import row_shards, together
 from rljax.records import required
@@ -57,7 +59,11 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
         return None
     optimizer = critic_optimizer(setup.config, setup.algorithm)
     blended = required(setup.algorithm.critic, "algorithm.critic").blend is not None
-    return first_critic(setup.critic, optimizer, setup.whole(params), setup.config.run.seed, blended=blended)
+    policy = setup.whole(params)
+    if setup.config.adapter.quantize is not None:
+        # The merged copy has the type of the products, and a critic learns in float32.
+        policy = jax.tree.map(lambda array: array.astype(jnp.float32), policy)
+    return first_critic(setup.critic, optimizer, policy, setup.config.run.seed, blended=blended)
 
 
 def initial_state(setup: Setup, params: Params) -> TrainState:
@@ -81,7 +87,8 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
 
 def placed(setup: Setup, state: TrainState) -> TrainState:
     """The state on the run's mesh."""
-    return place(state, setup.mesh, setup.policy.partition, base=None if setup.base is None else setup.base.params)
+    base = None if setup.base is None else matrix_shapes(setup.base.params)
+    return place(state, setup.mesh, setup.policy.partition, base=base)
 
 
 def rl_state(setup: Setup, state: TrainState) -> TrainState:

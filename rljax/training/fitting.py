@@ -17,6 +17,7 @@ from rljax.models import Params, Policy
 from rljax.models.adapters import Base, init_adapter
 from rljax.parallel import make_mesh, policy_shardings, replicated
 from rljax.records import documented, required
+from rljax.training.adapter import base_shapes
 from rljax.training.algorithm import corrected, laid_out, make_algorithm
 from rljax.training.config import TrainConfig
 from rljax.training.controller import steered
@@ -91,9 +92,10 @@ def state_shapes(
     if config.adapter.rank is not None:
         draw = partial(init_adapter, rank=config.adapter.rank, targets=config.adapter.targets)
         trained = jax.eval_shape(lambda: draw(jax.random.key(0), params))
-        places = policy_shardings(mesh, params, params, policy.partition)
+        below = base_shapes(config, policy, mesh)
+        places = policy_shardings(mesh, below, below, policy.partition)
         scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
-        base = Base(with_places(params, places), scale)  # pyright: ignore[reportArgumentType]  shapes stand for arrays
+        base = Base(with_places(below, places), scale)  # pyright: ignore[reportArgumentType]  shapes stand for arrays
 
     def critic(params: Params) -> CriticState | None:
         if algorithm.critic is None:
@@ -175,7 +177,7 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
 
     Example:
         >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat=True), 4)]
-        ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16']
+        ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
     """
     fsdp, tensor = config.devices.fsdp, config.devices.tensor
     changes: list[Change] = []
@@ -191,6 +193,9 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None
     if config.adapter.rank is None and can_adapt:
         changes.append(("--lora-rank 16", {"lora_rank": 16}))
+    if config.adapter.quantize is None and (config.adapter.rank is not None or can_adapt):
+        rank = 16 if config.adapter.rank is None else config.adapter.rank
+        changes.append(("--quantize nf4", {"lora_rank": rank, "quantize": "nf4"}))
     return changes
 
 
@@ -259,7 +264,7 @@ def check_room(
         changed = make_mesh(axes.replicas, axes.fsdp, axes.tensor)
         return state_bytes(config, algorithm, policy, changed, optimizer=optimizer)
 
-    changes = [change for change in changes_to_try(config, mesh.size) if {"fsdp", "lora_rank"} & set(change[1])]
+    changes = [change for change in changes_to_try(config, mesh.size) if {"fsdp", "lora_rank", "quantize"} & set(change[1])]
     out = way_out(config, changes, measure, room)
     named = " ".join(out.flags)
     last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""

@@ -24,7 +24,7 @@ from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adapter import check_alone, merged, open_adapter, write_adapter
+from rljax.training.adapter import bytes_each, check_alone, merged, open_adapter, write_adapter
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
@@ -224,7 +224,7 @@ def load(
     run = None if path is None else RunFolder.open(path)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens)
-    config = replace(config, devices=fitted(config.devices))
+    config = replace(config.replace(attention="auto"), devices=fitted(config.devices))  # for the devices that are here
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
@@ -281,7 +281,7 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
     """The policy's parameters on the mesh: the initial ones, or those of a run's checkpoint, with the adapter merged in."""
     if run is not None and config.adapter.rank is not None:
         opened = open_adapter(config, policy, mesh, run, which)
-        return merged(opened.base, opened.params, mesh=mesh, policy=policy)
+        return merged(opened.base, opened.params, config, mesh=mesh, policy=policy)
     key = jax.random.key(config.run.seed)
     params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
     places = policy_shardings(mesh, params, params, policy.partition)
@@ -360,13 +360,15 @@ def model_of(
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     folder = RunFolder.open(run)
     config, needed = saved_settings(folder.config)
+    config = config.replace(attention="auto")  # the devices may be others than those of the run
     check_parts(Seams(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fitted(config.devices)
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
-    policy = make_policy(config.model, tokenizer, mesh) if policy is None else policy
+    if policy is None:
+        policy = make_policy(config.model, tokenizer, mesh, bytes_each=bytes_each(config))
     return config, folder, place, policy, mesh, companions(config, tokenizer)
 
 

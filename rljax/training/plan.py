@@ -17,7 +17,14 @@ from rljax.models.huggingface import locate, read_config
 from rljax.parallel import make_mesh
 from rljax.records import documented
 from rljax.training.config import TrainConfig
-from rljax.training.fitting import bytes_on_a_device, parameter_shapes, planned_algorithm, ring_bytes, state_shapes
+from rljax.training.fitting import (
+    Shapes,
+    bytes_on_a_device,
+    parameter_shapes,
+    planned_algorithm,
+    ring_bytes,
+    state_shapes,
+)
 from rljax.training.measured_programs import extrapolated, measured
 from rljax.training.roofline import Held, Work, cache_bytes, step_work
 from rljax.training.setup import make_shape, make_tokenizer
@@ -77,7 +84,6 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
     params = parameter_shapes(policy, mesh)
     itemsize = jnp.dtype(shape.compute_dtype).itemsize
     weights = count_parameters(params) * itemsize // mesh.shape["tensor"]
-    copies = 0 if mesh.shape["fsdp"] == 1 and itemsize == 4 else weights
     sizes = {
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "anchor", "critic")
     }
@@ -91,13 +97,32 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
         optimizer=sizes["opt_state"],
         reference=sizes["reference"] + sizes["anchor"],
         critic=sizes["critic"],
-        sampler=copies + (0 if base is None else bytes_on_a_device(params)),
+        sampler=sampler_bytes(config, shape, params, weights, mesh),
         cache=cache,
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages.get(name, 0))) for name, work in phases.items()},
         ring=ring_bytes(config, policy, state.params, base),
     )
+
+
+def sampler_bytes(config: TrainConfig, shape: TransformerConfig, params: Shapes, weights: int, mesh: Mesh) -> int:
+    """Bytes on each device of what the engine reads: a merged copy of an adapter's model, and the weights ready for reading.
+
+    Args:
+        config: the settings.
+        shape: of the model.
+        params: shapes and places of all parameters.
+        weights: bytes of the weights in the precision of the products, gathered over `fsdp`.
+        mesh: the devices.
+    """
+    itemsize = jnp.dtype(shape.compute_dtype).itemsize
+    merged, is_gathered = bytes_on_a_device(params), mesh.shape["fsdp"] == 1
+    if config.adapter.rank is None:
+        return 0 if is_gathered and itemsize == 4 else weights
+    if config.adapter.quantize is None:
+        return merged + (0 if is_gathered and itemsize == 4 else weights)
+    return merged * itemsize // 4 + (0 if is_gathered else weights)
 
 
 def plan_of(config: TrainConfig, count: int, prompt_length: int) -> Plan:
@@ -118,4 +143,5 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int) -> Plan:
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
+    shape = replace(shape, attention="auto")  # the pretended devices are CPUs, which have no fused kernel
     return make_plan(config, shape, mesh, prompt_length)

@@ -12,6 +12,7 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.models import count_parameters
+from rljax.models.quantization import matrix_shapes
 from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tasks import task_name
@@ -233,7 +234,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     model = "from random weights" if config.model.path is None else config.model.path
     model = "of your own" if "policy" in own_parts else model
     algorithm = "of your own" if "algorithm" in own_parts else config.algorithm.name
-    all_params = state.params if setup.base is None else setup.base.params
+    all_params = state.params if setup.base is None else matrix_shapes(setup.base.params)
     lines = [
         f"algorithm {algorithm} on {source}",
         f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
@@ -243,7 +244,9 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         "what a number means: rljax explain NUMBER",
     ]
     if setup.base is not None:
-        lines.insert(3, f"adapter of rank {config.adapter.rank}: {count_parameters(state.params):,} parameters that learn")
+        below = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
+        learns = f"{count_parameters(state.params):,} parameters that learn"
+        lines.insert(3, f"adapter of rank {config.adapter.rank}: {learns}{below}")
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start

@@ -33,7 +33,7 @@ from rljax.records import documented
 from rljax.rewards.calling import Progress
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling, Sequences
 from rljax.rollout.stopping import Decode
-from rljax.training.adapter import make_base, merged
+from rljax.training.adapter import bytes_each, make_base, merged
 from rljax.training.algorithm import check_algorithm, check_features, check_judges, corrected, laid_out, make_algorithm
 from rljax.training.anchor import SAMPLES
 from rljax.training.auxiliary import make_examples
@@ -93,7 +93,7 @@ class Setup(NamedTuple):
 
     def whole(self, params: Params | None) -> Params:
         """The policy's parameters from those that are trained: as they are, or an adapter merged into its base; None: the base."""
-        return merged(self.base, params, mesh=self.mesh, policy=self.policy)
+        return merged(self.base, params, self.config, mesh=self.mesh, policy=self.policy)
 
     def rows_at_once(self, responses: int) -> int:
         """Rows of a micro-batch in an update on so many responses."""
@@ -172,18 +172,19 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
             hidden=config.hidden,
             compute_dtype=config.dtype,
             remat=config.remat,
+            attention=config.attention,
         )
-    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat)
+    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat, attention=config.attention)
 
 
-def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
-    """Make the built-in policy; its parameters are loaded or initialised when `init` is called.
+def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh, *, bytes_each: int = 4) -> Policy:
+    """Make the built-in policy; its parameters, of so many bytes each, are loaded or initialised when `init` is called.
 
     Raises:
         InputError: the devices have less memory than the parameters alone take, or the calculator cannot read the tokens.
     """
     shape = make_shape(config, tokenizer.vocab_size)
-    check_fits(count_parameters(abstract_params(shape)), device_bytes(mesh))
+    check_fits(count_parameters(abstract_params(shape)), device_bytes(mesh), bytes_each=bytes_each)
     policy = transformer_policy(
         shape,
         folder=None if config.path is None else locate(config.path),
@@ -210,7 +211,7 @@ def chosen_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
             "your own samples from the model alone; leave one of them out."
         )
     if seams.policy is None:
-        return make_policy(config.model, tokenizer, mesh)
+        return make_policy(config.model, tokenizer, mesh, bytes_each=bytes_each(config))
     if calculator is not None:
         raise InputError(
             f"calculator={calculator} mixes the built-in model with a calculator; for a policy of your own use "

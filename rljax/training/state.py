@@ -126,14 +126,16 @@ def draw_key(state: TrainState) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.wrap_key_data(state.key), state.draws)
 
 
-def place(state: TrainState, mesh: Mesh, partition: Partition, *, base: Params | None = None) -> TrainState:
+def place(
+    state: TrainState, mesh: Mesh, partition: Partition, *, base: PyTree[jax.ShapeDtypeStruct] | None = None
+) -> TrainState:
     """Place every array on the mesh, each in its own buffer, because an update donates the buffers of the old state.
 
     Args:
         state: the state.
         mesh: the devices.
         partition: how the policy's parameters are sharded.
-        base: parameters below an adapter; a critic has copies of them.
+        base: shapes of the parameters below an adapter; a critic has copies of them.
     """
     return put(_unshared(state), policy_shardings(mesh, state, state.params, partition, besides=base))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from small_models import LLAMA, SHAPES, random_params
+from small_models import EVERYTHING, LLAMA, SCALE, SHAPES, a_packed, random_adapter, random_params
 
 from rljax.errors import InputError
 from rljax.models import score_tokens, transformer_policy
@@ -16,29 +16,10 @@ from rljax.models.adapters import Base, LowRank, adapted_paths, fingerprint, ini
 from rljax.models.checkpoint_tensors import entries, get_at
 from rljax.models.language_model import Model
 from rljax.models.model_folder import read_json
-from rljax.models.packed import Packed
 from rljax.models.patterns import matches, selected
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
 from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put
-
-EVERYTHING = ("attention", "feed_forward")
-SCALE = jnp.float32(1.5)
-
-
-def random_adapter(params, *, rank=3, targets=EVERYTHING):
-    """An adapter that changes every target."""
-    leaves, tree = jax.tree.flatten(init_adapter(jax.random.key(2), params, rank=rank, targets=targets))
-    keys = jax.random.split(jax.random.key(3), len(leaves))
-    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
-
-
-def a_packed():
-    rows = jnp.arange(2)[:, None]
-    tokens = jax.random.randint(jax.random.key(4), (2, 6), 2, 20)
-    place = jnp.broadcast_to(jnp.arange(5), (2, 5)) + 5 * rows
-    positions = jnp.broadcast_to(jnp.arange(6), (2, 6))
-    return Packed(tokens, positions, jnp.ones((2, 6), int), jnp.broadcast_to(jnp.arange(1, 6), (2, 5)), place)
 
 
 def logp_of(params, config=LLAMA):

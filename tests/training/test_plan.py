@@ -66,6 +66,7 @@ CONFIG = SMALL.replace(
         {},
         {"algorithm": "ppo", "algorithm_options": {}},
         {"lora_rank": 2},
+        {"lora_rank": 2, "quantize": "nf4", "width": 128, "hidden": 128},
         {"freeze": ("embedding",)},
         {"algorithm": "t1", "lora_rank": 2},
     ],
@@ -247,6 +248,8 @@ def test_no_adapter_is_proposed_where_it_cannot_be():
     for settings in ({"anchor": 1.0}, {"freeze": ("embedding",)}, {"lora_rank": 2}):
         assert "--lora-rank 16" not in dict(changes_to_try(TrainConfig.flat(**settings), 1))
     assert "--lora-rank 16" in dict(changes_to_try(TrainConfig(), 1))
+    assert dict(changes_to_try(TrainConfig.flat(lora_rank=2), 1))["--quantize nf4"]["lora_rank"] == 2
+    assert "--quantize nf4" not in dict(changes_to_try(TrainConfig.flat(lora_rank=2, quantize="int8"), 1))
 
 
 def test_an_adapter_and_a_cut_model_need_less():
@@ -291,7 +294,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
     assert "It does not fit 1KB" in text
-    assert "Nor does it with --microbatch-rows 1 --remat --dtype bfloat16 --lora-rank 16: " in text
+    assert "Nor does it with --microbatch-rows 1 --remat --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")

@@ -1,7 +1,7 @@
 """Settings of the low-rank adapter."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,10 +23,18 @@ class AdapterConfig:
     targets: Annotated[tuple[str, ...], tyro.conf.arg(name="lora-targets")] = ("attention", "feed_forward")
     """Patterns of the matrices to adapt, by neighbouring parts of their paths, such as query, attention/* or layers/[0-3]; by
     default all matrices of all layers."""
+    quantize: Literal["int8", "nf4"] | None = None
+    """Hold the matrices of the model below the adapter in 8 or 4 bits, and half a bit for a scale of each 64 weights (QLoRA); by
+    default they are float32."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""
         check_at_least(1, self, ["rank"])
         check_positive(self, ["alpha"])
+        if self.quantize is not None and self.rank is None:
+            raise InputError(
+                f"quantize={self.quantize!r} rounds the model below an adapter, and there is no adapter: what is rounded cannot be "
+                "trained. Set lora_rank, or leave it out."
+            )
         if not self.targets:
             raise InputError("lora_targets is empty; name at least one matrix, such as query.")

@@ -1,0 +1,263 @@
+"""Frozen matrices in 8 or 4 bits, with a scale for each block of inputs: the model below an adapter, as QLoRA holds it.
+
+Source: Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314, equations 1, 2 and 5, appendix E.
+Its second quantization, that of the scales, is left out. A block is part of one output's weights, along the last axis of inputs.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.tree_util import KeyPath
+from jaxtyping import Array, Float, Int8, PyTree, UInt8
+
+from rljax.errors import InputError
+from rljax.models.axes import INPUT_AXES, MESH_AXES, PARAMETERS
+from rljax.models.policy import Params, path_names
+from rljax.records import documented
+
+MOST_IN_A_BLOCK = 64
+"""Most weights that share a scale, as in the paper."""
+
+LEVELS = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""The sixteen numbers of NF4, appendix E: quantiles of a normal distribution, divided by the largest."""
+
+
+@documented
+class Quantized(NamedTuple):
+    """A quantized matrix, in the place of the matrix. The axis along which the shapes of the two fields differ has blocks."""
+
+    codes: Int8[Array | np.ndarray, "*S"] | UInt8[Array | np.ndarray, "*S"]
+    """int8: a whole number for each weight; uint8: two NF4 codes, of neighbours along the axis of the blocks, the first one in the
+    lower four bits."""
+    scale: Float[Array | np.ndarray, "*S"]
+    """Factor of each block: the largest absolute weight of it, divided by the largest code."""
+
+    @property
+    def axis(self) -> int:
+        """The axis that has blocks."""
+        pairs = zip(self.codes.shape, self.scale.shape, strict=True)
+        return next(axis for axis, (codes, scales) in enumerate(pairs) if codes != scales)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix."""
+        in_a_byte = 2 if self.codes.dtype == jnp.uint8 else 1
+        return tuple(size * in_a_byte if axis == self.axis else size for axis, size in enumerate(self.codes.shape))
+
+
+def is_quantized(leaf: object) -> bool:
+    """Whether this is a `Quantized`; an `is_leaf` for pytrees."""
+    return isinstance(leaf, Quantized)
+
+
+def block_of(size: int) -> int:
+    """Weights that share a scale, along an axis of this size: its largest divisor up to 64 that four divides; 0 if there is none.
+
+    Example:
+        >>> [block_of(size) for size in (1024, 896, 80, 4, 6)]
+        [64, 64, 40, 4, 0]
+    """
+    return next((block for block in range(MOST_IN_A_BLOCK, 0, -4) if size % block == 0), 0)
+
+
+def _blocks(matrix: Float[Array, "*S"], axis: int) -> Float[Array, "*S_blocked"]:
+    """The axis as two: blocks, and the weights of a block."""
+    block = block_of(matrix.shape[axis])
+    return matrix.astype(jnp.float32).reshape(
+        *matrix.shape[:axis], matrix.shape[axis] // block, block, *matrix.shape[axis + 1 :]
+    )
+
+
+def _divided(blocks: Array, scale: Array) -> Array:
+    return blocks / jnp.where(scale > 0, scale, 1.0)
+
+
+@partial(jax.jit, static_argnames="axis")
+def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
+    """Round a matrix to 8 bits.
+
+    ::
+
+        c = max |w| / 127 in each block        q = round(w / c)        |w - c q| <= c / 2
+
+    Args:
+        matrix: w.
+        axis: that is cut into blocks; `block_of` its size is not 0.
+
+    Source:
+        arXiv:2305.14314, equation 1, whose quantization constant is 1 / c.
+    """
+    blocks = _blocks(matrix, axis)
+    scale = jnp.abs(blocks).max(axis + 1, keepdims=True) / 127
+    return Quantized(jnp.round(_divided(blocks, scale)).astype(jnp.int8).reshape(matrix.shape), scale.squeeze(axis + 1))
+
+
+@partial(jax.jit, static_argnames="axis")
+def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
+    """Round a matrix to 4 bits.
+
+    ::
+
+        c = max |w| in each block        q = the i of the nearest level l_i to w / c        |w - c l_q| <= 0.152 c
+
+    Args:
+        matrix: w.
+        axis: that is cut into blocks; `block_of` its size is not 0.
+
+    Source:
+        arXiv:2305.14314, appendix E.
+    """
+    blocks = _blocks(matrix, axis)
+    scale = jnp.abs(blocks).max(axis + 1, keepdims=True)
+    ratio = _divided(blocks, scale)
+    codes = sum((ratio > (low + high) / 2).astype(jnp.uint8) for low, high in pairwise(LEVELS))
+    pairs = jnp.asarray(codes).reshape(*matrix.shape[:axis], matrix.shape[axis] // 2, 2, *matrix.shape[axis + 1 :])
+    first, second = (jax.lax.index_in_dim(pairs, place, axis + 1, keepdims=False) for place in (0, 1))
+    return Quantized(first | (second << 4), scale.squeeze(axis + 1))
+
+
+QUANTIZERS: Mapping[str, Callable[..., Quantized]] = MappingProxyType({"int8": quantize_int8, "nf4": quantize_nf4})
+"""Name of a type -> what rounds a matrix to it."""
+
+
+def dequantize(held: Quantized) -> Float[Array, "*S"]:
+    """The matrix that a quantized one stands for, float32.
+
+    Source:
+        arXiv:2305.14314, equation 2.
+
+    Example:
+        >>> matrix = jnp.array([[1.0], [-1.0], [0.2], [0.0]])
+        >>> dequantize(quantize_nf4(matrix, axis=0))[:, 0].tolist()
+        [1.0, -1.0, 0.16093020141124725, 0.0]
+    """
+    codes, scale, axis = jnp.asarray(held.codes), jnp.asarray(held.scale), held.axis
+    if codes.dtype == jnp.uint8:
+        pairs = jnp.stack([codes & 15, codes >> 4], axis=axis + 1)
+        values = jnp.asarray(LEVELS, jnp.float32)[pairs]
+    else:
+        values = codes.astype(jnp.float32)
+    count = scale.shape[axis]
+    blocks = values.reshape(*held.shape[:axis], count, held.shape[axis] // count, *held.shape[axis + 1 :])
+    return (blocks * jnp.expand_dims(scale, axis + 1)).reshape(held.shape)
+
+
+def quantized(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
+    """One parameter as the model below an adapter holds it.
+
+    Args:
+        path: of the parameter.
+        leaf: the parameter. Matrices of layers are quantized; embedding and head get the type of the products, since nothing is
+            lost where they are not trained; norms and biases stay.
+        kind: "int8" or "nf4".
+        dtype: type of the products.
+
+    Raises:
+        InputError: no block fits into the last axis of inputs.
+    """
+    names = path_names(path)
+    name = names[-1]
+    if name not in INPUT_AXES:
+        return leaf.astype(dtype) if name in ("embedding", "head") else leaf
+    axis = INPUT_AXES[name] - 1
+    if not block_of(leaf.shape[axis]):
+        raise InputError(
+            f"quantize={kind!r} cuts inputs into blocks of a multiple of four, and {'/'.join(names)} of shape {list(leaf.shape)} "
+            f"has {leaf.shape[axis]}; leave it out, or take a model of another shape."
+        )
+    return QUANTIZERS[kind](leaf, axis=axis)
+
+
+def quantized_params(params: Params, *, kind: str, dtype: Any) -> Params:
+    """All parameters as the model below an adapter holds them; see `quantized`."""
+    return jax.tree_util.tree_map_with_path(partial(quantized, kind=kind, dtype=dtype), params)
+
+
+def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
+    """Shapes of parameters, with the matrices that quantized ones stand for."""
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.float32 if is_quantized(leaf) else leaf.dtype)
+
+    return jax.tree.map(shape, params, is_leaf=is_quantized)
+
+
+def unquantized(params: PyTree) -> PyTree[Array]:
+    """Parameters with the matrices that quantized ones stand for, float32; without any, they are returned as they are."""
+    if not any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized))):
+        return params
+    return jax.tree.map(lambda leaf: dequantize(leaf) if is_quantized(leaf) else leaf, params, is_leaf=is_quantized)
+
+
+def check_blocks(params: PyTree, mesh: Mesh) -> None:
+    """Refuse a mesh that cannot share the blocks of quantized matrices equally.
+
+    Args:
+        params: with `Quantized` matrices, or their shapes.
+        mesh: the devices.
+
+    Raises:
+        InputError: the message names the first matrix, and the axis of the mesh.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized):
+        if not is_quantized(leaf):
+            continue
+        names, blocks = path_names(path), leaf.scale.shape[leaf.axis]
+        axis = MESH_AXES[PARAMETERS[names[-1]][leaf.axis]]
+        shards = 1 if axis is None else mesh.shape[axis]
+        if blocks % shards:
+            raise InputError(
+                f"{axis}={shards} cannot share the {blocks} blocks of the quantized {'/'.join(names)} equally; choose a divisor of "
+                f"{blocks}, or leave quantize out."
+            )
+
+
+def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized) -> Float[Array, "B T *O"]:
+    """Multiply activations with a quantized matrix, which is dequantized for this product alone.
+
+    ::
+
+        x dequantize(q)        and for the derivative in x:  g dequantize(q)ᵀ
+
+    The backward pass dequantizes it again, so no matrix waits for it. There is no derivative in the matrix.
+
+    Args:
+        equation: of the einsum of activations and matrix.
+        x: activations; the matrix is cast to their precision.
+        held: the matrix.
+
+    Source:
+        arXiv:2305.14314, equation 5.
+    """
+    return _product(equation, x, held)
+
+
+def _multiplied(equation: str, x: Array, held: Quantized) -> Array:
+    x, held = jax.lax.optimization_barrier((x, held))  # so that no matrix is dequantized before its product's turn
+    return jnp.einsum(equation, x, dequantize(held).astype(x.dtype))
+
+
+def _forward(equation: str, x: Array, held: Quantized) -> tuple[Array, Quantized]:
+    return _multiplied(equation, x, held), held
+
+
+def _backward(equation: str, held: Quantized, gradient: Array) -> tuple[Array, None]:
+    inputs, output = equation.split("->")
+    activations, matrix = inputs.split(",")
+    return _multiplied(f"{output},{matrix}->{activations}", gradient, held), None
+
+
+_product = jax.custom_vjp(_multiplied, nondiff_argnums=(0,))
+_product.defvjp(_forward, _backward)

@@ -1,0 +1,159 @@
+"""The table by which the attention's program is chosen, and the kernels of other devices as far as a CPU can show them."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import LLAMA
+
+from rljax.errors import InputError
+from rljax.models import transformer_policy
+from rljax.models.attention import attend_within
+from rljax.models.attention_paths import (
+    MOST_MASKED_SLOTS,
+    Facts,
+    attend_cudnn,
+    attend_rows,
+    attend_splash,
+    chosen_path,
+    facts_of,
+    hindrance,
+)
+from rljax.parallel import make_mesh
+
+AMPERE, HOPPER, AMD, TPU, CPU = ("gpu", (8, 0)), ("gpu", (9, 0)), ("gpu", None), ("tpu", None), ("cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "slots", "path"),
+    [
+        (HOPPER, "bfloat16", 128, 8_704, "cudnn"),
+        (HOPPER, "bfloat16", 256, 8_704, "cudnn"),
+        (HOPPER, "float16", 64, 20, "cudnn"),
+        (HOPPER, "bfloat16", 128, MOST_MASKED_SLOTS, "cudnn"),
+        (HOPPER, "bfloat16", 128, MOST_MASKED_SLOTS + 1, "blockwise"),
+        (HOPPER, "float32", 128, 8_704, "blockwise"),
+        (HOPPER, "bfloat16", 100, 8_704, "blockwise"),
+        (AMPERE, "bfloat16", 128, 8_704, "cudnn"),
+        (AMPERE, "bfloat16", 256, 8_704, "blockwise"),
+        (("gpu", (7, 5)), "float16", 64, 8_704, "blockwise"),
+        (AMD, "bfloat16", 128, 8_704, "blockwise"),
+        (TPU, "bfloat16", 128, 8_704, "splash"),
+        (TPU, "float32", 256, 65_536, "splash"),
+        (TPU, "bfloat16", 64, 8_704, "blockwise"),
+        (CPU, "bfloat16", 128, 20, "blockwise"),
+    ],
+)
+def test_the_default_is_the_best_that_can_run(device, dtype, head_dim, slots, path):
+    facts = Facts(*device, dtype, head_dim)
+    assert chosen_path("auto", facts, slots) == path
+    assert chosen_path(path, facts, slots) == path
+
+
+@pytest.mark.parametrize(
+    ("path", "device", "dtype", "head_dim", "reason"),
+    [
+        ("cudnn", CPU, "bfloat16", 128, "needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are cpu"),
+        ("cudnn", ("gpu", (7, 5)), "bfloat16", 128, "the devices are gpu 7.5"),
+        ("cudnn", HOPPER, "float32", 128, "computes in bfloat16 or float16, and the products are in float32"),
+        ("cudnn", HOPPER, "bfloat16", 512, "a multiple of 8 up to 256 features, and these have 512"),
+        ("cudnn", AMPERE, "bfloat16", 192, "a multiple of 8 up to 128 features, and these have 192"),
+        ("splash", HOPPER, "bfloat16", 128, "a kernel for TPUs, and the devices are gpu 9.0"),
+        ("splash", TPU, "bfloat16", 64, "heads of a multiple of 128 features, and these have 64"),
+    ],
+)
+def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype, head_dim, reason):
+    facts = Facts(*device, dtype, head_dim)
+    assert reason in hindrance(path, facts)
+    with pytest.raises(InputError, match=f"attention='{path}' cannot run: .*{reason}"):
+        chosen_path(path, facts, 128)
+
+
+def test_a_policy_is_refused_before_its_weights_are_read():
+    config = replace(LLAMA, attention="splash")
+    for mesh in (None, make_mesh(2, 2, 2)):
+        with pytest.raises(InputError, match=r"attention='splash' cannot run: .* the devices are cpu"):
+            transformer_policy(config, eos=1, mesh=mesh)
+    assert facts_of(LLAMA, make_mesh(1, 1)) == Facts("cpu", None, "float32", 4)
+
+
+def rows_of(slots, *, dtype=jnp.float32, features=128, heads=(2, 2), rows=2):
+    """Queries, keys and values, and rows of several sequences with padding at both ends and between."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    query = jax.random.normal(keys[0], (rows, slots, *heads, features), dtype)
+    key, value = (jax.random.normal(each, (rows, heads[0], slots, features), dtype) for each in keys[1:])
+    segments = np.zeros((rows, slots), np.int32)
+    for row in range(rows):
+        segments[row, 3 : slots // 3] = 1
+        segments[row, slots // 3 : slots - 40 - row] = 2
+        segments[row, slots - 30 : slots - 5] = 3
+    return query, key, value, jnp.asarray(segments)
+
+
+def outcome(attend, query, keys, values, segments):
+    """Results and gradients, of the tokens that are not padding."""
+    is_token = (segments > 0)[:, :, None, None, None]
+
+    def loss(*parts):
+        mixed = attend(*parts, segments)
+        return jnp.where(is_token, jnp.sin(mixed), 0).sum(), jnp.where(is_token, mixed, 0)
+
+    gradients, mixed = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(query, keys, values)
+    return mixed, *gradients
+
+
+@pytest.fixture
+def free_promotion():
+    """JAX's own kernels mix types and ranks."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.usefixtures("free_promotion")
+def test_splash_computes_what_the_dense_path_computes():
+    """In the interpreter of its kernel: results, and gradients in queries, keys and values; also cut over a mesh."""
+    parts = rows_of(200)
+    dense = outcome(attend_within, *parts)
+    for mesh in (None, make_mesh(1, 2, 2)):
+        found = outcome(lambda *a, mesh=mesh: attend_splash(*a, mesh=mesh, interpret=True), *parts)
+        for one, other in zip(found, dense, strict=True):
+            assert np.abs(other).max() > 0.1
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.usefixtures("free_promotion")
+def test_splash_is_lowered_for_a_tpu():
+    parts = rows_of(600, dtype=jnp.bfloat16)
+    traced = jax.jit(lambda *a: outcome(attend_splash, *a)).trace(*parts)
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert text.count("tpu_custom_call") >= 3, "forward, and backward in queries and in keys and values"
+
+
+def test_an_explicit_path_is_taken():
+    parts = rows_of(1_100, features=4)
+    found = [
+        outcome(lambda *a, path=path: attend_rows(*a, config=replace(LLAMA, attention=path), mesh=None), *parts)
+        for path in ("dense", "blockwise", "auto")
+    ]
+    for one in found[1:]:
+        for part, other in zip(one, found[0], strict=True):
+            np.testing.assert_allclose(part, other, atol=1e-5)
+
+
+@pytest.mark.usefixtures("free_promotion")
+@pytest.mark.parametrize("slots", [200, 333])
+def test_cudnn_is_lowered_for_a_gpu(monkeypatch, slots):
+    """With JAX's look at the installed library left out; an odd number of slots is filled up."""
+    from jax._src.cudnn import fused_attention_stablehlo as kernel
+
+    monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
+    parts = rows_of(slots, dtype=jnp.bfloat16)
+    traced = jax.jit(lambda *a: outcome(attend_cudnn, *a)).trace(*parts)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    calls = [line for line in text.splitlines() if "__cudnn$fmha" in line]
+    assert any("Backward" in line for line in calls)
+    assert any("Backward" not in line for line in calls)
+    assert f"tensor<2x{slots + slots % 2}x4x128xbf16>" in calls[0]
+    assert "CAUSAL" in text
