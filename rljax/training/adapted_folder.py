@@ -139,10 +139,27 @@ def served_entry(run: Path, which: str) -> dict[str, str]:
     return {"run": str(run.resolve()), "checkpoint": which}
 
 
+def settings_of(setup: Setup) -> dict[str, Any]:
+    """What config.json holds; `rljax train --resume` asks for the algorithm, which it cannot get, and changes nothing."""
+    return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
+
+
+def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
+    """Refuse a run whose log is gone: which lines were learned from would not be known.
+
+    Raises:
+        InputError: names the file.
+    """
+    file = folder.path / FEEDBACK
+    if marks[FEEDBACK].length and not file.exists():
+        raise InputError(
+            f"{str(file)!r} is gone, which says what was learned from; restore it, or begin anew in another folder (--run)."
+        )
+
+
 def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], path: Path) -> RunFolder:
     """Make the folder of an adapted run."""
-    settings = setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
-    folder = RunFolder.create(path, settings)
+    folder = RunFolder.create(path, settings_of(setup))
     atomic_write(path / SERVED, json.dumps(served_entry(served[0].path, served[1]), indent=2).encode() + b"\n")
     return folder
 

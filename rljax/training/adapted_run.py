@@ -29,11 +29,13 @@ from rljax.training.adapted_folder import (
     append,
     best_of,
     better,
+    check_log,
     continues,
     log_metrics,
     marks_of,
     new_folder,
     served_setup,
+    settings_of,
     state_like,
     state_of,
     update_row,
@@ -144,6 +146,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
             f"Adapted run: {place}; `rljax eval {place}`, `rljax sample {place}` and `rljax export {place} my-model` open it."
         )
         if stop.requested:
+            say("Stopped. The same command goes on.")
             raise Interrupted
     return path
 
@@ -174,12 +177,14 @@ def opened(
         progress = Progress(Checkpoint(state_of(setup, params), no_history(len(setup.train.prompts.tokens))), Log())
         save(run_of, progress, [LAST])
     else:
+        folder.changed(settings_of(setup))
         restored = checkpoints.restore(folder.checkpoints / LAST, lambda phase: state)
-        for loss in [*folder.rewind(restored.marks), *checkpoints.set_aside(restored.damaged)]:
-            say(f"note: {loss}")
-        best = folder.checkpoints / BEST
-        lost = [*checkpoints.damaged_in(best), *checkpoints.abandoned_in(best, restored.checkpoint.notes.best_step)]
-        for loss in checkpoints.set_aside(lost):
+        check_log(folder, restored.marks)
+        losses, best = folder.rewind(restored.marks), folder.checkpoints / BEST
+        losses += checkpoints.set_aside([*restored.damaged, *checkpoints.damaged_in(best)])
+        if restored.checkpoint.notes.best_step is not None:
+            losses += checkpoints.set_aside(checkpoints.abandoned_in(best, restored.checkpoint.notes.best_step))
+        for loss in losses:
             say(f"note: {loss}")
         log = read_log(folder.path / FEEDBACK)
         progress = Progress(restored.checkpoint, log, best_of(folder.path / UPDATES))
