@@ -36,7 +36,7 @@ from rljax.training.problems import make_problems
 CONFIG = rljax.load_config("arithmetic_dapo").replace(
     name="calculator", steps=60, eval_every=20, sample_every=0, keep_warm_start=False, models="last", quiet=True
 )
-ARMS = {"network": None, "network and calculator": 0.4}
+ARMS = {"network": None, "network and calculator": 0.4, "network and calculator, 0.6": 0.6}
 """Name of an arm -> share of the calculator."""
 ENDS = 5
 """Number of steps whose mean is the beginning, and the end, of a run."""

@@ -153,7 +153,7 @@ def rollout_of(
 ) -> Rollout[np.ndarray]:
     """A batch as algorithms read it, with the log-probabilities of the policy that drew it."""
     sequences, base = sequences_of(examples, tools.setup), tools.setup.base
-    reference = tools.scores(scored(base, state.reference), sequences).logp
+    reference = np.asarray(tools.scores(scored(base, state.reference), sequences).logp)
     newest = tools.config.served == "newest"
     behaviour = np.array(tools.scores(scored(base, state.params), sequences).logp if newest else reference)
     for row, example in enumerate(examples):

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,14 @@ from jaxtyping import Float
 from rljax.errors import InputError
 from rljax.files import AppendFile, atomic_write
 from rljax.models.model_folder import read_json
+from rljax.records import documented
 from rljax.tracking.rows import lines_of, parse_row
 from rljax.tracking.run_folder import Mark, RunFolder, mark_of
 from rljax.tracking.trackers import JsonlTracker
 from rljax.training.adaptation import WORSE, clipped_feedback
 from rljax.training.adapter import base_entry
 from rljax.training.beginning import first_params, placed
-from rljax.training.checkpoint import LAST
+from rljax.training.checkpoint import LAST, Quality
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import as_lines
@@ -48,6 +49,21 @@ SERVED, FEEDBACK, UPDATES, REJECTS = "served.json", "feedback.jsonl", "updates.j
 """Names of the files."""
 NOT_NEEDED = ("algorithm", "optimizer")
 """Arguments of `train` that an adaptation does not use."""
+
+
+@documented
+class Heldout(NamedTuple):
+    """A held-out evaluation."""
+
+    right: Float[np.ndarray, "P"]
+    """1 where the greedy answer is right, 0 where it is wrong, NaN where that is unknown."""
+    metrics: dict[str, float]
+    """Its numbers."""
+
+    @property
+    def quality(self) -> Quality:
+        """Accuracy and mean reward."""
+        return Quality(self.metrics["accuracy"], self.metrics["reward"])
 
 
 def continues(path: Path) -> bool:

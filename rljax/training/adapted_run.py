@@ -25,6 +25,7 @@ from rljax.training.adapted_folder import (
     FEEDBACK,
     REJECTS,
     UPDATES,
+    Heldout,
     abstract,
     append,
     best_of,
@@ -41,7 +42,7 @@ from rljax.training.adapted_folder import (
     update_row,
 )
 from rljax.training.adapter import base_entry, check_base
-from rljax.training.checkpoint import BEST, LAST, Checkpoint, Quality
+from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import Example, Gathered, Log, as_lines, gather, numbered, read_log
 from rljax.training.guard import MOST_SKIPPED
@@ -59,21 +60,6 @@ REASONS = {
 }
 """What became of the updates of a batch, in words."""
 Say = Callable[[str], None]
-
-
-@documented
-class Heldout(NamedTuple):
-    """A held-out evaluation."""
-
-    right: Float[np.ndarray, "P"]
-    """1 where the greedy answer is right, 0 where it is wrong, NaN where that is unknown."""
-    metrics: dict[str, float]
-    """Its numbers."""
-
-    @property
-    def quality(self) -> Quality:
-        """Accuracy and mean reward."""
-        return Quality(self.metrics["accuracy"], self.metrics["reward"])
 
 
 @documented

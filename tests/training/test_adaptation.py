@@ -17,7 +17,6 @@ from rljax.algorithms import Rollout, loss, prepare
 from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
-from rljax.ops.divergence import k3
 from rljax.training import adapted_run
 from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of
 from rljax.training.adapted_folder import best_of, better, served_setup, state_like
@@ -61,7 +60,8 @@ def served(tmp_path_factory):
     """A run without RL, feedback on its responses, and prompts."""
     place = tmp_path_factory.mktemp("served")
     (place / "mine.py").write_text(REWARD)
-    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:even", heldout_problems=24)
+    sizes = {"operands": (3, 3), "max_prompt_tokens": 8, "heldout_problems": 24}
+    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:even", **sizes)
     with drawn():
         rljax.train(config)
     opened = load(place / "run", which="last")
@@ -281,7 +281,8 @@ def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
                 term = min(ratio * a, np.clip(ratio, 0.8, 1.2) * a)
                 term = max(term, 3 * a) if a < 0 else term
                 total -= term / mask.sum()
-                total += 0.1 * ratio * float(k3(jnp.float32(logp[b, 0, t]), jnp.float32(ref[b, 0, t]))) / mask.sum()
+                further = ref[b, 0, t] - logp[b, 0, t]
+                total += 0.1 * ratio * (np.exp(further) - 1 - further) / mask.sum()
     np.testing.assert_allclose(loss(algorithm, jnp.asarray(logp[:, 0]), batch)[0], total, rtol=1e-5)
 
 
@@ -297,11 +298,14 @@ def test_the_best_evaluation_is_that_of_a_model_that_was_kept(tmp_path):
         best_of(file)
 
 
-def test_what_cannot_be_adapted_is_refused(served, whole, finished, tmp_path, capsys):
+def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
     queue = written(served, tmp_path)
     words = ["--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--once"]
     refused(capsys, "is not the folder of a run", "adapt", str(tmp_path), *words)
-    refused(capsys, "The run was started with reward passed to train", "adapt", str(finished.run), *words)
+    shutil.copytree(served.run, tmp_path / "own")
+    config = tmp_path / "own" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"seams": ["reward"]}))
+    refused(capsys, "The run was started with reward passed to train", "adapt", str(tmp_path / "own"), *words)
     refused(capsys, "batch is 1; it must be at least 2", "adapt", str(served.run), *words, "--batch", "1")
     refused(capsys, "--guard compares held-out", "adapt", str(served.run), *words, "--guard", "--heldout", "0")
     missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
