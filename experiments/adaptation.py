@@ -1,6 +1,6 @@
 """Adapt a served model to thumbs up and down: how far does it get with the feedback on its first responses alone?
 
-The task is that of `rljax train`, and the served model is the end of its warm start: it can calculate, but seldom finishes a longer
+The task is that of `rljax train`, and the served model has made 20 of its steps: it can calculate, but does not finish every longer
 sum. A server draws one response to each of 2,048 prompts, and thumbs are up where the answer is right. `rljax adapt` learns from
 them in batches of 64 lines. In the arm `first` the server keeps its model, so that all responses are of the served one; in `newest`
 it loads the adapted model after every 256 lines; in `noisy` one thumb in five is turned round; in `blind` the thumbs are drawn at
@@ -35,7 +35,7 @@ from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.problems import make_problems
 
 CONFIG = rljax.load_config("arithmetic_dapo").replace(
-    name="served", steps=0, sample_every=0, keep_warm_start=False, models="none", quiet=True
+    name="served", steps=20, sample_every=0, keep_warm_start=False, models="none", quiet=True
 )
 LINES, ROUND = 2048, 256
 """Lines of feedback, and those between two loads of a server that loads the adapted model."""

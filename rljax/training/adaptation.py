@@ -167,7 +167,8 @@ def rollout_of(
 def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Tried:
     """Make the updates of a batch, as long as they are sound and the policy stays near the served one.
 
-    The divergence is KL(served ‖ policy), estimated at the responses of the batch, nats a token.
+    The divergence is estimated at the responses of the batch, nats a token. It is KL(served ‖ policy) where the served model drew
+    them, and KL(policy ‖ served) where the newest one did: k3 is an estimate under its own samples alone.
 
     Args:
         tools: what it is learned with.
@@ -199,6 +200,7 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
 
 
 def _divergence(tools: Tools, state: TrainState, sequences: Sequences, reference: Float[np.ndarray, "B T"]) -> float:
-    """KL(served ‖ policy) at the tokens of a batch, nats a token."""
-    now = tools.scores(scored(tools.setup.base, state.params), sequences).logp
-    return float(np.asarray(k3(jnp.asarray(reference), jnp.asarray(now)))[sequences.attention].mean(dtype=np.float64))
+    """Divergence of the policy and the served model at the tokens of a batch, nats a token, from the one that drew them."""
+    now = jnp.asarray(tools.scores(scored(tools.setup.base, state.params), sequences).logp)
+    drew, other = (now, jnp.asarray(reference)) if tools.config.served == "newest" else (jnp.asarray(reference), now)
+    return float(np.asarray(k3(drew, other))[sequences.attention].mean(dtype=np.float64))
