@@ -2,9 +2,9 @@
 
 The task is that of `rljax train`, and the served model has made 20 of its steps: it can calculate, but does not finish every longer
 sum. A server draws one response to each of 2,048 prompts, and thumbs are up where the answer is right. `rljax adapt` learns from
-them in batches of 64 lines. In the arm `first` the server keeps its model, so that all responses are of the served one; in `newest`
-it loads the adapted model after every 256 lines; in `noisy` one thumb in five is turned round; in `blind` the thumbs are drawn at
-random, and `--guard` is on.
+them in batches of 64 lines. In the arm `first` the server keeps its model, so that all responses are of the served one; `guarded`
+is the same with `--guard`; in `newest` the server loads the adapted model after every 256 lines, with `--guard`; in `blind` the
+thumbs are drawn at random, with `--guard`.
 
 Command:
 
@@ -42,8 +42,8 @@ LINES, ROUND = 2048, 256
 ADAPT = {"batch": 64, "learning_rate": 2e-4, "once": True}
 ARMS = {
     "first": {},
-    "newest": {"served": "newest"},
-    "noisy": {},
+    "guarded": {"guard": True},
+    "newest": {"served": "newest", "guard": True},
     "blind": {"guard": True},
 }
 """Name of an arm -> further settings of `rljax adapt`."""
@@ -63,10 +63,9 @@ class Arguments:
 
 def thumbs(arm: str, problem: Problem, text: str, random: np.random.Generator) -> bool:
     """What a person says of a response."""
-    right = exact([problem.prompt], [text], answer=[problem.answer])[0] == 1
     if arm == "blind":
         return bool(random.random() < 0.5)
-    return right != (arm == "noisy" and random.random() < 0.2)
+    return exact([problem.prompt], [text], answer=[problem.answer])[0] == 1
 
 
 def served_model(work: Path, seed: int) -> Path:

@@ -19,7 +19,7 @@ from rljax.algorithms.terms import importance_weighted_kl
 from rljax.data.prompts import left_pad, right_pad
 from rljax.models import Params, Scores
 from rljax.models.adapters import scored
-from rljax.ops.divergence import k3
+from rljax.ops.divergence import importance_weighted_k3
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import dual_clipped
 from rljax.ops.weights import token_mean
@@ -167,8 +167,8 @@ def rollout_of(
 def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Tried:
     """Make the updates of a batch, as long as they are sound and the policy stays near the served one.
 
-    The divergence is estimated at the responses of the batch, nats a token. It is KL(served ‖ policy) where the served model drew
-    them, and KL(policy ‖ served) where the newest one did: k3 is an estimate under its own samples alone.
+    The divergence is KL(policy ‖ served), estimated at the responses of the batch, nats a token; a token counts by its ratio to the
+    policy that drew it, so that the estimate has no bias, whichever that was.
 
     Args:
         tools: what it is learned with.
@@ -188,7 +188,7 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
         if history[-1].skipped_updates:
             outcome = UNSOUND
             break
-        distance = _divergence(tools, after, sequences, required(rollout.ref_logp, "rollout.ref_logp")[:, 0])
+        distance = _divergence(tools, after, sequences, rollout)
         if tools.config.max_kl is not None and not distance <= tools.config.max_kl:
             outcome = TOO_FAR
             break
@@ -199,8 +199,11 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
     return Tried(state, made, outcome, numbers)
 
 
-def _divergence(tools: Tools, state: TrainState, sequences: Sequences, reference: Float[np.ndarray, "B T"]) -> float:
-    """Divergence of the policy and the served model at the tokens of a batch, nats a token, from the one that drew them."""
+def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
+    """KL(policy ‖ served) at the tokens of a batch, each weighted by its ratio to the policy that drew it, nats a token."""
     now = jnp.asarray(tools.scores(scored(tools.setup.base, state.params), sequences).logp)
-    drew, other = (now, jnp.asarray(reference)) if tools.config.served == "newest" else (jnp.asarray(reference), now)
-    return float(np.asarray(k3(drew, other))[sequences.attention].mean(dtype=np.float64))
+    drew, reference = (
+        jnp.asarray(rollout.behaviour_logp[:, 0]),
+        jnp.asarray(required(rollout.ref_logp, "rollout.ref_logp")[:, 0]),
+    )
+    return float(np.asarray(importance_weighted_k3(now, drew, reference))[sequences.attention].mean(dtype=np.float64))
