@@ -60,7 +60,8 @@ def served(tmp_path_factory):
     """A run without RL, feedback on its responses, and prompts."""
     place = tmp_path_factory.mktemp("served")
     (place / "mine.py").write_text(REWARD)
-    sizes = {"operands": (3, 3), "max_prompt_tokens": 8, "heldout_problems": 24}
+    sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
+    sizes["algorithm_options"] = {"max_length": 14, "cache": 2}
     config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:even", **sizes)
     with drawn():
         rljax.train(config)
@@ -188,7 +189,7 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     assert f"rejected: {queue}, line 2: the line is not JSON" in text
     assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text
     assert f"is that of {queue}, line 1" in text
-    assert f"line 4, column 'prompt': the prompt has {len('1' * 30)} tokens" in text or "line 4, column 'prompt'" in text
+    assert f"{queue}, line 4, column 'prompt': the prompt has" in text
     assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
     assert f"The last line of {queue} has no line end" in text
     rejects = log(tmp_path / "adapted", "rejects.jsonl")
