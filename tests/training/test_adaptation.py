@@ -19,25 +19,25 @@ from rljax.data.feedback import Place
 from rljax.errors import InputError
 from rljax.training import adapted_run
 from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of
-from rljax.training.adapted_folder import best_of, better, served_setup, state_like
+from rljax.training.adapted_folder import Heldout, best_of, better, served_setup, state_like
 from rljax.training.adapted_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import Example
 from rljax.training.opening import load
 
 REWARD = """
-def even(completions):
-    return [float(len(completion) % 2 == 0) for completion in completions]
+def short(completions):
+    return [float(len(completion) < 6) for completion in completions]
 """
-BATCH = 16
+BATCH = 24
 
 
-def is_even(text):
+def is_short(text):
     """What the feedback rewards."""
-    return float(len(text) % 2 == 0)
+    return float(len(text) < 6)
 
 
-def lines_of(opened, prompts, *, count, seed, judge=is_even):
+def lines_of(opened, prompts, *, count, seed, judge=is_short):
     """Feedback on responses of a model."""
     texts = opened.sample(prompts, count=count, temperature=1.0, seed=seed)
     pairs = [(prompt, text) for prompt, row in zip(prompts, texts, strict=True) for text in row]
@@ -49,10 +49,10 @@ def lines_of(opened, prompts, *, count, seed, judge=is_even):
     ]
 
 
-def even_share(folder, prompts):
-    """Share of even lengths among new responses of a model."""
+def short_share(folder, prompts):
+    """Share of short ones among new responses of a model."""
     texts = load(folder, which="last").sample(prompts, count=8, temperature=1.0, seed=99)
-    return float(np.mean([is_even(text) for row in texts for text in row]))
+    return float(np.mean([is_short(text) for row in texts for text in row]))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def served(tmp_path_factory):
     (place / "mine.py").write_text(REWARD)
     sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
     sizes["algorithm_options"] = {"max_length": 14, "cache": 2}
-    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:even", **sizes)
+    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
     with drawn():
         rljax.train(config)
     opened = load(place / "run", which="last")
@@ -72,10 +72,10 @@ def served(tmp_path_factory):
     )
 
 
-def config_of(served, folder, **settings):
+def config_of(run, folder, /, **settings):
     """Settings that learn fast."""
-    options = {"batch": BATCH, "learning_rate": 1e-2, "max_kl": None, "once": True, "passes": 2}
-    return AdaptationConfig(str(served.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
+    options = {"batch": BATCH, "learning_rate": 1e-2, "max_kl": None, "once": True, "passes": 4}
+    return AdaptationConfig(str(run.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
 
 
 def written(served, folder, lines=None):
@@ -101,10 +101,9 @@ def log(run, name="feedback.jsonl"):
 
 
 def test_what_is_rewarded_becomes_more_frequent(served, whole):
-    before, after = even_share(served.run, served.prompts), even_share(whole.run, served.prompts)
+    before, after = short_share(served.run, served.prompts), short_share(whole.run, served.prompts)
     assert after > before + 0.15
-    assert [row["outcome"] for row in log(whole.run, "updates.jsonl")] == ["kept"] * 7
-    assert rows(whole.run)[-1]["accuracy"] > rows(whole.run)[0]["accuracy"]
+    assert [row["outcome"] for row in log(whole.run, "updates.jsonl")] == ["kept"] * 5
 
 
 def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, capsys):
@@ -117,9 +116,9 @@ def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, c
 
 def test_the_log_names_every_line_once(served, whole):
     found = log(whole.run)
-    assert [row["line"] for row in found] == list(range(1, 6 * BATCH + 1))
-    assert [row["step"] for row in found] == np.repeat(range(1, 7), BATCH).tolist()
-    assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 6 * BATCH]]
+    assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
+    assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
+    assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
     assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.said)
 
 
@@ -127,15 +126,14 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch, late):
-    """Killed at its second, fifth and eighth save, before or after it."""
+def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch):
+    """Killed before its second save, after the third one of the next start, and before the third one of the next."""
     written(served, tmp_path)
     config, real = config_of(served, tmp_path), adapted_run.checkpoints.save
-    for kill in (2, 3, 3):
+    for kill, late in ((2, False), (3, True), (3, False)):
         calls = []
 
-        def save(*arguments, kill=kill, calls=calls):
+        def save(*arguments, kill=kill, late=late, calls=calls):
             calls.append(None)
             if len(calls) == kill and not late:
                 raise Killed
@@ -208,19 +206,29 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     assert log(tmp_path / "adapted") == found, "no line is learned twice"
 
 
-def test_the_guard_keeps_the_earlier_model(served, tmp_path):
-    opened = served.opened
-    wrong = lines_of(opened, served.prompts, count=4, seed=1, judge=lambda text: 1 - is_even(text))
-    written(served, tmp_path, wrong)
+def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
+    """Accuracies are put in the place of those of the model: of the served one, and after each of three batches."""
+    written(served, tmp_path, served.lines[: 3 * BATCH])
+    shares, found = [0.5, 0.75, 0.25, 0.7], []
+
+    def evaluation(run, state):
+        share = shares[len(found)]
+        found.append(jax.device_get(state.params))
+        return Heldout((np.arange(24) < 24 * share).astype(float), {"accuracy": share, "reward": share})
+
+    monkeypatch.setattr(adapted_run, "evaluate_heldout", evaluation)
     said = []
-    strong = {"learning_rate": 3e-2, "passes": 6, "kl_coefficient": 0.0, "clip": 1.0}
-    adapt(config_of(served, tmp_path, guard=True, **strong), said.append)
-    outcomes = [row["outcome"] for row in log(tmp_path / "adapted", "updates.jsonl")]
-    assert outcomes[0] == "kept"
-    assert "worse" in outcomes[1:]
+    adapt(config_of(served, tmp_path, guard=True), said.append)
+    updates = log(tmp_path / "adapted", "updates.jsonl")
+    assert [row["outcome"] for row in updates] == ["kept", "kept", "worse", "kept"]
     assert any("the accuracy is lower, so the earlier model is kept" in line for line in said)
-    steps = [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"]
-    assert steps == [step for step, outcome in enumerate(outcomes) if outcome != "worse"]
+    assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
+    best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
+    assert max(distances(best, found[1])) == 0
+    assert max(distances(last, found[3])) == 0
+    assert [row["step"] for row in log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
+        "a rejected batch is used up too"
+    )
 
 
 def test_an_update_beyond_the_limit_is_taken_back(served, tmp_path):
@@ -307,8 +315,13 @@ def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
     config = tmp_path / "own" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"seams": ["reward"]}))
     refused(capsys, "The run was started with reward passed to train", "adapt", str(tmp_path / "own"), *words)
-    refused(capsys, "batch is 1; it must be at least 2", "adapt", str(served.run), *words, "--batch", "1")
-    refused(capsys, "--guard compares held-out", "adapt", str(served.run), *words, "--guard", "--heldout", "0")
+    for flags, message in (
+        (["--batch", "1"], "batch is 1; it must be"),
+        (["--guard", "--heldout", "0"], "--guard compares held-out"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["adapt", str(served.run), *words, *flags])
+        assert message in " ".join(capsys.readouterr().err.split())
     missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
     refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
     refused(capsys, "holds a run that is no adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
