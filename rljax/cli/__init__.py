@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rljax.cli.adapt import Adapt, run_adapt
 from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
 from rljax.cli.claims import Claims, run_claims
@@ -72,6 +73,7 @@ rljax plot RUN [RUN ...]          draw the curves of one or several runs
 rljax explain [NUMBER ...]        what a number of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
 rljax average RUN RUN FOLDER      one model out of runs that began alike
+rljax adapt RUN --feedback FILE   learn from feedback on a served model
 
 rljax preprocess INPUT OUTPUT     check a dataset, and drop bad and repeated rows
 rljax pairs RUN FILE              right and wrong responses of a policy, in pairs
@@ -119,6 +121,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "explain": (Explain, run_explain),
         "export": (Export, run_export),
         "average": (Average, run_average),
+        "adapt": (Adapt, run_adapt),
         "plan": (Plan, run_plan),
         "tune": (Tune, run_tune),
         "pairs": (Pairs, run_pairs),

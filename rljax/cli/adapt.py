@@ -1,0 +1,41 @@
+"""`rljax adapt`: learn from feedback on the responses of a served model."""
+
+from dataclasses import dataclass
+
+import tyro
+
+from rljax.cli.loading import loading
+from rljax.training.config.adaptation import AdaptationConfig
+from rljax.training.interrupt import INTERRUPTED
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adapt a run's model to feedback that others write into a queue, a batch of lines at a time.
+
+    A line is a JSON object with "prompt" (text or chat), "response" (text or token ids), and "reward" (a number) or "thumbs" (true
+    or false); "id" keeps a line from being learned twice, "logp" has the log-probability of each token under the model that drew
+    it, and "finished" is false for a response that was cut off. A reward is compared with the mean of the others, the ratio to the
+    model that drew the response is clipped, and the policy is held to the served model. After each batch a checkpoint is written,
+    with the place in the queue: the same command goes on there. Bad lines are named, and stand in rejects.jsonl.
+    """
+
+    config: tyro.conf.OmitArgPrefixes[AdaptationConfig]
+
+
+def run_adapt(command: Adapt) -> int:
+    """Follow the queue."""
+    with loading(quiet=False):
+        from rljax.training.adapted_run import adapt  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
+
+    try:
+        adapt(command.config, say)
+    except Interrupted:
+        return INTERRUPTED
+    return 0
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a file."""
+    print(line, flush=True)

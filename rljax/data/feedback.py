@@ -1,0 +1,296 @@
+"""Feedback on the responses of a served model: a queue of JSON lines that another process writes, read from a place onwards.
+
+A queue is a file that grows, or a folder of such files, `*.jsonl`. What was read is remembered as places: line and byte at which a
+line ended, with a digest of the bytes before it. So a file that was rotated, cut or replaced is recognised.
+"""
+
+import glob
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rljax.data.cells import Messages, prompt_of, take
+from rljax.data.fault import BadRowError, kind, shown
+from rljax.records import documented
+
+WINDOW = 4096
+"""Bytes before the end of a line that its digest is of."""
+_BOM = b"\xef\xbb\xbf"
+
+
+@documented
+class Feedback(NamedTuple):
+    """What a line says."""
+
+    prompt: str
+    """The prompt as text; for a chat, the contents of its messages joined by newlines."""
+    messages: Messages | None
+    """The prompt as a chat; None for plain text."""
+    response: str | tuple[int, ...]
+    """The response as text, or as the token ids that were drawn."""
+    reward: float
+    """The reward; 1 or 0 for thumbs up or down."""
+    id: str | None = None
+    """Name of the line, which no other line may have."""
+    logp: tuple[float, ...] | None = None
+    """Log-probability of each token of the response under the policy that drew it, nats."""
+    finished: bool = True
+    """Whether the model ended the response, and was not cut off."""
+
+
+@documented
+class Place(NamedTuple):
+    """Where a line ended."""
+
+    queue: str
+    """Name of the file while it grows."""
+    file: str
+    """Path of the file when the line was read; a rotated one has another name than its queue."""
+    line: int
+    """Number of the line, counted from 1."""
+    end: int
+    """Bytes of the file up to the end of the line."""
+    digest: str
+    """Digest of the last `WINDOW` of these bytes."""
+
+
+@documented
+class Line(NamedTuple):
+    """A whole line of a queue."""
+
+    place: Place
+    """Where it ended."""
+    text: str
+    """The line itself."""
+    content: Feedback | BadRowError
+    """What it says, or why it cannot be used."""
+
+
+@documented
+class Part(NamedTuple):
+    """A file to read on in."""
+
+    file: Path
+    """The file."""
+    end: int = 0
+    """Bytes that were read."""
+    line: int = 0
+    """Lines that were read."""
+    note: str | None = None
+    """What a person has to know about it."""
+
+
+def queues(source: Path) -> list[Path]:
+    """The files that grow: the file itself, or those of a folder in the order of their names.
+
+    Example:
+        >>> queues(Path("queue.jsonl"))
+        [PosixPath('queue.jsonl')]
+    """
+    return sorted(file for file in source.glob("*.jsonl") if file.is_file()) if source.is_dir() else [source]
+
+
+def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Line | str]:
+    """Read the whole lines behind those that were taken; a line without its line end is still being written, and is left.
+
+    Args:
+        source: a file, which need not exist yet, or a folder.
+        taken: name of a queue -> places of its lines that were taken, in order.
+
+    Yields:
+        The lines in order, empty ones left out; and before the lines of a file that was cut or replaced, a sentence about it.
+    """
+    for queue in queues(source):
+        for part in parts(queue, taken.get(queue.name, ())):
+            if part.note is not None:
+                yield part.note
+            yield from _lines(part, queue.name)
+
+
+def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
+    """Files that hold the lines behind the last place, the oldest first.
+
+    They are the file itself; or, where it was rotated, the file `NAME.*` or `NAME-*` beside it that holds that place, the rotated
+    ones that were changed later, and the file itself from its beginning. A file that was cut is read on behind the last place that
+    it still holds, and one that was replaced from its beginning; both have a note.
+
+    Args:
+        queue: the file that grows.
+        places: of its lines that were taken, in order.
+    """
+    if not places:
+        return [Part(queue)]
+    last = places[-1]
+    if holds(queue, last):
+        return [Part(queue, last.end, last.line)]
+    older = rotated(queue)
+    for number in reversed(range(len(older))):  # a copy of the file may hold that place too, and is older
+        if holds(older[number], last):
+            return [Part(older[number], last.end, last.line), *map(Part, (*older[number + 1 :], queue))]
+    if not queue.is_file() or not queue.stat().st_size:
+        return []
+    content = queue.read_bytes()
+    for place in reversed(places):
+        if place.end <= len(content) and digest_of(content[: place.end]) == place.digest:
+            note = f"{queue} was cut behind line {place.line}, of {last.line} that were read; reading goes on there."
+            return [Part(queue, place.end, place.line, note)]
+    note = (
+        f"{queue} was replaced after line {last.line} of it was read, and no file {queue.name}.* beside it holds that line. Lines "
+        "behind it that were not read are lost; the new file is read from its beginning."
+    )
+    return [Part(queue, note=note)]
+
+
+def rotated(queue: Path) -> list[Path]:
+    """Files beside a queue that were rotated away, `NAME.*` and `NAME-*`, the oldest first."""
+    found = [file for file in queue.parent.glob(f"{glob.escape(queue.name)}[.-]*") if file.is_file()]
+    return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
+
+
+def holds(file: Path, place: Place) -> bool:
+    """Whether a file has, at a place, the bytes that were read there."""
+    if not file.is_file() or file.stat().st_size < place.end:
+        return False
+    with file.open("rb") as opened:
+        start = max(0, place.end - WINDOW)
+        opened.seek(start)
+        return digest_of(opened.read(place.end - start)) == place.digest
+
+
+def digest_of(content: bytes) -> str:
+    """Digest of the last `WINDOW` bytes.
+
+    Example:
+        >>> digest_of(b"1") == digest_of(b"0" * WINDOW + b"1"), digest_of(b"2" + b"1" * WINDOW) == digest_of(b"1" * WINDOW)
+        (False, True)
+    """
+    return hashlib.sha256(content[-WINDOW:]).hexdigest()[:16]
+
+
+def unfinished(source: Path) -> list[Path]:
+    """Files of a queue whose last line has no line end yet."""
+    return [file for file in queues(source) if file.is_file() and _last_byte(file) not in (b"", b"\n")]
+
+
+def _last_byte(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - 1))
+        return opened.read(1)
+
+
+def _lines(part: Part, queue: str) -> Iterator[Line]:
+    """Whole lines of a file behind those that were read; none if it is gone."""
+    try:
+        opened = part.file.open("rb")
+    except FileNotFoundError:
+        return
+    with opened:
+        opened.seek(max(0, part.end - WINDOW))
+        before = opened.read(min(part.end, WINDOW))
+        end, number = part.end, part.line
+        for raw in opened:
+            if not raw.endswith(b"\n"):
+                return
+            end, number, before = end + len(raw), number + 1, (before + raw)[-WINDOW:]
+            line = raw.removeprefix(_BOM) if number == 1 else raw
+            if line.strip():
+                place = Place(queue, str(part.file), number, end, digest_of(before))
+                yield Line(place, line.decode(errors="replace").rstrip("\r\n"), read_line(line))
+
+
+def read_line(line: bytes) -> Feedback | BadRowError:
+    """What a line says, or why it cannot be used.
+
+    Example:
+        >>> read_line(b'{"prompt": "1+1=", "response": "2", "thumbs": true}').reward
+        1.0
+        >>> print(read_line(b'{"prompt": "1+1=", "response": "2", "reward": "good"}'))
+        the reward must be a finite number, not text
+    """
+    try:
+        return feedback_of(json.loads(line.decode()))
+    except BadRowError as error:
+        return error
+    except UnicodeDecodeError as error:
+        return BadRowError(f"the line is not in UTF-8 ({error})", "write it in UTF-8")
+    except (ValueError, RecursionError) as error:
+        return BadRowError(f"the line is not JSON ({error})", "write one object in each line")
+
+
+def feedback_of(row: object) -> Feedback:
+    """Read an object with `prompt`, `response`, and `reward` or `thumbs`; `id`, `logp` and `finished` may be there too.
+
+    Raises:
+        BadRowError: it is no object, or an entry is missing or has a wrong value.
+    """
+    if not isinstance(row, Mapping):
+        raise BadRowError(f"the line must be an object, not {kind(row)}", "write one object in each line")
+    prompt, messages = prompt_of(row, "prompt")
+    finished = row.get("finished", True)
+    if not isinstance(finished, bool):
+        raise BadRowError(f"finished must be true or false, not {shown(finished)}", "correct it", column="finished")
+    return Feedback(prompt, messages, _response(row), _reward(row), _id(row), _logp(row), finished)
+
+
+def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:
+    value = take(row, "response")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise BadRowError(f"the response is not text ({error})", "correct it", column="response") from error
+        return value
+    if isinstance(value, list) and value and all(type(token) is int for token in value):
+        return tuple(value)
+    raise BadRowError(
+        f"the response must be text, or a list of token ids with one at least, not {shown(value)}",
+        "correct it",
+        column="response",
+    )
+
+
+def _reward(row: Mapping[str, object]) -> float:
+    found = [name for name in ("reward", "thumbs") if name in row]
+    if len(found) != 1:
+        state = "both are there" if found else "neither is there"
+        raise BadRowError(f"a line has either a reward or thumbs, and {state}", "give one of them", column="reward")
+    (name,) = found
+    value = row[name]
+    if name == "thumbs":
+        if not isinstance(value, bool):
+            raise BadRowError(
+                f"thumbs must be true or false, not {kind(value)}", "give a reward for numbers", column="thumbs"
+            )
+        return float(value)
+    if not _is_number(value):
+        raise BadRowError(f"the reward must be a finite number, not {kind(value)}", "correct it", column="reward")
+    return float(value)  # pyright: ignore[reportArgumentType]  a number
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30 and math.isfinite(value)
+
+
+def _id(row: Mapping[str, object]) -> str | None:
+    value = row.get("id")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadRowError(f"the id must be text or a whole number, not {kind(value)}", "correct it", column="id")
+    return str(value)
+
+
+def _logp(row: Mapping[str, object]) -> tuple[float, ...] | None:
+    value = row.get("logp")
+    if value is None:
+        return None
+    if isinstance(value, list) and all(_is_number(number) and number <= 0 for number in value):
+        return tuple(map(float, value))
+    raise BadRowError(
+        f"logp must be a list of log-probabilities, one for each token, none above 0, not {shown(value)}",
+        "correct it",
+        column="logp",
+    )

@@ -1,0 +1,73 @@
+"""Settings for adapting a trained model to feedback on its responses."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.settings.checks import check_at_least, check_numbers, check_positive
+
+
+@documented
+@dataclass(frozen=True)
+class AdaptationConfig:
+    """Settings for adapting a trained model to feedback on its responses."""
+
+    target: tyro.conf.Positional[str]
+    """Folder of the run that was served, or of its checkpoint (RUN/checkpoints/last)."""
+    feedback: Path
+    """The queue: a file of JSON lines that grows, or a folder of such files, *.jsonl."""
+    folder: Annotated[Path | None, tyro.conf.arg(name="run")] = None
+    """Folder of the adapted run, which the same command goes on with; by default RUN-adapted."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Which checkpoint of the run was served."""
+    served: Literal["first", "newest"] = "first"
+    """Which model draws the responses: 'first' is the checkpoint that was served at the beginning, and 'newest' the adapted one, if
+    the server loads each new checkpoint. Lines with `logp` need neither."""
+    batch: int = 32
+    """Lines of an update."""
+    passes: int = 1
+    """Updates on each batch."""
+    learning_rate: float | None = None
+    """Learning rate; by default that of the run in RL."""
+    clip: float = 0.2
+    """How far the ratio of the new policy to the one that drew a response is followed on either side of 1."""
+    kl_coefficient: float = 0.05
+    """Weight of the divergence from the served model in the loss."""
+    max_kl: float | None = 0.1
+    """Largest divergence from the served model on the responses of a batch, in nats a token; an update beyond it is taken back.
+    'None' for no limit."""
+    guard: bool = False
+    """Take a batch back after which held-out accuracy is lower than the best so far, with its whole 95 % interval below 0."""
+    heldout: int | None = None
+    """Evaluate on this many of the run's held-out problems, the first ones; by default on all. 0 evaluates on none."""
+    once: bool = False
+    """End when the queue has less than a batch left; otherwise wait for more lines, until Ctrl-C."""
+    poll: float = 2.0
+    """Seconds between two looks into the queue."""
+
+    def __post_init__(self):
+        """Refuse values that cannot work."""
+        check_numbers(self)
+        check_at_least(2, self, ["batch"])
+        check_at_least(1, self, ["passes"])
+        check_at_least(0, self, ["kl_coefficient", "heldout"])
+        check_positive(self, ["learning_rate", "clip", "max_kl", "poll"])
+        if self.clip > 1:
+            raise InputError(f"clip is {self.clip}; it must be at most 1.")
+        if self.guard and self.heldout == 0:
+            raise InputError(
+                "--guard compares held-out accuracy, and --heldout 0 evaluates on none; leave one of them out."
+            )
+
+    @property
+    def place(self) -> Path:
+        """Folder of the adapted run."""
+        if self.folder is not None:
+            return self.folder
+        target = Path(self.target)
+        run = target.parent.parent if target.parent.name == "checkpoints" else target
+        return run.with_name(f"{run.name}-adapted")

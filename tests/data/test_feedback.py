@@ -1,0 +1,228 @@
+"""A queue of feedback: every whole line once, in order, whatever happens to the files, and a reason for each bad line."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from rljax.data.fault import BadRowError
+from rljax.data.feedback import Line, new_lines, parts, queues, read_line, rotated, unfinished
+
+
+def row(number, **entries):
+    """A good line."""
+    return json.dumps({"prompt": f"{number}+1=", "response": "2", "reward": number} | entries) + "\n"
+
+
+def rewards(lines):
+    """What tells the lines apart."""
+    return [int(line.content.reward) for line in lines if isinstance(line, Line)]
+
+
+def notes(lines):
+    """What is said about the files."""
+    return [line for line in lines if isinstance(line, str)]
+
+
+def after(taken, lines):
+    """The places with those of further lines."""
+    found = {queue: list(places) for queue, places in taken.items()}
+    for line in lines:
+        if isinstance(line, Line):
+            found.setdefault(line.place.queue, []).append(line.place)
+    return found
+
+
+@pytest.fixture
+def queue(tmp_path):
+    file = tmp_path / "queue.jsonl"
+    file.write_text(row(0) + row(1) + row(2))
+    return file
+
+
+def dated(file, seconds):
+    """Make a file older by this many seconds."""
+    os.utime(file, (file.stat().st_mtime - seconds,) * 2)
+
+
+def test_a_line_is_read_when_its_end_is_written(queue):
+    whole = row(3)
+    with queue.open("a") as file:
+        file.write(whole[:20])
+        file.flush()
+        first = [*new_lines(queue, {})]
+        assert rewards(first) == [0, 1, 2]
+        assert unfinished(queue) == [queue]
+        file.write(whole[20:])
+    assert unfinished(queue) == []
+    second = [*new_lines(queue, after({}, first))]
+    assert rewards(second) == [3]
+    assert (second[0].place.line, second[0].place.end) == (4, queue.stat().st_size)
+
+
+def test_a_file_that_is_not_there_yet_has_no_lines(tmp_path):
+    assert [*new_lines(tmp_path / "queue.jsonl", {})] == []
+    assert unfinished(tmp_path / "queue.jsonl") == []
+
+
+def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
+    taken = after({}, [*new_lines(queue, {})][:2])
+    queue.rename(queue.with_name("queue.jsonl.1"))
+    assert rewards(new_lines(queue, taken)) == [2]
+    queue.write_text(row(3))
+    lines = [*new_lines(queue, taken)]
+    assert rewards(lines) == [2, 3]
+    assert [line.place.file for line in lines] == [str(queue.with_name("queue.jsonl.1")), str(queue)]
+    assert {line.place.queue for line in lines} == {"queue.jsonl"}
+    taken = after(taken, lines)
+    with queue.open("a") as file:
+        file.write(row(4))
+    assert rewards(new_lines(queue, taken)) == [4]
+
+
+def test_two_rotations_between_two_looks(queue):
+    taken = after({}, [*new_lines(queue, {})][:1])
+    first, second = (queue.with_name(f"queue.jsonl.{number}") for number in (2, 1))
+    queue.rename(first)
+    dated(first, 60)
+    second.write_text(row(3))
+    dated(second, 30)
+    queue.write_text(row(4))
+    assert rotated(queue) == [first, second]
+    assert rewards(new_lines(queue, taken)) == [1, 2, 3, 4]
+
+
+def test_a_copy_that_is_cut_afterwards_is_a_rotation(queue):
+    taken = after({}, [*new_lines(queue, {})])
+    queue.with_name("queue.jsonl-20261122").write_bytes(queue.read_bytes())
+    queue.write_text("")
+    assert [*new_lines(queue, taken)] == []
+    queue.write_text(row(3))
+    assert rewards(new_lines(queue, taken)) == [3]
+
+
+def test_of_two_files_that_hold_the_place_the_newer_one_was_rotated(queue):
+    taken = after({}, [*new_lines(queue, {})])
+    copy, old = queue.with_name("queue.jsonl.bak"), queue.with_name("queue.jsonl.1")
+    copy.write_bytes(queue.read_bytes())
+    dated(copy, 60)
+    queue.rename(old)
+    queue.write_text(row(3))
+    assert rewards(new_lines(queue, taken)) == [3]
+
+
+def test_a_file_that_was_cut_is_read_on_behind_what_is_left(queue):
+    taken = after({}, [*new_lines(queue, {})])
+    queue.write_text(row(0) + row(7))
+    lines = [*new_lines(queue, taken)]
+    assert notes(lines) == [f"{queue} was cut behind line 1, of 3 that were read; reading goes on there."]
+    assert rewards(lines) == [7]
+    assert rewards(new_lines(queue, after(taken, lines))) == []
+
+
+def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
+    taken = after({}, [*new_lines(queue, {})])
+    queue.write_text(row(5) + row(6))
+    (note, *lines) = new_lines(queue, taken)
+    assert note.startswith(f"{queue} was replaced after line 3 of it was read, and no file queue.jsonl.* beside it holds")
+    assert rewards(lines) == [5, 6]
+    queue.unlink()
+    assert parts(queue, taken["queue.jsonl"]) == []
+
+
+def test_the_files_of_a_folder_are_queues_of_their_own(tmp_path):
+    for name, numbers in (("b.jsonl", [2, 3]), ("a.jsonl", [0, 1]), ("notes.txt", [9])):
+        (tmp_path / name).write_text("".join(map(row, numbers)))
+    assert [file.name for file in queues(tmp_path)] == ["a.jsonl", "b.jsonl"]
+    lines = [*new_lines(tmp_path, {})]
+    assert rewards(lines) == [0, 1, 2, 3]
+    taken = after({}, lines)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(row(4))
+    (tmp_path / "c.jsonl").write_text(row(5))
+    (tmp_path / "b.jsonl").unlink()
+    assert rewards(new_lines(tmp_path, taken)) == [4, 5]
+
+
+def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path):
+    queue, random = tmp_path / "queue.jsonl", np.random.default_rng(0)
+    written, read, pending, taken, rotations = 0, [], b"", {}, 0
+    queue.touch()
+    for _ in range(300):
+        action = random.integers(4)
+        if action == 0 and not pending:
+            pending, written = row(written).encode(), written + 1
+        elif action == 1 and pending:
+            size = len(pending) if random.integers(2) else int(random.integers(1, len(pending) + 1))
+            with queue.open("ab") as file:
+                file.write(pending[:size])
+            pending = pending[size:]
+        elif action == 2 and not pending and queue.stat().st_size and random.integers(2):
+            rotations += 1
+            queue.rename(tmp_path / f"queue.jsonl.{rotations:03}")
+            queue.touch()
+        elif action == 3:
+            lines = [*new_lines(queue, taken)][: int(random.integers(3))]
+            taken = after(taken, lines)
+            read += rewards(lines)
+    with queue.open("ab") as file:
+        file.write(pending)
+    read += rewards(new_lines(queue, taken))
+    assert rotations > 3
+    assert read == list(range(written))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"[1]", "the line must be an object, not a list"),
+        (b'{"prompt": "1"', "the line is not JSON"),
+        (b'{"prompt": "\xff"}', "the line is not in UTF-8"),
+        (b'{"response": "2", "reward": 1}', "the column is missing"),
+        (b'{"prompt": " ", "response": "2", "reward": 1}', "the prompt is empty"),
+        (b'{"prompt": "1", "response": null, "reward": 1}', "the response must be text, or a list of token ids"),
+        (b'{"prompt": "1", "response": [], "reward": 1}', "the response must be text, or a list of token ids"),
+        (b'{"prompt": "1", "response": [true], "reward": 1}', "the response must be text, or a list of token ids"),
+        (b'{"prompt": "1", "response": "\\ud800", "reward": 1}', "the response is not text"),
+        (b'{"prompt": "1", "response": "2"}', "a line has either a reward or thumbs, and neither is there"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "thumbs": true}', "and both are there"),
+        (b'{"prompt": "1", "response": "2", "reward": true}', "the reward must be a finite number, not a boolean"),
+        (b'{"prompt": "1", "response": "2", "reward": NaN}', "the reward must be a finite number, not nan"),
+        (b'{"prompt": "1", "response": "2", "reward": 1e999}', "the reward must be a finite number, not inf"),
+        (b'{"prompt": "1", "response": "2", "thumbs": 1}', "thumbs must be true or false, not 1"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "id": 1.5}', "the id must be text or a whole number"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "logp": [0.5]}', "none above 0"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "finished": 1}', "finished must be true or false"),
+        (b'{"prompt": [{"role": "assistant", "content": "1"}], "response": "2", "reward": 1}', "ends with the assistant"),
+    ],
+)
+def test_a_bad_line_has_a_reason(line, message):
+    found = read_line(line)
+    assert isinstance(found, BadRowError)
+    assert message in str(found)
+
+
+def test_a_bad_line_does_not_stop_the_others(tmp_path):
+    queue = tmp_path / "queue.jsonl"
+    queue.write_bytes(
+        b"\xef\xbb\xbf" + row(0).encode() + b"{\n\n" + row(1).strip().encode() + b"\r\n" + row(2, note="\u2028").encode()
+    )
+    lines = [*new_lines(queue, {})]
+    assert [isinstance(line.content, BadRowError) for line in lines] == [False, True, False, False]
+    assert [line.place.line for line in lines] == [1, 2, 4, 5]
+    assert [lines[1].text, lines[2].text] == ["{", row(1).strip()]
+
+
+def test_what_a_line_says():
+    found = read_line(
+        b'{"prompt": "1+1=", "response": [3, 4], "thumbs": false, "id": 7, "logp": [-1, 0.0], "finished": false}'
+    )
+    assert found == ("1+1=", None, (3, 4), 0.0, "7", (-1.0, 0.0), False)
+    chat = read_line(b'{"prompt": [{"role": "user", "content": "Add."}], "response": "", "reward": -2}')
+    assert (chat.prompt, chat.messages, chat.response, chat.reward) == (
+        "Add.",
+        ({"role": "user", "content": "Add."},),
+        "",
+        -2.0,
+    )

@@ -1,0 +1,332 @@
+"""`rljax adapt`: what is learned from a queue of feedback, and that no line is learned twice or lost."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from curves import drawn
+from small_cli import printed, refused
+from whole_runs import TINY, distances, rows
+
+import rljax
+from rljax.algorithms import Rollout, loss, prepare
+from rljax.cli import main
+from rljax.data.feedback import Place
+from rljax.errors import InputError
+from rljax.training import adapted_run
+from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of
+from rljax.training.adapted_folder import Heldout, best_of, better, served_setup, state_like
+from rljax.training.adapted_run import adapt
+from rljax.training.config.adaptation import AdaptationConfig
+from rljax.training.feedback_log import Example
+from rljax.training.opening import load
+
+REWARD = """
+def short(completions):
+    return [float(len(completion) < 6) for completion in completions]
+"""
+BATCH = 24
+
+
+def is_short(text):
+    """What the feedback rewards."""
+    return float(len(text) < 6)
+
+
+def lines_of(opened, prompts, *, count, seed, judge=is_short):
+    """Feedback on responses of a model."""
+    texts = opened.sample(prompts, count=count, temperature=1.0, seed=seed)
+    pairs = [(prompt, text) for prompt, row in zip(prompts, texts, strict=True) for text in row]
+    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
+    return [
+        json.dumps({"id": f"{seed}-{i}", "prompt": pairs[i][0], "response": pairs[i][1], "reward": judge(pairs[i][1])})
+        + "\n"
+        for i in order
+    ]
+
+
+def short_share(folder, prompts):
+    """Share of short ones among new responses of a model."""
+    texts = load(folder, which="last").sample(prompts, count=8, temperature=1.0, seed=99)
+    return float(np.mean([is_short(text) for row in texts for text in row]))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A run without RL, feedback on its responses, and prompts."""
+    place = tmp_path_factory.mktemp("served")
+    (place / "mine.py").write_text(REWARD)
+    sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
+    sizes["algorithm_options"] = {"max_length": 14, "cache": 2}
+    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
+    with drawn():
+        rljax.train(config)
+    opened = load(place / "run", which="last")
+    prompts = [problem.prompt for problem in opened.worker.prompts.problems]
+    return SimpleNamespace(
+        run=place / "run", prompts=prompts, lines=lines_of(opened, prompts, count=4, seed=1), opened=opened
+    )
+
+
+def config_of(run, folder, /, **settings):
+    """Settings that learn fast."""
+    options = {"batch": BATCH, "learning_rate": 2e-2, "max_kl": None, "once": True, "passes": 4, "clip": 1.0}
+    return AdaptationConfig(str(run.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
+
+
+def written(served, folder, lines=None):
+    """The queue in a folder."""
+    queue = folder / "queue.jsonl"
+    queue.write_text("".join(served.lines if lines is None else lines))
+    return queue
+
+
+@pytest.fixture(scope="module")
+def whole(served, tmp_path_factory):
+    """An adaptation to all lines that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    written(served, folder)
+    said = []
+    adapt(config_of(served, folder), said.append)
+    return SimpleNamespace(run=folder / "adapted", said=said)
+
+
+def log(run, name="feedback.jsonl"):
+    """Rows of a file of a run."""
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+def test_what_is_rewarded_becomes_more_frequent(served, whole):
+    before, after = short_share(served.run, served.prompts), short_share(whole.run, served.prompts)
+    assert after > before + 0.1
+    assert [row["outcome"] for row in log(whole.run, "updates.jsonl")] == ["kept"] * 5
+
+
+def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, capsys):
+    assert "accuracy" in printed(capsys, "eval", str(whole.run))
+    assert printed(capsys, "sample", str(whole.run), "--prompt", served.prompts[0]).startswith(served.prompts[0])
+    printed(capsys, "export", str(whole.run), str(tmp_path / "model"))
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    refused(capsys, "started with algorithm passed to train", "train", "--resume", str(whole.run), "--steps", "3")
+
+
+def test_the_log_names_every_line_once(served, whole):
+    found = log(whole.run)
+    assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
+    assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
+    assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
+    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.said)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch):
+    """Killed before its second save, after the third one of the next start, and before the third one of the next."""
+    written(served, tmp_path)
+    config, real = config_of(served, tmp_path), adapted_run.checkpoints.save
+    for kill, late in ((2, False), (3, True), (3, False)):
+        calls = []
+
+        def save(*arguments, kill=kill, late=late, calls=calls):
+            calls.append(None)
+            if len(calls) == kill and not late:
+                raise Killed
+            real(*arguments)
+            if len(calls) == kill:
+                raise Killed
+
+        monkeypatch.setattr(adapted_run.checkpoints, "save", save)
+        with pytest.raises(Killed):
+            adapt(config, lambda line: None)
+    monkeypatch.setattr(adapted_run.checkpoints, "save", real)
+    adapt(config, lambda line: None)
+    assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
+    assert rows(tmp_path / "adapted") == rows(whole.run)
+    for name in ("feedback.jsonl", "updates.jsonl"):
+        ours, theirs = ([{**row, "file": None} for row in log(run, name)] for run in (tmp_path / "adapted", whole.run))
+        assert ours == theirs
+
+
+def test_an_adaptation_that_was_killed_before_its_first_save_begins_anew(served, tmp_path, monkeypatch):
+    written(served, tmp_path, [])
+    config = config_of(served, tmp_path, heldout=0)
+
+    def save(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adapted_run.checkpoints, "save", save)
+        with pytest.raises(Killed):
+            adapt(config, lambda line: None)
+    assert adapt(config, lambda line: None) == tmp_path / "adapted"
+
+
+def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_path, capsys):
+    few = served.lines[: BATCH - 1]
+    long = json.dumps({"prompt": "1" * 30, "response": "2", "thumbs": True}) + "\n"
+    queue = written(served, tmp_path, [few[0], "{\n", few[0], long, *few[1:], '{"prompt'])
+    words = [
+        "adapt",
+        str(served.run),
+        "--feedback",
+        str(queue),
+        "--run",
+        str(tmp_path / "adapted"),
+        "--once",
+        "--heldout",
+        "0",
+    ]
+    words += ["--batch", str(BATCH), "--learning-rate", "1e-3"]
+    text = printed(capsys, *words)
+    assert f"rejected: {queue}, line 2: the line is not JSON" in text
+    assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text
+    assert f"is that of {queue}, line 1" in text
+    assert f"{queue}, line 4, column 'prompt': the prompt has" in text
+    assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
+    assert f"The last line of {queue} has no line end" in text
+    rejects = log(tmp_path / "adapted", "rejects.jsonl")
+    assert [row["line"] for row in rejects] == [2, 3, 4]
+    assert rejects[0]["text"] == "{"
+    assert not (tmp_path / "adapted" / "feedback.jsonl").exists()
+    with queue.open("a") as file:
+        file.write('": 1}\n' + served.lines[BATCH])
+    text = printed(capsys, *words)
+    assert "Going on after batch 0" in text
+    assert f"Lines learned from: {BATCH}, rejected: 4." in text
+    found = log(tmp_path / "adapted")
+    assert [row["line"] for row in found] == list(range(1, BATCH + 5))
+    assert [row["line"] for row in log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3]
+    assert main(words) == 0
+    assert log(tmp_path / "adapted") == found, "no line is learned twice"
+
+
+def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
+    """Accuracies are put in the place of those of the model: of the served one, and after each of three batches."""
+    written(served, tmp_path, served.lines[: 3 * BATCH])
+    shares, found = [0.5, 0.75, 0.25, 0.7], []
+
+    def evaluation(run, state):
+        share = shares[len(found)]
+        found.append(jax.device_get(state.params))
+        return Heldout((np.arange(24) < 24 * share).astype(float), {"accuracy": share, "reward": share})
+
+    monkeypatch.setattr(adapted_run, "evaluate_heldout", evaluation)
+    said = []
+    adapt(config_of(served, tmp_path, guard=True), said.append)
+    updates = log(tmp_path / "adapted", "updates.jsonl")
+    assert [row["outcome"] for row in updates] == ["kept", "kept", "worse", "kept"]
+    assert any("the accuracy is lower, so the earlier model is kept" in line for line in said)
+    assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
+    best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
+    assert max(distances(best, found[1])) == 0
+    assert max(distances(last, found[3])) == 0
+    assert [row["step"] for row in log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
+        "a rejected batch is used up too"
+    )
+
+
+def test_an_update_beyond_the_limit_is_taken_back(served, tmp_path):
+    written(served, tmp_path, served.lines[:BATCH])
+    adapt(config_of(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
+    assert [(row["outcome"], row["updates"]) for row in log(tmp_path / "adapted", "updates.jsonl")] == [
+        ("kept", 0),
+        ("too far", 0),
+    ]
+    assert max(distances(load(served.run, which="best").params, load(tmp_path / "adapted", which="last").params)) == 0
+    assert rows(tmp_path / "adapted")[-1]["kl_to_reference"] > 1e-9
+
+
+def test_the_policy_that_drew_a_response(served, tmp_path):
+    """The served checkpoint, or the newest one, or whatever the line says."""
+    setup, _ = served_setup(config_of(served, tmp_path), None)
+    state = state_like(setup)
+    state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
+    place = Place("q", "q", 1, 1, "")
+    said = (-0.5, -0.25, -1.0)
+    examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, said)]
+    found = {}
+    for which in ("first", "newest"):
+        tools = make_tools(config_of(served, tmp_path, served=which), setup, state)
+        found[which] = rollout_of(tools, state, examples, [])
+    for rollout in found.values():
+        np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(said))
+        assert rollout.mask.sum() == 6
+    first, newest = found["first"], found["newest"]
+    np.testing.assert_array_equal(first.behaviour_logp[0], first.ref_logp[0])
+    np.testing.assert_array_equal(first.ref_logp, newest.ref_logp)
+    assert np.abs(newest.behaviour_logp[0, 0, :3] - newest.ref_logp[0, 0, :3]).min() > 1e-4
+    np.testing.assert_allclose(first.rewards[:, 0], [2.0, -2.0])
+
+
+def test_a_reward_is_compared_with_the_mean_of_the_others():
+    batch, earlier = np.array([1.0, 0.0, 3.0]), np.array([2.0, 2.0])
+    everyone = [*batch, *earlier]
+    mean = sum(everyone) / 5
+    scale = (sum((reward - mean) ** 2 for reward in everyone) / 5) ** 0.5
+    expected = [(reward - (sum(everyone) - reward) / 4) / scale for reward in batch]
+    np.testing.assert_allclose(compared(batch, earlier), expected)
+    np.testing.assert_allclose(compared(5 * batch + 1, 5 * earlier + 1), expected)
+    np.testing.assert_array_equal(compared(np.ones(3), np.ones(2)), np.zeros(3))
+
+
+def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
+    generator = np.random.default_rng(0)
+    old, ref, logp = (-generator.uniform(0.1, 2.0, (4, 1, 3)).astype(np.float32) for _ in range(3))
+    advantage = np.float32([[1.0], [-1.0], [2.0], [-0.5]])
+    mask = np.array([[[1, 1, 1]], [[1, 1, 0]], [[1, 0, 0]], [[1, 1, 1]]], bool)
+    algorithm = clipped_feedback(0.2, 0.1)
+    batch = prepare(algorithm, Rollout(mask, old, advantage, ref_logp=ref))
+    total = 0.0
+    for b in range(4):
+        for t in range(3):
+            if mask[b, 0, t]:
+                ratio, a = np.exp(logp[b, 0, t] - old[b, 0, t]), advantage[b, 0]
+                term = min(ratio * a, np.clip(ratio, 0.8, 1.2) * a)
+                term = max(term, 3 * a) if a < 0 else term
+                total -= term / mask.sum()
+                further = ref[b, 0, t] - logp[b, 0, t]
+                total += 0.1 * ratio * (np.exp(further) - 1 - further) / mask.sum()
+    np.testing.assert_allclose(loss(algorithm, jnp.asarray(logp[:, 0]), batch)[0], total, rtol=1e-5)
+
+
+def test_the_best_evaluation_is_that_of_a_model_that_was_kept(tmp_path):
+    file = tmp_path / "updates.jsonl"
+    assert best_of(file) is None
+    found = [("kept", "0100"), ("worse", "1111"), ("kept", "-110"), ("kept", "0110")]
+    file.write_text("".join(json.dumps({"outcome": outcome, "right": right}) + "\n" for outcome, right in found))
+    np.testing.assert_array_equal(best_of(file), [np.nan, 1, 1, 0])
+    np.testing.assert_array_equal(better(np.ones(3), np.zeros(2)), np.zeros(2))
+    file.write_text('{"outcome": "kept", "right": "2"}\n')
+    with pytest.raises(InputError, match=r"updates\.jsonl line 1 must have"):
+        best_of(file)
+
+
+def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
+    queue = written(served, tmp_path)
+    words = ["--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--once"]
+    refused(capsys, "is not the folder of a run", "adapt", str(tmp_path), *words)
+    shutil.copytree(served.run, tmp_path / "own")
+    config = tmp_path / "own" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"seams": ["reward"]}))
+    refused(capsys, "The run was started with reward passed to train", "adapt", str(tmp_path / "own"), *words)
+    for flags, message in (
+        (["--batch", "1"], "batch is 1; it must be"),
+        (["--guard", "--heldout", "0"], "--guard compares held-out"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["adapt", str(served.run), *words, *flags])
+        assert message in " ".join(capsys.readouterr().err.split())
+    missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
+    refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
+    refused(capsys, "holds a run that is no adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
+    copy = tmp_path / "other"
+    shutil.copytree(whole.run, copy)
+    other = ["--checkpoint", "last", "--run", str(copy)]
+    refused(capsys, "holds the adaptation of checkpoint 'best' of", "adapt", str(served.run), *words[:2], *other)
+    assert not (tmp_path / "adapted").exists()
