@@ -13,11 +13,12 @@ The head has no rows for patches: they are read and never drawn, and their log-p
 Axes: N patterns of pixels, F features of a pattern, V vocabulary, U tokens that are no patches (V = U + N), R rows, S slots,
 D width.
 
-Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1; the linear projection of patches
-beside text tokens, in one decoder.
+Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Ours are the text tokens beside the
+patches, the decoder in place of their encoder, and positions as the sum of a row's and a column's.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -160,7 +161,7 @@ def init_patch_params(reader: PatchModel, key: PRNGKeyArray) -> Params:
     model, patches = reader
     features = patches.features(len(patches.ids)).shape[1]
     for_text, *keys = jax.random.split(key, 4)
-    text = TransformerConfig(**{**vars(model.config), "vocab_size": model.config.vocab_size - len(patches.ids)})
+    text = replace(model.config, vocab_size=model.config.vocab_size - len(patches.ids))
     shapes = {
         "projection": (features, text.width),
         "row": (patches.rows, text.width),
@@ -181,7 +182,7 @@ def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
         patches: which features x a pattern has.
         params: the entry `patches` of the parameters.
     """
-    return patches.features(len(patches.ids)) @ params["projection"] + params["bias"][None]
+    return jnp.asarray(patches.features(len(patches.ids))) @ params["projection"] + params["bias"][None]
 
 
 def with_whole_table(reader: PatchModel, params: Params) -> Params:
