@@ -13,8 +13,8 @@ An arm, noise and seed takes about a minute on two cores; those that stand in th
 
 Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that reads text too.
 
-It writes images_of_digits.json and images_of_digits.md: the accuracy of greedy answers to held-out problems after the warm start and
-after RL, and the best possible one, of a reader who knows the font and the noise.
+It writes images_of_digits.json and images_of_digits.md: the accuracy of greedy answers to held-out problems after the warm start
+and after RL, and the best possible one, of a reader who knows the font and the noise.
 """
 
 import json

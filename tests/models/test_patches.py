@@ -94,7 +94,7 @@ def test_embeddings_beside_text_are_those_of_a_loop(params):
         vector = part["bias"] + part["row"][row] + part["column"][column]
         pixels = pixels_of(character, height=4, width=2)
         for bit, (down, right) in enumerate(DOTS):
-            vector = vector + part["projection"][bit] * pixels[down][right]
+            vector = vector + part["projection"][bit] * float(pixels[down][right])
         expected.append(np.asarray(vector))
         before += 1
     np.testing.assert_allclose(embeddings(params, text), np.stack(expected), atol=1e-6)
