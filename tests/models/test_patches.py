@@ -1,5 +1,7 @@
 """Patch embeddings: a strided convolution of the pixels, the same in score and decoder; patches are never drawn."""
 
+from functools import partial
+
 import flax.linen
 import jax
 import jax.numpy as jnp
@@ -41,6 +43,7 @@ CONFIG = TransformerConfig(vocab_size=VOCAB, layers=1, width=16, heads=2, kv_hea
 PATCHES = patches_of(TOKENIZER.encode, PATTERNS, rows=2, columns=2)
 READER = PatchModel(Model(CONFIG), PATCHES)
 POLICY = patch_policy(CONFIG, PATCHES)
+SCORE = jax.jit(POLICY.score, static_argnums=2)
 IMAGE = "⡎⡄⠎⠆"
 """With some dots that no patch of it has."""
 PROMPTS = [f"{IMAGE}{IMAGE}", f"1+{IMAGE}=", "3+4="]
@@ -124,6 +127,17 @@ def test_places_begin_anew_with_each_sequence_and_after_each_text():
     assert counted.tolist() == [[0, 1, -1, 0, 1, 0, -1, 0], [-1, -1, 0, 1, 2, 3, 4, 5]]
 
 
+@partial(jax.jit, static_argnames="decoder")
+def _first_logits(decoder, weights, tokens, attention):
+    logits, state = decoder.begin(weights, tokens, attention, 2)
+    return logits, decoder.advance(weights, jnp.array([5]), state)[0]
+
+
+def first_logits(decoder, weights, text):
+    """Logits after a prompt, and after one more token."""
+    return _first_logits(decoder, weights, *left_pad([TOKENIZER.encode(text)], 8, 0))
+
+
 @pytest.fixture(scope="module")
 def drawn(params):
     """Two responses to each prompt at a high temperature: packed rows, and arrays."""
@@ -139,7 +153,7 @@ def drawn(params):
 
 def test_sampler_and_scorer_agree(params, drawn):
     packed, arrays = drawn
-    logp = np.asarray(jax.jit(POLICY.score, static_argnums=2)(params, packed, 1.5).logp)
+    logp = np.asarray(SCORE(params, packed, 1.5).logp)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
     assert np.abs(arrays["policy_logp"]).max() > 0.5
 
@@ -147,14 +161,11 @@ def test_sampler_and_scorer_agree(params, drawn):
 def test_patches_are_never_drawn_and_cannot_be(params, drawn):
     packed, arrays = drawn
     assert not READER.is_patch[arrays["tokens"]].any()
-    tokens = ids(PROMPTS[0])
-    weights = POLICY.decoder.weights(params)
-    logits, state = POLICY.decoder.begin(weights, tokens, jnp.ones_like(tokens, bool), 2)
-    for found in (logits, POLICY.decoder.advance(weights, jnp.array([5]), state)[0]):
+    for found in first_logits(POLICY.decoder, POLICY.decoder.weights(params), PROMPTS[0]):
         assert np.isneginf(found[:, READER.is_patch]).all()
         assert np.isfinite(found[:, ~READER.is_patch]).all()
     with_patches = packed._replace(tokens=np.full_like(packed.tokens, PATCHES.ids[7]))
-    logp = POLICY.score(params, with_patches, 1.0).logp
+    logp = SCORE(params, with_patches, 1.5).logp
     assert np.isneginf(np.asarray(logp)[arrays["attention"]]).all()
 
 
@@ -175,10 +186,9 @@ def test_the_gradient_reaches_every_part(params, drawn):
 def test_text_alone_is_read_as_by_the_plain_transformer(params):
     """Without a patch the policy is the built-in one whose table has the vectors of patches."""
     plain = transformer_policy(CONFIG, eos=1)
-    tokens = ids("3+4=")
-    logits, _ = plain.decoder.begin(with_whole_table(READER, params), tokens, jnp.ones_like(tokens, bool), 1)
-    ours, _ = POLICY.decoder.begin(POLICY.decoder.weights(params), tokens, jnp.ones_like(tokens, bool), 1)
-    np.testing.assert_allclose(ours[:, ~READER.is_patch], logits[:, ~READER.is_patch], atol=1e-6)
+    theirs = first_logits(plain.decoder, with_whole_table(READER, params), "3+4=")
+    for own, other in zip(first_logits(POLICY.decoder, POLICY.decoder.weights(params), "3+4="), theirs, strict=True):
+        np.testing.assert_allclose(own[:, ~READER.is_patch], other[:, ~READER.is_patch], atol=1e-5)
 
 
 SMALL = TrainConfig.flat(
@@ -194,10 +204,8 @@ SMALL = TrainConfig.flat(
     heldout_problems=4,
     max_prompt_tokens=8,
     max_response_tokens=8,
-    warm_start_steps=2,
-    warm_start_batch=4,
-    prompts=2,
-    group_size=2,
+    prompts=4,
+    group_size=4,
     minibatches=1,
     steps=2,
     replicas=1,
