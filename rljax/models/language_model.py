@@ -177,15 +177,23 @@ def product_copies(model: Model, params: Params) -> Copies | None:
 
 
 def begin_decode(
-    model: Model, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
+    model: Model,
+    params: Params,
+    tokens: Int[Array, "B L"],
+    attention: Bool[Array, "B L"],
+    budget: int,
+    *,
+    offset: Float[Array, "B L D"] | None = None,
 ) -> tuple[Float[Array, "B V"], DecodeState]:
     """Read prompts, whose tokens are at the right end of their rows, and make room for `budget` more tokens.
+
+    `offset` is added to the tokens' embeddings.
 
     Returns:
         Logits of the first new token, and the state of the decode.
     """
     module = model.module(params)
-    hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32))
+    hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32), offset=offset)
     cache = jax.tree.map(lambda layer: jnp.pad(layer, ((0, 0), (0, 0), (0, budget), (0, 0))), cache)
     slots = jnp.pad(attention, ((0, 0), (0, budget)))
     return module.logits(hidden[:, -1]), DecodeState(cache, slots, attention.sum(-1), jnp.int32(tokens.shape[1]))

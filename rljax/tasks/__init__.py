@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rljax.errors import InputError
 from rljax.tasks.brackets import BracketsConfig
 from rljax.tasks.countdown import CountdownConfig
+from rljax.tasks.digits import DigitsConfig
 from rljax.tasks.drift import DriftConfig
 from rljax.tasks.exploit import ExploitConfig
 from rljax.tasks.iteration import IterationConfig
@@ -32,6 +33,7 @@ TASKS: MappingProxyType[str, type[TaskConfig]] = MappingProxyType(
         "drift": DriftConfig,
         "brackets": BracketsConfig,
         "exploit": ExploitConfig,
+        "digits": DigitsConfig,
         "reasoning_gym": ReasoningGymConfig,
     }
 )

@@ -77,7 +77,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     )
     if comparison is not None and comparison.shown:
         run.display.comparison(comparison.shown)
-    commands = next_commands(folder, problems)
+    commands = next_commands(folder, problems, writes_model=run.setup.policy.contents is not None)
     if commands:
         run.display.commands("What to type next:", commands)
     check_judged(rows)
@@ -178,17 +178,22 @@ def alarms_raised(folder: RunFolder) -> list[str]:
     return [f"Alarms: {', '.join(names)}. `rljax doctor {shlex.quote(str(folder.path))}` says what to change."]
 
 
-def next_commands(folder: RunFolder, problems: Sequence[Problem]) -> list[str]:
+def next_commands(folder: RunFolder, problems: Sequence[Problem], *, writes_model: bool = True) -> list[str]:
     """Commands that work on this run as they stand: evaluate it, ask it something, take the model out.
 
     A run with own parts needs them again, which a command cannot pass; then only those that do without are listed.
+
+    Args:
+        folder: of the run.
+        problems: held-out problems, one of whose prompts is shown.
+        writes_model: whether the policy can be written as a model folder.
     """
     own_parts, path = set(folder.config.get("seams", ())), shlex.quote(str(folder.path))
     short = (
         problem.prompt for problem in problems if len(problem.prompt) <= LONGEST_PROMPT and problem.prompt.isprintable()
     )
     prompt = next(short, "...")
-    export = [] if "policy" in own_parts else [f"rljax export {path} my-model"]
+    export = [] if "policy" in own_parts or not writes_model else [f"rljax export {path} my-model"]
     if own_parts & {"policy", "engine", "environment", "problems", "dataset"}:
         return [f"rljax plot {path}", *export]
     judged = [f"rljax plot {path}"] if "reward" in own_parts else [f"rljax eval {path}"]

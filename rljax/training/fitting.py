@@ -53,7 +53,7 @@ def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
     """The algorithm of the settings, and the settings as it lays them out.
 
     Raises:
-        InputError: it learns from whole distributions of a teacher, or beside a calculator, which are not planned.
+        InputError: it learns from whole distributions of a teacher, beside a calculator or from images, which are not planned.
     """
     algorithm = steered(corrected(make_algorithm(config), config), config)
     check_reference(algorithm, config)
@@ -66,6 +66,11 @@ def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
         raise InputError(
             f"rljax plan cannot measure calculator={config.model.calculator}, with which all logits of a micro-batch exist at "
             "once; leave it out, and add 4 bytes for each scored token of a micro-batch times the size of the vocabulary."
+        )
+    if config.model.images is not None:
+        raise InputError(
+            f"rljax plan cannot measure images={config.model.images}, with which patches have a projection in place of rows of the "
+            "table; leave it out: the plan then counts 256 rows of the table too many."
         )
     return algorithm, laid_out(config, algorithm)
 

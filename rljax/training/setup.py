@@ -43,6 +43,7 @@ from rljax.training.controller import check_controller, steered
 from rljax.training.critic import Critic, make_critic
 from rljax.training.fitting import check_room
 from rljax.training.freezing import check_freeze, held, without_frozen
+from rljax.training.images import check_images, image_policy
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.problems import Problems, anchor_problems, make_stream, problems_of_run
 from rljax.training.reference import check_reference
@@ -181,18 +182,14 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh, *, bytes_
     """Make the built-in policy; its parameters, of so many bytes each, are loaded or initialised when `init` is called.
 
     Raises:
-        InputError: the devices have less memory than the parameters alone take, or the calculator cannot read the tokens.
+        InputError: the devices have less memory than the parameters alone take, or a part of the model cannot read the tokens.
     """
     shape = make_shape(config, tokenizer.vocab_size)
     check_fits(count_parameters(abstract_params(shape)), device_bytes(mesh), bytes_each=bytes_each)
-    policy = transformer_policy(
-        shape,
-        folder=None if config.path is None else locate(config.path),
-        bos=tokenizer.bos_token_id,
-        eos=tokenizer.eos_token_id,
-        mesh=mesh,
-        chunk=config.score_chunk,
-    )
+    if config.images is not None:
+        return image_policy(config, tokenizer, shape, mesh)
+    folder, bos, eos = None if config.path is None else locate(config.path), tokenizer.bos_token_id, tokenizer.eos_token_id
+    policy = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.score_chunk)
     if config.calculator is None:
         return policy
     return mixed_policy(policy, calculator_of(tokenizer.encode, policy.vocab_size), share=config.calculator)
@@ -328,7 +325,8 @@ def make_anchor_worker(config: TrainConfig, tokenizer: Tokenizer, worker: Rollou
 
 
 def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
-    """Token ids of the prompts that are not too long."""
+    """Token ids of the prompts that are not too long; images in them are whole."""
+    check_images(config.model, problems)
     return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat)
 
 

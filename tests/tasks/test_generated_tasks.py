@@ -11,6 +11,7 @@ from rljax.rewards import resolve
 from rljax.tasks import TASKS, task_name
 from rljax.tasks.brackets import BracketsConfig
 from rljax.tasks.countdown import CountdownConfig
+from rljax.tasks.digits import DigitsConfig
 from rljax.tasks.drift import DriftConfig
 from rljax.tasks.exploit import ExploitConfig
 from rljax.tasks.lengths import LengthsConfig
@@ -28,6 +29,7 @@ SMALL = [
     DriftConfig(train_problems=80),
     BracketsConfig(train_problems=80, malformed_share=0.0),
     ExploitConfig(train_problems=80),
+    DigitsConfig(train_problems=80),
 ]
 PROMPT_TOKENS, RESPONSE_TOKENS = 8, 32
 """Limits of the default experiment, so that `rljax train --task NAME` works without further settings."""
@@ -105,6 +107,7 @@ def test_settings_are_flags_with_their_task_alone(capsys):
         (DriftConfig, {"stage_prompts": 0}, "stage_prompts is 0"),
         (BracketsConfig, {"operations": (0, 2)}, "operations is "),
         (ExploitConfig, {"doubled_share": 2.0}, "doubled_share is 2.0"),
+        (DigitsConfig, {"pixel_noise": 0.5}, "pixel_noise is 0.5; it must be at least 0 and below 0.5"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(record, settings, message):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from rljax.data.images import patch_counts
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.settings.checks import check_at_least, check_at_most_a_year
@@ -35,6 +36,10 @@ class ModelConfig:
     """Mix the policy with a calculator, in sampling and in scoring: behind `a+b=` in a worked sum, this share of the probability of
     each token is the calculator's, and the rest the network's. An exported model is the network alone. The logits of all tokens of
     a device exist at once, so --score-chunk and --tensor cannot be used with it. By default there is none."""
+    images: tuple[int, int] | None = None
+    """Height and width, in pixels, of the images in prompts. Each Braille character there is a patch of 4 x 2 pixels, which the
+    small transformer reads by a linear projection of its pixels, with its row and column, and never writes. Such a run has no
+    critic and no model folder. By default Braille characters are tokens like others."""
     layers: int = 3
     """Number of layers."""
     width: int = 96
@@ -56,10 +61,22 @@ class ModelConfig:
                 f"score_chunk={self.score_chunk} cannot apply with calculator={self.calculator}, whose mixture takes the logits of "
                 "all tokens of a device at once; leave one of them out."
             )
+        if self.images is not None:
+            self._check_images(self.images)
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
+
+    def _check_images(self, images: tuple[int, int]) -> None:
+        patch_counts(*images)
+        others = {"model": self.path, "calculator": self.calculator}
+        other = next((name for name, value in others.items() if value is not None), None)
+        if other is not None:
+            raise InputError(
+                f"images={images} cannot apply with {other}={others[other]!r}: the small transformer alone has patch embeddings, "
+                "and no rules beside it; leave one of them out."
+            )
 
 
 @documented

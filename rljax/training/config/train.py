@@ -106,6 +106,12 @@ class TrainConfig:
                 f"sampler_delay={delay} with steps={steps}: all responses would be drawn with the first parameters; give a "
                 f"delay below {steps}, or more steps."
             )
+        if self.model.images is not None and (self.devices.tensor > 1 or self.adapter.rank is not None):
+            other = "tensor" if self.devices.tensor > 1 else "lora_rank"
+            raise InputError(
+                f"{other} cannot apply with images={self.model.images}, whose patch embedding lies whole on every device and is "
+                "trained whole; leave one of them out."
+            )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
                 f"anchor={self.algorithm.anchor} cannot hold an adapter (lora_rank={self.adapter.rank}): one of its two factors "

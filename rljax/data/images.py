@@ -1,0 +1,143 @@
+"""Black-and-white images as text: one Braille character is a patch of 4 x 2 pixels.
+
+Unicode has a Braille character for each of the 256 patterns of 4 x 2 dots. So an image goes wherever text goes, into prompts,
+datasets, run folders and terminals, and no pixel is lost. Bit i of a pattern's number is dot i + 1 of the Braille cell::
+
+    dots   1 4        bits   0 3
+           2 5               1 4
+           3 6               2 5
+           7 8               6 7
+
+The characters of an image follow one another from left to right and from top to bottom, without line ends.
+"""
+
+import re
+from collections.abc import Sequence
+
+from rljax.errors import InputError
+
+HEIGHT, WIDTH = 4, 2
+"""Pixels of a patch."""
+PATTERNS = "".join(chr(0x2800 + number) for number in range(256))
+"""The character of each pattern of pixels, in the order of the patterns' numbers."""
+DOTS = ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (3, 1))
+"""Row and column, in its patch, of the pixel that each bit of a pattern's number stands for."""
+_RUN = re.compile(f"[{PATTERNS[0]}-{PATTERNS[-1]}]+")
+
+Pixels = Sequence[Sequence[bool]]
+"""Rows of pixels; True is black."""
+
+
+def patch_counts(height: int, width: int) -> tuple[int, int]:
+    """Count the rows and columns of patches of an image.
+
+    Args:
+        height: pixels of a column, a positive multiple of 4.
+        width: pixels of a row, a positive multiple of 2.
+
+    Raises:
+        InputError: a size is no such multiple.
+
+    Example:
+        >>> patch_counts(8, 6)
+        (2, 3)
+    """
+    for name, size, patch in (("height", height, HEIGHT), ("width", width, WIDTH)):
+        if size < patch or size % patch:
+            raise InputError(
+                f"the {name} of an image is {size} pixels; a patch has {HEIGHT} x {WIDTH} pixels, so give a positive multiple of "
+                f"{patch}."
+            )
+    return height // HEIGHT, width // WIDTH
+
+
+def text_of(pixels: Pixels) -> str:
+    """Write an image as Braille characters.
+
+    Args:
+        pixels: rows of pixels, all of the same length; their number a multiple of 4, their length one of 2.
+
+    Returns:
+        A character for each patch.
+
+    Raises:
+        InputError: the rows have different lengths, or patches do not divide the image.
+
+    Example:
+        >>> text_of([[True, False], [True, False], [True, False], [True, True]])
+        '⣇'
+    """
+    lengths = {len(row) for row in pixels}
+    if len(lengths) > 1:
+        raise InputError(f"the rows of an image have {min(lengths)} to {max(lengths)} pixels; give rows of one length.")
+    rows, columns = patch_counts(len(pixels), *lengths or {0})
+    return "".join(_pattern(pixels, HEIGHT * row, WIDTH * column) for row in range(rows) for column in range(columns))
+
+
+def _pattern(pixels: Pixels, top: int, left: int) -> str:
+    return PATTERNS[sum(bool(pixels[top + row][left + column]) << bit for bit, (row, column) in enumerate(DOTS))]
+
+
+def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
+    """Read an image from Braille characters.
+
+    Args:
+        text: the characters of one image.
+        height: pixels of a column.
+        width: pixels of a row.
+
+    Returns:
+        `height` rows of `width` pixels.
+
+    Raises:
+        InputError: patches do not divide the image, their number is another one, or a character is no Braille character.
+
+    Example:
+        >>> pixels_of("⣇", height=4, width=2)
+        [[True, False], [True, False], [True, False], [True, True]]
+    """
+    rows, columns = patch_counts(height, width)
+    unknown = next((character for character in text if character not in PATTERNS), None)
+    if unknown is not None:
+        raise InputError(
+            f"the character {unknown!r} in the image {text!r:.60} is no patch; give Braille characters, U+2800 to U+28FF."
+        )
+    if len(text) != rows * columns:
+        raise InputError(
+            f"the image {text!r:.60} has {len(text)} patches, and {height} x {width} pixels have {rows * columns}; give one "
+            "character for each patch."
+        )
+    pixels = [[False] * width for _ in range(height)]
+    for place, character in enumerate(text):
+        row, column = divmod(place, columns)
+        for bit, (down, right) in enumerate(DOTS):
+            pixels[HEIGHT * row + down][WIDTH * column + right] = bool(PATTERNS.index(character) >> bit & 1)
+    return pixels
+
+
+def check_whole_images(text: str, *, height: int, width: int) -> None:
+    """Refuse a text with a part of an image: a row of Braille characters holds whole images, one behind the other.
+
+    Raises:
+        InputError: the message names the patches and their number.
+
+    Example:
+        >>> check_whole_images("⣇⣀+⣿⣿=", height=4, width=4)
+    """
+    rows, columns = patch_counts(height, width)
+    for run in _RUN.findall(text):
+        if len(run) % (rows * columns):
+            raise InputError(
+                f"the prompt {text!r:.60} has {len(run)} patches in a row, and an image of {height} x {width} pixels has "
+                f"{rows * columns}; draw whole images of this size, or change images."
+            )
+
+
+def has_patch(text: str) -> bool:
+    """Whether a text has a Braille character.
+
+    Example:
+        >>> has_patch("3+4="), has_patch("⣇=")
+        (False, True)
+    """
+    return _RUN.search(text) is not None

@@ -1,0 +1,371 @@
+"""Images beside tokens: the built-in transformer with patch embeddings for the token ids that stand for pixels.
+
+A token id of an image carries the pixels of a patch, bit by bit. So an image goes through prompts, batches, checkpoints and engines
+as token ids do, and only the embedding differs. All other ids have rows of the usual table. That of a patch is ::
+
+    e = W x + b + row[i] + column[j]
+
+where x are the pixels, 0 or 1, and i and j the patch's row and column in its image: the patches that follow one another in a
+sequence are whole images, from left to right and from top to bottom. With the stride of a patch, W is a convolution.
+
+The head has no rows for patches: they are read and never drawn, and their log-probability is -inf.
+
+Axes: N patterns of pixels, F features of a pattern, V vocabulary, U tokens that are no patches (V = U + N), R rows, S slots,
+D width.
+
+Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Ours are the text tokens beside the
+patches, the decoder in place of their encoder, and positions as the sum of a row's and a column's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from rljax.errors import InputError
+from rljax.models.axes import check_shape, parameter_spec
+from rljax.models.config import TransformerConfig
+from rljax.models.language_model import (
+    DecodeState,
+    Model,
+    advance_decode,
+    begin_decode,
+    decode_weights,
+    hidden_states,
+    init_params,
+    insert_prompts,
+)
+from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.policy import Bound, Decoder, HostParams, Params, Policy
+from rljax.models.token_scores import default_chunk, features_scores
+from rljax.records import documented
+from rljax.sharing import shared
+
+PATCHES = "patches"
+"""Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""
+
+
+def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
+    """Pixels of each pattern: bit i of its number is pixel i.
+
+    Args:
+        patterns: N, a power of 2.
+
+    Returns:
+        Zeros and ones, with F = log2 N.
+
+    Raises:
+        InputError: N is no power of 2, or below 2.
+
+    Example:
+        >>> pixel_bits(4).tolist()
+        [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    """
+    pixels = patterns.bit_length() - 1
+    if patterns < 2 or patterns != 1 << pixels:
+        raise InputError(f"there are {patterns} patterns of pixels; give a power of 2, at least 2.")
+    return (np.arange(patterns)[:, None] >> np.arange(pixels) & 1).astype(np.float32)
+
+
+def unrelated(patterns: int) -> Float[np.ndarray, "N N"]:
+    """One feature for each pattern, in place of its pixels: the projection is then a table of unrelated vectors.
+
+    Example:
+        >>> unrelated(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    return np.eye(patterns, dtype=np.float32)
+
+
+@documented
+class Patches(NamedTuple):
+    """Which token ids stand for pixels, and the shape of an image."""
+
+    ids: tuple[int, ...]
+    """Token id of each pattern of pixels, in the order of the patterns' numbers."""
+    rows: int
+    """Rows of patches of an image."""
+    columns: int
+    """Columns of patches of an image."""
+    features: Callable[[int], Float[np.ndarray, "N F"]] = pixel_bits
+    """Number of patterns -> what is projected of each of them."""
+
+
+def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: int, columns: int) -> Patches:
+    """Make the patches of a tokenizer.
+
+    Args:
+        encode: token ids of a text.
+        patterns: the character of each pattern of pixels.
+        rows: rows of patches of an image.
+        columns: columns of patches of an image.
+
+    Raises:
+        InputError: a character is not one token, or two are the same one.
+
+    Example:
+        >>> patches_of(lambda text: ["abcd".index(letter) for letter in text], "cd", rows=1, columns=2).ids
+        (2, 3)
+    """
+    found = [tuple(encode(character)) for character in patterns]
+    if (
+        any(len(tokens) != 1 for tokens in found)
+        or len(set(found)) < len(found)
+        or tuple(encode(patterns)) != sum(found, ())
+    ):
+        raise InputError(
+            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, and the "
+            "tokenizer has not; give one with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
+        )
+    return Patches(tuple(tokens[0] for tokens in found), rows, columns)
+
+
+@documented
+class PatchModel(NamedTuple):
+    """A decoder that reads patches, without its parameters."""
+
+    model: Model
+    """The decoder, with the whole vocabulary."""
+    patches: Patches
+    """Its patches."""
+
+    @property
+    def is_patch(self) -> Bool[np.ndarray, "V"]:
+        """Whether each token id is a patch."""
+        marks = np.zeros(self.model.config.vocab_size, bool)
+        marks[list(self.patches.ids)] = True
+        return marks
+
+    @property
+    def text_row(self) -> Int[np.ndarray, "V"]:
+        """Row of each token id in the table of the other tokens; without meaning for a patch."""
+        return np.maximum(np.cumsum(~self.is_patch, dtype=np.int32) - 1, 0)
+
+    @property
+    def whole_row(self) -> Int[np.ndarray, "V"]:
+        """Row of each token id in the table of the other tokens with the patches below it."""
+        rows, texts = self.text_row, int((~self.is_patch).sum())
+        rows[list(self.patches.ids)] = texts + np.arange(len(self.patches.ids))
+        return rows
+
+
+def init_patch_params(reader: PatchModel, key: PRNGKeyArray) -> Params:
+    """Draw random parameters: those of the transformer without the rows of patches, and the patch embedding beside them."""
+    model, patches = reader
+    features = patches.features(len(patches.ids)).shape[1]
+    for_text, *keys = jax.random.split(key, 4)
+    text = replace(model.config, vocab_size=model.config.vocab_size - len(patches.ids))
+    shapes = {
+        "projection": (features, text.width),
+        "row": (patches.rows, text.width),
+        "column": (patches.columns, text.width),
+    }
+    drawn = {name: 0.02 * jax.random.normal(one, shape) for one, (name, shape) in zip(keys, shapes.items(), strict=True)}
+    return {**init_params(text, for_text), PATCHES: {**drawn, "bias": jnp.zeros(text.width)}}
+
+
+def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
+    """Embed every pattern of pixels, without a position.
+
+    ::
+
+        W x + b
+
+    Args:
+        patches: which features x a pattern has.
+        params: the entry `patches` of the parameters.
+    """
+    return jnp.asarray(patches.features(len(patches.ids))) @ params["projection"] + params["bias"][None]
+
+
+def with_whole_table(reader: PatchModel, params: Params) -> Params:
+    """The transformer's own parameters, whose table has the vectors of patches too. A head of its own has zeros there."""
+    vectors = patch_vectors(reader.patches, params[PATCHES])
+    below = {"embedding": vectors, "head": jnp.zeros_like(vectors)}
+    return {
+        name: jnp.concatenate([part, below[name]])[reader.whole_row] if name in below else part
+        for name, part in params.items()
+        if name != PATCHES
+    }
+
+
+def places(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Array, "R S"]:
+    """Count the patches right before each patch, in its own sequence. The numbers of other slots have no meaning.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> patch = jnp.array([[0, 1, 1, 0, 1, 1, 1, 1]], bool)
+        >>> places(patch, jnp.array([[1, 1, 1, 1, 1, 1, 2, 2]]))[patch].tolist()
+        [0, 1, 0, 1, 0, 1]
+    """
+    slots = jnp.broadcast_to(jnp.arange(is_patch.shape[1]), is_patch.shape)
+    begins = ~jnp.roll(is_patch, 1, axis=1) | (jnp.roll(segments, 1, axis=1) != segments) | (slots == 0)
+    return slots - jax.lax.cummax(jnp.where(begins, slots, 0), axis=1)
+
+
+def position_offsets(
+    reader: PatchModel, params: Params, tokens: Int[Array, "R S"], segments: Int[Array, "R S"]
+) -> Float[Array, "R S D"]:
+    """What is added to the embedding of each token: the position of a patch in its image, 0 for other tokens.
+
+    ::
+
+        row[i] + column[j]      i = ⌊place / columns⌋ mod rows      j = place mod columns
+
+    Args:
+        reader: the decoder.
+        params: the entry `patches` of the parameters.
+        tokens: token ids.
+        segments: sequence of each slot; 0 is padding.
+    """
+    rows, columns = reader.patches.rows, reader.patches.columns
+    is_patch = jnp.asarray(reader.is_patch)[tokens] & (segments > 0)
+    place = places(is_patch, segments)
+    position = params["row"][place // columns % rows] + params["column"][place % columns]
+    return jnp.where(is_patch[..., None], position, 0.0)
+
+
+def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Features:
+    """What the logits of the scored tokens are made of; the head has rows for the tokens that are no patches alone."""
+    tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
+    offset = position_offsets(reader, params[PATCHES], tokens, segments)
+    whole = with_whole_table(reader, params)
+    hidden = hidden_states(reader.model, whole, tokens, positions, segments, offset=offset)
+    head = params["embedding" if reader.model.config.tied_head else "head"]
+    return Features(before_scored(hidden, packed), head)
+
+
+def score_with_patches(
+    reader: PatchModel, params: Params, packed: Packed, temperature: float = 1.0, *, chunk: int | None = None
+) -> Scores:
+    """Log-probability and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`. A patch has -inf."""
+    features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
+    chunk = default_chunk(reader.model.config.vocab_size) if chunk is None else chunk
+    rows = jnp.asarray(reader.text_row)[tokens]
+    logp, entropy = features_scores(features, rows, temperature=temperature, chunk=chunk, mesh=reader.model.mesh)
+    logp = jnp.where(jnp.asarray(reader.is_patch)[tokens], -jnp.inf, logp)
+    return Scores(batched(logp, packed), batched(entropy, packed))
+
+
+def patch_weights(reader: PatchModel, params: Params) -> Params:
+    """Make the whole table, and cast the matrices, once for all tokens of a decode."""
+    return {**decode_weights(reader.model, with_whole_table(reader, params)), PATCHES: params[PATCHES]}
+
+
+def _without_patches(reader: PatchModel, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
+    return jnp.where(jnp.asarray(reader.is_patch)[None], -jnp.inf, logits)
+
+
+def _transformer(params: Params) -> Params:
+    return {name: part for name, part in params.items() if name != PATCHES}
+
+
+def begin_with_patches(
+    reader: PatchModel, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
+) -> tuple[Float[Array, "B V"], DecodeState]:
+    """Read prompts; see `rljax.models.language_model.begin_decode`."""
+    offset = position_offsets(reader, params[PATCHES], tokens, attention.astype(jnp.int32))
+    offset = offset.astype(params["embedding"].dtype)
+    logits, state = begin_decode(reader.model, _transformer(params), tokens, attention, budget, offset=offset)
+    return _without_patches(reader, logits), state
+
+
+def advance_with_patches(
+    reader: PatchModel, params: Params, token: Int[Array, "B"], state: DecodeState
+) -> tuple[Float[Array, "B V"], DecodeState]:
+    """Read a token that was drawn, which is no patch."""
+    logits, state = advance_decode(reader.model, _transformer(params), token, state)
+    return _without_patches(reader, logits), state
+
+
+def _insert(reader: PatchModel, state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
+    return insert_prompts(reader.model, state, fresh, source)
+
+
+def _place(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    """The patch embedding lies whole on every device."""
+    return PartitionSpec(*[None] * len(shape)) if path[0] == PATCHES else parameter_spec(path, shape)
+
+
+def _not_written(params: HostParams, folder: Path) -> None:
+    del params
+    raise InputError(
+        f"images: a model folder has no place for patch embeddings, so {str(folder)!r} was not written; open the run itself, with "
+        "rljax.load."
+    )
+
+
+@shared
+def _initial(reader: PatchModel) -> Callable[[PRNGKeyArray], Params]:
+    return partial(init_patch_params, reader)
+
+
+def _shapes(reader: PatchModel) -> PyTree[jax.ShapeDtypeStruct]:
+    return jax.eval_shape(_initial(reader), jax.random.key(0))
+
+
+@shared
+def patch_policy(
+    config: TransformerConfig, patches: Patches, *, mesh: Mesh | None = None, chunk: int | None = None
+) -> Policy:
+    """Make a policy that reads images beside tokens from the built-in transformer, with random weights.
+
+    Args:
+        config: shape of the transformer; its vocabulary counts the patches.
+        patches: which tokens are patches.
+        mesh: devices that share rows and parameters; None: one device.
+        chunk: tokens whose logits a device holds at once; None takes as many as make 160 MB.
+
+    Returns:
+        The policy. It has no `value_function`, no `features` and no `contents`, so neither critics nor algorithms that read whole
+        distributions can be used with it, and it is not written as a model folder.
+
+    Raises:
+        InputError: a patch is outside the vocabulary or stands there twice, no other token is left, an image has no patch, or the
+            mesh does not divide the transformer's axes.
+
+    Example:
+        >>> shape = TransformerConfig(vocab_size=20, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=16)
+        >>> policy = patch_policy(shape, Patches(tuple(range(4, 20)), rows=2, columns=2))
+        >>> params = policy.init(jax.random.key(0))
+        >>> params["embedding"].shape, params["patches"]["projection"].shape
+        ((4, 8), (4, 8))
+    """
+    _check(config, patches)
+    if mesh is not None:
+        check_shape(config, mesh)
+    reader = PatchModel(Model(config, mesh), patches)
+    return Policy(
+        vocab_size=config.vocab_size,
+        init=_initial(reader),
+        score=partial(score_with_patches, reader, chunk=chunk),
+        partition=_place,
+        save=_not_written,
+        decoder=Decoder(
+            Bound(begin_with_patches, reader),
+            Bound(advance_with_patches, reader),
+            Bound(_insert, reader),
+            Bound(patch_weights, reader),
+        ),
+        shapes=partial(_shapes, reader),
+    )
+
+
+def _check(config: TransformerConfig, patches: Patches) -> None:
+    outside = next((token for token in patches.ids if not 0 <= token < config.vocab_size), None)
+    if outside is not None:
+        raise InputError(f"the patch {outside} is not in the vocabulary; its ids are 0 to {config.vocab_size - 1}.")
+    if len(set(patches.ids)) < len(patches.ids) or len(patches.ids) >= config.vocab_size:
+        raise InputError(
+            f"there are {len(patches.ids)} patches with {len(set(patches.ids))} ids in a vocabulary of {config.vocab_size}; give "
+            "each its own id, and leave other tokens to be drawn."
+        )
+    if patches.rows < 1 or patches.columns < 1:
+        raise InputError(f"an image has {patches.rows} x {patches.columns} patches; give at least one row and one column.")

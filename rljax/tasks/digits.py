@@ -1,0 +1,97 @@
+"""The task `digits`: two digits, drawn as noisy images; the answer is their sum.
+
+A prompt is two images of 8 x 4 pixels, one behind the other, four Braille characters each (see `rljax.data.images`); in each image
+a share of the pixels is flipped. A response writes what it sees and adds: `3+5=#8`. With `--images 8 4` the model reads the pixels;
+without it each Braille character is a token like any other, whose neighbours it does not know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from types import MappingProxyType
+from typing import ClassVar
+
+from rljax.data.heldout import Parts, drawn_parts
+from rljax.data.images import PATTERNS, Pixels, pixels_of, text_of
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.records import documented
+from rljax.settings.checks import check_at_least
+from rljax.tasks.task import TaskConfig
+
+HEIGHT, WIDTH = 8, 4
+"""Pixels of an image."""
+PATCHES = 4
+"""Patches of an image."""
+_DRAWN = """
+.##.  ..#.  .##.  ###.  ...#  ####  ..##  ####  .##.  .##.
+#..#  .##.  #..#  ...#  ..##  #...  .#..  ...#  #..#  #..#
+#..#  #.#.  ...#  ...#  .#.#  #...  #...  ...#  #..#  #..#
+#..#  ..#.  ..#.  .##.  #..#  ###.  ###.  ..#.  .##.  .###
+#..#  ..#.  .#..  ...#  ####  ...#  #..#  ..#.  #..#  ...#
+#..#  ..#.  #...  ...#  ...#  ...#  #..#  .#..  #..#  ...#
+#..#  ..#.  #...  ...#  ...#  #..#  #..#  .#..  #..#  ..#.
+.##.  .###  ####  ###.  ...#  .##.  .##.  .#..  .##.  ##..
+"""
+FONT: Mapping[int, Pixels] = MappingProxyType(
+    {
+        digit: tuple(tuple(mark == "#" for mark in line.split()[digit]) for line in _DRAWN.split("\n")[1:-1])
+        for digit in range(10)
+    }
+)
+"""Pixels of each digit."""
+
+
+@documented
+@dataclass(frozen=True)
+class DigitsConfig(TaskConfig):
+    """The task `digits`: the sum of two digits that are drawn as noisy images."""
+
+    tokenizer: ClassVar[str] = f"characters:0123456789+=#{PATTERNS}"
+
+    pixel_noise: float = 0.02
+    """Probability that a pixel is flipped, below 0.5."""
+    train_problems: int = 4000
+    """Number of training problems to generate."""
+
+    def __post_init__(self):
+        """Refuse problems that cannot be generated."""
+        check_at_least(1, self, ["train_problems"])
+        if not 0 <= self.pixel_noise < 0.5:
+            raise InputError(
+                f"pixel_noise is {self.pixel_noise}; it must be at least 0 and below 0.5, at which nothing can be seen."
+            )
+
+    def problems(self, heldout: int, *, seed: int) -> Parts:
+        """Different pairs of images; the same digits come again with other noise."""
+        return drawn_parts(self._draw, train=self.train_problems, heldout=heldout, seed=seed)
+
+    def _draw(self, random: Random) -> Problem:
+        left, right = (random.randrange(10) for _ in range(2))
+        prompt = "".join(text_of(self._noisy(FONT[digit], random)) for digit in (left, right))
+        return Problem(prompt, str(left + right), f"{left}+{right}=#{left + right}")
+
+    def _noisy(self, pixels: Pixels, random: Random) -> Pixels:
+        return [[pixel ^ (random.random() < self.pixel_noise) for pixel in row] for row in pixels]
+
+    def optimum(self, problems: Sequence[Problem]) -> float:
+        """Share of the problems whose sum is the likeliest one to a reader who knows the font and the noise."""
+        return sum(self._likeliest_sum(problem.prompt) == problem.answer for problem in problems) / len(problems)
+
+    def _likeliest_sum(self, prompt: str) -> str:
+        left, right = (self._likelihoods(prompt[first : first + PATCHES]) for first in (0, PATCHES))
+        sums = [0.0] * 19
+        for one, other in product(range(10), repeat=2):
+            sums[one + other] += left[one] * right[other]
+        return str(sums.index(max(sums)))
+
+    def _likelihoods(self, text: str) -> list[float]:
+        """Probability of an image under each digit: p^flips (1 - p)^(pixels - flips), p the noise."""
+        seen = pixels_of(text, height=HEIGHT, width=WIDTH)
+        flips = [
+            sum(a != b for line, row in zip(FONT[digit], seen, strict=True) for a, b in zip(line, row, strict=True))
+            for digit in range(10)
+        ]
+        noise, count = self.pixel_noise, HEIGHT * WIDTH
+        return [noise**flipped * (1 - noise) ** (count - flipped) for flipped in flips]

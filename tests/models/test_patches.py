@@ -1,0 +1,287 @@
+"""Patch embeddings: a strided convolution of the pixels, the same in score and decoder; patches are never drawn."""
+
+from functools import partial
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.data.images import DOTS, PATTERNS, pixels_of, text_of
+from rljax.data.problem import Problem
+from rljax.data.prompts import left_pad
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.models import Model, TransformerConfig, transformer_policy
+from rljax.models.patches import (
+    Patches,
+    PatchModel,
+    patch_policy,
+    patch_vectors,
+    patches_of,
+    pixel_bits,
+    places,
+    position_offsets,
+    unrelated,
+    with_whole_table,
+)
+from rljax.parallel import make_mesh
+from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout.groups import padded_responses
+from rljax.tasks.digits import FONT, DigitsConfig
+from rljax.tracking.rows import read_metrics
+from rljax.training.config import TrainConfig
+from rljax.training.opening import export
+from rljax.training.seams import Seams
+from rljax.training.setup import chosen_policy, encoded, make_tokenizer
+
+TOKENIZER = load_tokenizer(DigitsConfig.tokenizer)
+VOCAB = TOKENIZER.vocab_size
+CONFIG = TransformerConfig(vocab_size=VOCAB, layers=1, width=16, heads=2, kv_heads=1, head_dim=8, hidden=32)
+PATCHES = patches_of(TOKENIZER.encode, PATTERNS, rows=2, columns=2)
+READER = PatchModel(Model(CONFIG), PATCHES)
+POLICY = patch_policy(CONFIG, PATCHES)
+SCORE = jax.jit(POLICY.score, static_argnums=2)
+IMAGE = "⡎⡄⠎⠆"
+"""With some dots that no patch of it has."""
+PROMPTS = [f"{IMAGE}{IMAGE}", f"1+{IMAGE}=", "3+4="]
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Every number random and of the order of 1, so that no part could be left out unseen."""
+    first = POLICY.init(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(first)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+
+
+def ids(text):
+    return jnp.array([TOKENIZER.encode(text)])
+
+
+def embeddings(params, text):
+    """Rows of the whole table with positions, as the transformer's layers get them."""
+    tokens = ids(text)
+    table = with_whole_table(READER, params)["embedding"]
+    return (table[tokens] + position_offsets(READER, params["patches"], tokens, jnp.ones_like(tokens)))[0]
+
+
+def test_an_image_is_embedded_by_a_convolution_with_the_stride_of_a_patch(params):
+    image = np.random.default_rng(0).random((8, 4)) < 0.5
+    part = params["patches"]
+    kernel = np.zeros((4, 2, 1, 16), np.float32)
+    for bit, (row, column) in enumerate(DOTS):
+        kernel[row, column, 0] = part["projection"][bit]
+    convolution = flax.linen.Conv(16, (4, 2), strides=(4, 2), padding="VALID")
+    filtered = convolution.apply(
+        {"params": {"kernel": kernel, "bias": part["bias"]}}, jnp.asarray(image, jnp.float32)[None, :, :, None]
+    )[0]
+    expected = filtered + part["row"][:, None] + part["column"][None]
+    text = text_of(image.tolist())
+    np.testing.assert_allclose(embeddings(params, text), expected.reshape(4, 16), atol=1e-6)
+
+
+def test_embeddings_beside_text_are_those_of_a_loop(params):
+    text = f"7{IMAGE}{IMAGE}+{IMAGE}=3"
+    part, characters = params["patches"], [c for c in TOKENIZER.alphabet if c not in PATTERNS]
+    expected, before = [], 0
+    for character in text:
+        if character not in PATTERNS:
+            expected.append(np.asarray(params["embedding"][2 + characters.index(character)]))
+            before = 0
+            continue
+        row, column = divmod(before % 4, 2)
+        vector = part["bias"] + part["row"][row] + part["column"][column]
+        pixels = pixels_of(character, height=4, width=2)
+        for bit, (down, right) in enumerate(DOTS):
+            vector = vector + part["projection"][bit] * float(pixels[down][right])
+        expected.append(np.asarray(vector))
+        before += 1
+    np.testing.assert_allclose(embeddings(params, text), np.stack(expected), atol=1e-6)
+
+
+def test_ids_of_patches_may_lie_anywhere():
+    """Among the other ids, and in any order."""
+    patches = Patches((5, 0, 2, 3), rows=1, columns=1)
+    reader = PatchModel(Model(TransformerConfig(7, 4, 1, 1, 1, 4, 8)), patches)
+    params = {"embedding": jnp.array([[10.0], [11.0], [12.0]]), "patches": {}}
+    params["patches"] = {"projection": jnp.array([[1.0], [2.0]]), "bias": jnp.array([0.5])}
+    table = with_whole_table(reader, params)["embedding"]
+    assert table[:, 0].tolist() == [1.5, 10.0, 2.5, 3.5, 11.0, 0.5, 12.0]
+    assert reader.text_row[[1, 4, 6]].tolist() == [0, 1, 2]
+
+
+def test_a_table_of_unrelated_vectors_is_another_feature_of_the_same_patches():
+    rows = jnp.arange(8.0).reshape(4, 2)
+    patches = Patches((0, 1, 2, 3), 1, 1, unrelated)
+    np.testing.assert_array_equal(patch_vectors(patches, {"projection": rows, "bias": jnp.zeros(2)}), rows)
+
+
+def test_places_begin_anew_with_each_sequence_and_after_each_text():
+    patch = jnp.array([[1, 1, 0, 1, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1]], bool)
+    segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1]])
+    counted = np.where(patch, places(patch, segments), -1)
+    assert counted.tolist() == [[0, 1, -1, 0, 1, 0, -1, 0], [-1, -1, 0, 1, 2, 3, 4, 5]]
+
+
+@partial(jax.jit, static_argnames="decoder")
+def _first_logits(decoder, weights, tokens, attention):
+    logits, state = decoder.begin(weights, tokens, attention, 2)
+    return logits, decoder.advance(weights, jnp.array([5]), state)[0]
+
+
+def first_logits(decoder, weights, text):
+    """Logits after a prompt, and after one more token."""
+    return _first_logits(decoder, weights, *left_pad([TOKENIZER.encode(text)], 8, 0))
+
+
+@pytest.fixture(scope="module")
+def drawn(params):
+    """Two responses to each prompt at a high temperature: packed rows, and arrays."""
+    sampling = Sampling(8, TOKENIZER.eos_token_id, temperature=1.5)
+    requests = [
+        Request(tuple(TOKENIZER.encode(PROMPTS[i])), i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)
+    ]
+    responses = DecodingEngine(POLICY.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
+    arrays = padded_responses(responses, 8)
+    prompts = left_pad([request.tokens for request in requests], 8, 0)
+    return pack(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
+
+
+def test_sampler_and_scorer_agree(params, drawn):
+    packed, arrays = drawn
+    logp = np.asarray(SCORE(params, packed, 1.5).logp)
+    np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
+    assert np.abs(arrays["policy_logp"]).max() > 0.5
+
+
+def test_patches_are_never_drawn_and_cannot_be(params, drawn):
+    packed, arrays = drawn
+    assert not READER.is_patch[arrays["tokens"]].any()
+    for found in first_logits(POLICY.decoder, POLICY.decoder.weights(params), PROMPTS[0]):
+        assert np.isneginf(found[:, READER.is_patch]).all()
+        assert np.isfinite(found[:, ~READER.is_patch]).all()
+    with_patches = packed._replace(tokens=np.full_like(packed.tokens, PATCHES.ids[7]))
+    logp = SCORE(params, with_patches, 1.5).logp
+    assert np.isneginf(np.asarray(logp)[arrays["attention"]]).all()
+
+
+def test_the_gradient_reaches_every_part(params, drawn):
+    packed, arrays = drawn
+
+    def loss(params):
+        return jnp.where(arrays["mask"], POLICY.score(params, packed, 1.0).logp, 0.0).sum()
+
+    gradient = jax.jit(jax.grad(loss))(params)
+    assert set(gradient["patches"]) == {"projection", "bias", "row", "column"}
+    assert min(float(jnp.abs(part).max()) for part in jax.tree.leaves(gradient)) > 0
+    numbers = jnp.abs(gradient["patches"]["projection"]).max(-1)
+    black = np.array([pixels_of(c, height=4, width=2) for c in IMAGE]).any(0)
+    assert [bool(number > 0) for number in numbers] == [bool(black[place]) for place in DOTS]
+
+
+def test_text_alone_is_read_as_by_the_plain_transformer(params):
+    """Without a patch the policy is the built-in one whose table has the vectors of patches."""
+    plain = transformer_policy(CONFIG, eos=1)
+    theirs = first_logits(plain.decoder, with_whole_table(READER, params), "3+4=")
+    for own, other in zip(first_logits(POLICY.decoder, POLICY.decoder.weights(params), "3+4="), theirs, strict=True):
+        np.testing.assert_allclose(own[:, ~READER.is_patch], other[:, ~READER.is_patch], atol=1e-5)
+
+
+SMALL = TrainConfig.flat(
+    task="digits",
+    images=(8, 4),
+    layers=1,
+    width=16,
+    heads=2,
+    kv_heads=1,
+    hidden=32,
+    algorithm="grpo",
+    train_problems=40,
+    heldout_problems=4,
+    max_prompt_tokens=8,
+    max_response_tokens=8,
+    prompts=4,
+    group_size=4,
+    minibatches=1,
+    steps=2,
+    replicas=1,
+    quiet=True,
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two steps on the task, judged by something that a random model gets both ways."""
+    run = tmp_path_factory.mktemp("images") / "run"
+
+    def even_length(completions):
+        return [float(len(completion) % 2 == 0) for completion in completions]
+
+    return rljax.train(SMALL.replace(run=str(run)), even_length)
+
+
+def test_two_steps_of_the_trainer_move_the_projection(trained):
+    first = chosen_policy(SMALL, Seams(), make_tokenizer(SMALL), make_mesh(1, 1, 1)).init(jax.random.key(0))
+    moved = jax.tree.map(lambda now, before: float(np.abs(now - before).max()), trained.params, first)
+    assert min(jax.tree.leaves(moved["patches"])) > 0
+    rows = read_metrics(trained.run / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2]
+
+
+def test_a_run_with_images_opens_by_itself_and_is_not_written_as_a_folder(trained, tmp_path):
+    opened = rljax.load(trained.run, which="last", reward="exact")
+    texts = opened.sample([f"{IMAGE}{IMAGE}"], count=4, temperature=2.0)[0]
+    assert not any(set(text) & set(PATTERNS) for text in texts)
+    assert not (trained.run / "best").exists()
+    with pytest.raises(InputError, match="a model folder has no place for patch embeddings"):
+        export(trained.run, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"images": (8, 5)}, "the width of an image is 5 pixels"),
+        ({"model": "somewhere"}, r"images=\(8, 4\) cannot apply with model='somewhere'"),
+        ({"calculator": 0.5}, r"images=\(8, 4\) cannot apply with calculator=0\.5"),
+        ({"tensor": 2}, r"tensor cannot apply with images=\(8, 4\)"),
+        ({"lora_rank": 2}, r"lora_rank cannot apply with images=\(8, 4\)"),
+    ],
+)
+def test_settings_that_do_not_go_with_images_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        SMALL.replace(**settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: patches_of(load_tokenizer("bytes").encode, PATTERNS, rows=1, columns=1), "must be one token of its own"),
+        (lambda: patches_of(lambda text: [7] * len(text), PATTERNS, rows=1, columns=1), "must be one token of its own"),
+        (lambda: patch_policy(CONFIG, Patches((3, VOCAB), 1, 1)), f"the patch {VOCAB} is not in the vocabulary"),
+        (lambda: patch_policy(CONFIG, Patches((3, 3), 1, 1)), "2 patches with 1 ids"),
+        (lambda: patch_policy(CONFIG, Patches((3, 4), 0, 1)), "an image has 0 x 1 patches"),
+        (lambda: pixel_bits(6), "there are 6 patterns of pixels; give a power of 2"),
+        (lambda: encoded(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 patches in a row"),
+        (lambda: encoded(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' has a patch"),
+    ],
+)
+def test_what_is_no_patch_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_without_noise_the_font_is_read_without_error_and_with_it_with_some():
+    clean, noisy = DigitsConfig(pixel_noise=0.0, train_problems=60), DigitsConfig(pixel_noise=0.15, train_problems=200)
+    train, _ = clean.problems(1, seed=0)
+    for problem in train:
+        left, right = (pixels_of(problem.prompt[part], height=8, width=4) for part in (slice(4), slice(4, 8)))
+        digits = [
+            next(digit for digit, drawn in FONT.items() if [list(row) for row in drawn] == seen) for seen in (left, right)
+        ]
+        assert problem.demonstration == f"{digits[0]}+{digits[1]}=#{sum(digits)}"
+    assert clean.optimum(train) == 1.0
+    assert 0.3 < noisy.optimum(noisy.problems(1, seed=0)[0]) < 0.95
