@@ -25,7 +25,8 @@ from rljax.rollout import sequences_of
 from rljax.training.beginning import rl_state
 from rljax.training.fitting import parameter_shapes
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_learner, scored_rows
+from rljax.training.learner import make_learner
+from rljax.training.lesson import scored_rows
 from rljax.training.opening import load
 from rljax.training.plan import sampler_bytes
 from rljax.training.saving import companions, save_model
