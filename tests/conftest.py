@@ -1,5 +1,6 @@
 """Strict JAX for every test: signatures checked, promotion of types or ranks refused, warnings are errors, eight fake devices."""
 
+import ctypes
 import gc
 import os
 import sys
@@ -21,6 +22,8 @@ import pytest
 
 # Tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time.
 gc.set_threshold(50_000)
+MOST_MEMORY = 3 << 30
+"""Bytes that a process may hold after a module of tests."""
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -64,6 +67,24 @@ def pytest_collection_finish():
         leave_undrawn()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory():
+    """Forget what was compiled once a process holds much memory; what is needed again comes from the cache on disk."""
+    yield
+    if resident_bytes() > MOST_MEMORY:
+        jax.clear_caches()
+        gc.collect()
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "malloc_trim"):  # without it, glibc keeps what is free
+            libc.malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where Linux's files do not tell."""
+    sizes = Path("/proc/self/statm")
+    return int(sizes.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if sizes.exists() else 0
 
 
 @pytest.fixture
