@@ -1,0 +1,393 @@
+"""Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are apart.
+
+Each task of `rljax.tasks` is made to show one thing. For each, four algorithms or variants are compared for which theory predicts a
+difference in that thing, from the same warm start, with the same number of responses. `CASES` has the arms and the prediction, and
+names the number that decides.
+
+Two arms are apart where their 95 % t intervals over the seeds share no point. The tiers of a task are the largest number of arms of
+which every two are apart: 4 means that all four fall into a group of their own, 1 that no two can be told apart.
+
+Command:
+
+    python experiments/tasks_that_separate.py --out experiments/tasks_that_separate     (about an hour on two CPU cores)
+
+A finished row is not made again, so the command can be stopped and repeated; `--tasks` and `--seeds` make a part of it. A row has a
+hash of its settings and of what its task draws; a row whose hash is another one is not read, and is dropped when the file is written.
+It writes OUT.json, OUT.md and OUT.png.
+
+Deviations: no paper has these tasks. The arms of a task share the learning rate, the batch and the number of steps, which were chosen
+with the arms on seeds from 100 on; no arm has a learning rate of its own.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+
+import rljax
+from rljax.book.claims import Interval, over_seeds
+from rljax.book.separation import is_apart, tiers
+from rljax.data.problem import reward_columns
+from rljax.files import atomic_write
+from rljax.machine import usable_processors
+from rljax.rewards import resolve
+from rljax.tracking.rows import read_metrics
+
+CONFIG = rljax.TrainConfig.flat(
+    algorithm="grpo",
+    tokenizer="characters",
+    layers=2,
+    width=64,
+    heads=4,
+    kv_heads=2,
+    hidden=192,
+    heldout_problems=256,
+    max_prompt_tokens=8,
+    max_response_tokens=32,
+    warm_start_batch=64,
+    warm_start_optimizer="muon",
+    warm_start_learning_rate=4e-3,
+    prompts=16,
+    group_size=8,
+    steps=60,
+    learning_rate=1e-3,
+    learning_rate_warmup=5,
+    eval_every=10,
+    checkpoint_every=10_000,
+    sample_every=0,
+    models="none",
+    quiet=True,
+)
+Settings = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Case(NamedTuple):
+    """Four arms on a task."""
+
+    settings: Settings
+    """Settings beside those of `CONFIG`, by their flat names."""
+    arms: Mapping[str, Settings]
+    """Settings of each arm beside these."""
+    decides: str
+    """Name of the number that decides; `numbers_of` has them all."""
+    theory: str
+    """What the arms differ in, and which difference is expected."""
+    shown: tuple[str, ...] = ()
+    """Names of further numbers that the page shows."""
+
+
+def plain(**settings: Any) -> Settings:
+    """GRPO without a KL penalty, and changes."""
+    return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
+
+
+END, MEAN, WRONG_LENGTH = "accuracy at the end", "mean accuracy", "length of wrong answers at the end"
+
+CASES: Mapping[str, Case] = {
+    "outliers": Case(
+        {"warm_start_steps": 120},
+        {
+            "rank": plain(**{"with": ("advantage=rank",)}),
+            "z-score": plain(),
+            "centred": plain(**{"with": ("advantage=centered",)}),
+            "z-score of the batch": plain(**{"with": ("advantage=batch_normalized",)}),
+        },
+        MEAN,
+        "",
+    ),
+    "lengths": Case(
+        {"warm_start_steps": 60},
+        {
+            "response mean": plain(),
+            "token mean": plain(**{"with": ("weights=token_mean",)}),
+            "dr_grpo": {"algorithm": "dr_grpo", "algorithm_options": {"max_length": 32}},
+            "tilted token mean": plain(**{"with": ("weights=length_reweighted,alpha=1.0",)}),
+        },
+        WRONG_LENGTH,
+        "",
+    ),
+    "countdown": Case(
+        {"warm_start_steps": 200},
+        {
+            "groups of 8": plain(),
+            "groups of 32": plain(prompts=4, group_size=32),
+            "max_rl": {"algorithm": "max_rl", "algorithm_options": {}},
+            "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
+            "dapo": {"algorithm": "dapo", "algorithm_options": {}, "without": ("soft_overlong",)},
+        },
+        MEAN,
+        "",
+    ),
+    "mixed": Case(
+        {"warm_start_steps": 120},
+        {
+            "z-score": plain(),
+            "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
+            "hierarchical": plain(**{"with": ("kind_advantage=hierarchical",)}),
+            "dapo": {"algorithm": "dapo", "algorithm_options": {}, "without": ("soft_overlong",)},
+        },
+        MEAN,
+        "",
+    ),
+    "tight": Case(
+        {"warm_start_steps": 200},
+        {
+            "soft penalty": plain(**{"algorithm": "dapo", "algorithm_options": {"cache": 12}, "without": ("dynamic_sampling",)}),
+            "no penalty": plain(),
+            "overlong filter": plain(**{"with": ("filter_tokens=overlong",)}),
+            "tilted": plain(**{"with": ("weights=length_reweighted,alpha=1.0",)}),
+        },
+        MEAN,
+        "",
+    ),
+    "drift": Case(
+        {"warm_start_steps": 120, "stage_prompts": 480},
+        {
+            "alone": plain(),
+            "kl": plain(algorithm_options={"beta": 0.1}),
+            "auxiliary": plain(auxiliary=0.3),
+            "anchor": plain(anchor=100.0),
+        },
+        "accuracy of the kind sum at the end",
+        "",
+    ),
+    "brackets": Case(
+        {"warm_start_steps": 120},
+        {
+            "grpo": plain(),
+            "kl": plain(algorithm_options={"beta": 0.2}),
+            "auxiliary": plain(auxiliary=1.0),
+            "dapo": {"algorithm": "dapo", "algorithm_options": {}, "without": ("soft_overlong",)},
+        },
+        MEAN,
+        "",
+    ),
+    "exploit": Case(
+        {"warm_start_steps": 200},
+        {
+            "truth": plain(reward="exact"),
+            "learned": plain(),
+            "kl 0.1": plain(algorithm_options={"beta": 0.1}),
+            "kl 1": plain(algorithm_options={"beta": 1.0}),
+        },
+        END,
+        "",
+    ),
+}
+
+
+COMMAND = "python experiments/tasks_that_separate.py --out experiments/tasks_that_separate"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    out: Path = Path("experiments/tasks_that_separate")
+    """Where the results go: `.json`, `.md` and `.png`."""
+    tasks: tuple[str, ...] = tuple(CASES)
+    """Tasks to run."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds to run; the arms of a task are compared with the same ones."""
+    arms: tuple[str, ...] = ()
+    """Arms to run; by default all of them."""
+    minutes: float = 600.0
+    """Begin no further run after this time."""
+    work: Path = Path("runs/separate")
+    """Folder of the warm starts and the compiled programs."""
+
+
+def config_of(task: str, arm: str, seed: int) -> rljax.TrainConfig:
+    """Settings of a run, without its model and its folder."""
+    case = CASES[task]
+    return CONFIG.replace(task=task).replace(**case.settings).replace(**case.arms[arm]).replace(seed=seed)
+
+
+def hash_of(task: str, arm: str) -> str:
+    """Hash of what a row depends on: the settings written here, and problems of the task with the rewards of their demonstrations."""
+    config, case = config_of(task, arm, 0), CASES[task]
+    problems = [problem for part in config.generated_task.problems(32, seed=0) for problem in part[:32]]
+    texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
+    rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
+    read = [CONFIG.to_json(), dict(case.settings), dict(case.arms[arm]), texts, rewards]
+    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def warm_start(task: str, seed: int, work: Path) -> Path:
+    """Folder of the model after the warm start of a task with a seed, which is made if it does not exist."""
+    config = CONFIG.replace(task=task).replace(**CASES[task].settings)
+    config = config.replace(**plain(), seed=seed, steps=0, eval_every=0, models="last")
+    place = work / f"{task}-{seed}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
+    if not (place / "last" / "config.json").exists():
+        rljax.train(config.replace(run=str(place)), resume="auto")
+    return place / "last"
+
+
+def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
+    """Train one arm with one seed."""
+    model, begin = warm_start(task, seed, work), time.monotonic()
+    config = config_of(task, arm, seed).replace(model=str(model), warm_start_steps=0)
+    with TemporaryDirectory() as folder:
+        result = rljax.train(config.replace(run=f"{folder}/run"))
+        metrics, answers = (read_metrics(result.run / f"{name}.jsonl") for name in ("metrics", "heldout"))
+    numbers, curve = numbers_of(config, metrics, answers)
+    row = {"task": task, "arm": arm, "seed": seed, "settings": hash_of(task, arm), "curve": curve, "numbers": numbers}
+    return row | {"seconds": round(time.monotonic() - begin, 1)}
+
+
+def numbers_of(
+    config: rljax.TrainConfig, metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, float], list[float]]:
+    """What is measured of a run, and its held-out accuracy from the first evaluation to the last."""
+    curve = [row["accuracy"] for row in metrics if row["phase"] == "eval"]
+    steps = [row for row in metrics if row["phase"] == "rl"]
+    last = [row for row in answers if row["step"] == config.optimization.steps]
+    wrong = [len(row["completion"]) for row in last if row["reward"] <= 0]
+    numbers = {
+        END: curve[-1],
+        MEAN: float(np.mean(curve[1:])),
+        WRONG_LENGTH: float(np.mean(wrong)) if wrong else 0.0,
+        "sampled length at the end": float(np.mean([row["response_length"] for row in steps[-5:]])),
+        "cut off at the end": float(np.mean([row["truncated_share"] for row in steps[-5:]])),
+        "training reward at the end": float(np.mean([row["reward"] for row in steps[-5:]])),
+    }
+    problems = config.generated_task.problems(config.data.heldout_problems, seed=config.run.seed)[1]
+    kinds = {row["problem"]: problems[row["problem"]].columns.get("type") for row in last}
+    for kind in sorted({str(kind) for kind in kinds.values() if kind is not None}):
+        right = [row["reward"] > 0 for row in last if kinds[row["problem"]] == kind]
+        numbers[f"accuracy of the kind {kind} at the end"] = float(np.mean(right))
+    return {name: round(value, 4) for name, value in numbers.items()}, [round(value, 4) for value in curve]
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Rows of a file that were made with the present settings."""
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    known = {(task, arm): hash_of(task, arm) for task, case in CASES.items() for arm in case.arms}
+    return [row for row in rows if known.get((row["task"], row["arm"])) == row["settings"]]
+
+
+def intervals_of(rows: Rows, task: str, number: str) -> dict[str, Interval]:
+    """Mean of a number over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
+    found = {
+        arm: over_seeds([row["numbers"][number] for row in rows if (row["task"], row["arm"]) == (task, arm)])
+        for arm in CASES[task].arms
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1].value))
+
+
+def certain_pairs(rows: Rows, task: str, number: str) -> int:
+    """Number of pairs of arms whose difference, seed by seed, has an interval without 0."""
+    values = {
+        arm: {row["seed"]: row["numbers"][number] for row in rows if (row["task"], row["arm"]) == (task, arm)}
+        for arm in CASES[task].arms
+    }
+    pairs = [
+        over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        for one, other in itertools.combinations(values.values(), 2)
+    ]
+    return sum(pair.low > 0 or pair.high < 0 for pair in pairs)
+
+
+def report(rows: Rows) -> str:
+    """The summary and the table of each task, in Markdown."""
+    tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
+    lines = ["", "| task | number that decides | arms of which every two are apart | pairs apart, of 6 | paired difference certain |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    counts = []
+    for task in tasks:
+        number = CASES[task].decides
+        found = intervals_of(rows, task, number)
+        apart, chosen = sum(itertools.starmap(is_apart, itertools.combinations(found.values(), 2))), tiers(found)
+        counts.append(len(chosen))
+        names = " < ".join(chosen) if len(chosen) > 1 else "none"
+        lines.append(f"| `{task}` | {number} | {len(chosen)}: {names} | {apart} | {certain_pairs(rows, task, number)} |")
+    at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
+    lines[:0] = [
+        "",
+        f"Of {len(tasks)} tasks, {at_least[2]} have at least two arms apart, {at_least[3]} at least three of which every two are apart, "
+        f"and {at_least[4]} have all four apart.",
+    ]
+    for task in tasks:
+        lines += section(rows, task)
+    return "\n".join(lines) + "\n"
+
+
+def section(rows: Rows, task: str) -> list[str]:
+    """The arms of a task."""
+    case = CASES[task]
+    numbers = [*dict.fromkeys((case.decides, END, MEAN, *case.shown))]
+    before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
+    seeds = len({row["seed"] for row in rows if row["task"] == task})
+    lines = ["", f"## {task}", "", case.theory, ""]
+    lines += [f"{seeds} seeds; accuracy before RL {before.text()}.", ""]
+    lines += [f"| arm | {' | '.join(numbers)} |", f"|{' --- |' * (len(numbers) + 1)}"]
+    for arm in intervals_of(rows, task, case.decides):
+        cells = [intervals_of(rows, task, number)[arm].text() for number in numbers]
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return lines
+
+
+def draw(rows: Rows, file: Path) -> None:
+    """Draw the number that decides, for each arm of each task: every seed, the mean and its interval."""
+    tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
+    figure = Figure(figsize=(11, 2.1 * math.ceil(len(tasks) / 2)), dpi=100, layout="constrained")
+    places = figure.subplots(math.ceil(len(tasks) / 2), 2, squeeze=False).ravel()
+    for axes, task in itertools.zip_longest(places, tasks):
+        axes.spines[["top", "right"]].set_visible(False)
+        if task is None:
+            axes.set_axis_off()
+            continue
+        found = intervals_of(rows, task, CASES[task].decides)
+        for place, (arm, (value, low, high, _)) in enumerate(found.items()):
+            seeds = [row["numbers"][CASES[task].decides] for row in rows if (row["task"], row["arm"]) == (task, arm)]
+            axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
+            axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
+        axes.set_yticks(range(len(found)), list(found))
+        axes.set_ylim(-0.6, len(found) - 0.4)
+        axes.set_title(f"{task}: {CASES[task].decides}", fontsize=9)
+    figure.savefig(file)
+
+
+def place() -> str:
+    """Day, machine and versions of a run."""
+    machine = f"{usable_processors()} cores, {platform.machine()}"
+    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that are not in the file yet, and write it after every run."""
+    jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    file, start = arguments.out.with_suffix(".json"), time.monotonic()
+    rows = read_rows(file)
+    done = {(row["task"], row["arm"], row["seed"]) for row in rows}
+    for task in arguments.tasks:
+        for seed in arguments.seeds:
+            for arm in arguments.arms or CASES[task].arms:
+                if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
+                    continue
+                rows.append(row_of(task, arm, seed, arguments.work))
+                lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+                atomic_write(file, f"[\n{lines}\n]\n".encode())
+                print(json.dumps(rows[-1]), flush=True)
+    if rows:
+        arguments.out.with_suffix(".md").write_text(f"`{COMMAND}` ({place()})\n{report(rows)}", encoding="utf-8")
+        draw(rows, arguments.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
