@@ -57,6 +57,9 @@ CONFIG = rljax.TrainConfig.flat(
     heldout_problems=256,
     max_prompt_tokens=8,
     max_response_tokens=32,
+    warm_start_steps=600,
+    warm_start_accuracy=0.3,
+    warm_start_eval_every=10,
     warm_start_batch=64,
     warm_start_optimizer="muon",
     warm_start_learning_rate=4e-3,
@@ -95,11 +98,12 @@ def plain(**settings: Any) -> Settings:
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
-END, MEAN, WRONG_LENGTH = "accuracy at the end", "mean accuracy", "length of wrong answers at the end"
+END, MEAN, SAMPLED = "accuracy at the end", "mean accuracy", "mean accuracy of samples"
+WRONG_LENGTH = "length of wrong answers at the end"
 
 CASES: Mapping[str, Case] = {
     "outliers": Case(
-        {"warm_start_steps": 120},
+        {"max_response_tokens": 8},
         {
             "rank": plain(**{"with": ("advantage=rank",)}),
             "z-score": plain(),
@@ -110,7 +114,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "lengths": Case(
-        {"warm_start_steps": 60},
+        {"max_response_tokens": 16},
         {
             "response mean": plain(),
             "token mean": plain(**{"with": ("weights=token_mean",)}),
@@ -121,7 +125,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "countdown": Case(
-        {"warm_start_steps": 200},
+        {},
         {
             "groups of 8": plain(),
             "groups of 32": plain(prompts=4, group_size=32),
@@ -133,7 +137,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "mixed": Case(
-        {"warm_start_steps": 120},
+        {"max_response_tokens": 8, "warm_start_accuracy": 0.5},
         {
             "z-score": plain(),
             "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
@@ -144,7 +148,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "tight": Case(
-        {"warm_start_steps": 200},
+        {},
         {
             "soft penalty": plain(**{"algorithm": "dapo", "algorithm_options": {"cache": 12}, "without": ("dynamic_sampling",)}),
             "no penalty": plain(),
@@ -155,7 +159,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "drift": Case(
-        {"warm_start_steps": 120, "stage_prompts": 480},
+        {"max_response_tokens": 8, "stage_prompts": 480},
         {
             "alone": plain(),
             "kl": plain(algorithm_options={"beta": 0.1}),
@@ -166,7 +170,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "brackets": Case(
-        {"warm_start_steps": 120},
+        {},
         {
             "grpo": plain(),
             "kl": plain(algorithm_options={"beta": 0.2}),
@@ -177,7 +181,7 @@ CASES: Mapping[str, Case] = {
         "",
     ),
     "exploit": Case(
-        {"warm_start_steps": 200},
+        {},
         {
             "truth": plain(reward="exact"),
             "learned": plain(),
@@ -240,10 +244,11 @@ def warm_start(task: str, seed: int, work: Path) -> Path:
 def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
     """Train one arm with one seed."""
     model, begin = warm_start(task, seed, work), time.monotonic()
-    config = config_of(task, arm, seed).replace(model=str(model), warm_start_steps=0)
+    config = config_of(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
-        metrics, answers = (read_metrics(result.run / f"{name}.jsonl") for name in ("metrics", "heldout"))
+        metrics = read_metrics(result.run / "metrics.jsonl")
+        answers = [json.loads(line) for line in (result.run / "heldout.jsonl").read_text(encoding="utf-8").splitlines()]
     numbers, curve = numbers_of(config, metrics, answers)
     row = {"task": task, "arm": arm, "seed": seed, "settings": hash_of(task, arm), "curve": curve, "numbers": numbers}
     return row | {"seconds": round(time.monotonic() - begin, 1)}
@@ -263,6 +268,7 @@ def numbers_of(
         WRONG_LENGTH: float(np.mean(wrong)) if wrong else 0.0,
         "sampled length at the end": float(np.mean([row["response_length"] for row in steps[-5:]])),
         "cut off at the end": float(np.mean([row["truncated_share"] for row in steps[-5:]])),
+        SAMPLED: float(np.mean([row["accuracy"] for row in steps])),
         "training reward at the end": float(np.mean([row["reward"] for row in steps[-5:]])),
     }
     problems = config.generated_task.problems(config.data.heldout_problems, seed=config.run.seed)[1]
