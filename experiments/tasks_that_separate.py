@@ -54,21 +54,21 @@ CONFIG = rljax.TrainConfig.flat(
     heads=4,
     kv_heads=2,
     hidden=192,
-    heldout_problems=256,
+    heldout_problems=128,
     max_prompt_tokens=8,
     max_response_tokens=32,
     warm_start_steps=600,
     warm_start_accuracy=0.3,
-    warm_start_eval_every=10,
+    warm_start_eval_every=20,
     warm_start_batch=64,
     warm_start_optimizer="muon",
     warm_start_learning_rate=4e-3,
     prompts=16,
     group_size=8,
-    steps=60,
+    steps=40,
     learning_rate=1e-3,
     learning_rate_warmup=5,
-    eval_every=10,
+    eval_every=8,
     checkpoint_every=10_000,
     sample_every=0,
     models="none",
@@ -98,8 +98,14 @@ def plain(**settings: Any) -> Settings:
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
+def dapo(*without: str) -> Settings:
+    """DAPO without dynamic sampling and other parts."""
+    return {"algorithm": "dapo", "algorithm_options": {"cache": 12}, "without": ("dynamic_sampling", *without)}
+
+
 END, MEAN, SAMPLED = "accuracy at the end", "mean accuracy", "mean accuracy of samples"
-WRONG_LENGTH = "length of wrong answers at the end"
+WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
+KEPT = "accuracy of the kind sum at the end"
 
 CASES: Mapping[str, Case] = {
     "outliers": Case(
@@ -111,85 +117,101 @@ CASES: Mapping[str, Case] = {
             "z-score of the batch": plain(**{"with": ("advantage=batch_normalized",)}),
         },
         MEAN,
-        "",
+        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the whole scale of its group in a z-score, "
+        "and that of the whole batch where rewards are only centred, or divided by the deviation of the batch. So ranks should learn "
+        "most, then z-scores of the group, and the other two least.",
     ),
     "lengths": Case(
-        {"max_response_tokens": 16},
+        {"max_response_tokens": 16, "warm_start_accuracy": 0.4},
         {
             "response mean": plain(),
             "token mean": plain(**{"with": ("weights=token_mean",)}),
-            "dr_grpo": {"algorithm": "dr_grpo", "algorithm_options": {"max_length": 32}},
+            "dr_grpo": {"algorithm": "dr_grpo", "algorithm_options": {"max_length": 16}},
             "tilted token mean": plain(**{"with": ("weights=length_reweighted,alpha=1.0",)}),
         },
         WRONG_LENGTH,
-        "",
-    ),
-    "countdown": Case(
-        {},
-        {
-            "groups of 8": plain(),
-            "groups of 32": plain(prompts=4, group_size=32),
-            "max_rl": {"algorithm": "max_rl", "algorithm_options": {}},
-            "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
-            "dapo": {"algorithm": "dapo", "algorithm_options": {}, "without": ("soft_overlong",)},
-        },
-        MEAN,
-        "",
+        "How the loss weighs the tokens of a response. With a mean over each response, every token of a long wrong answer is punished "
+        "less, so wrong answers should grow; they should not with a mean over all tokens or a constant divisor (`dr_grpo`), and shrink "
+        "where the weight of long responses is tilted.",
+        (SAMPLED_LENGTH,),
     ),
     "mixed": Case(
-        {"max_response_tokens": 8, "warm_start_accuracy": 0.5},
+        {"max_response_tokens": 8, "warm_start_accuracy": 0.45},
         {
             "z-score": plain(),
             "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
             "hierarchical": plain(**{"with": ("kind_advantage=hierarchical",)}),
-            "dapo": {"algorithm": "dapo", "algorithm_options": {}, "without": ("soft_overlong",)},
+            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
-        "",
-    ),
-    "tight": Case(
-        {},
-        {
-            "soft penalty": plain(**{"algorithm": "dapo", "algorithm_options": {"cache": 12}, "without": ("dynamic_sampling",)}),
-            "no penalty": plain(),
-            "overlong filter": plain(**{"with": ("filter_tokens=overlong",)}),
-            "tilted": plain(**{"with": ("weights=length_reweighted,alpha=1.0",)}),
-        },
-        MEAN,
-        "",
+        "What a reward is compared with. `reinforce_pp` compares it with the whole batch, so copies are always good and products "
+        "always bad; the hierarchical baseline with problems of the same kind; the z-score with responses to the same prompt, of "
+        "which most groups have no differences. Dynamic sampling draws further prompts until enough groups have some, so it should "
+        "learn most, at the price of more responses; no group should learn least.",
     ),
     "drift": Case(
-        {"max_response_tokens": 8, "stage_prompts": 480},
+        {"max_response_tokens": 8, "stage_prompts": 320, "heldout_problems": 256},
         {
             "alone": plain(),
-            "kl": plain(algorithm_options={"beta": 0.1}),
-            "auxiliary": plain(auxiliary=0.3),
+            "KL": plain(algorithm_options={"beta": 0.1}),
+            "demonstrations": plain(auxiliary=0.3),
             "anchor": plain(anchor=100.0),
         },
-        "accuracy of the kind sum at the end",
-        "",
+        KEPT,
+        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL rehearse "
+        "them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either kind.",
+        ("accuracy of the kind difference at the end",),
     ),
     "brackets": Case(
-        {},
+        {"max_response_tokens": 24, "learning_rate": 3e-4, "prompts": 8},
         {
-            "grpo": plain(),
-            "kl": plain(algorithm_options={"beta": 0.2}),
-            "auxiliary": plain(auxiliary=1.0),
-            "dapo": {"algorithm": "dapo", "algorithm_options": {}, "without": ("soft_overlong",)},
+            "alone": plain(),
+            "KL": plain(algorithm_options={"beta": 0.2}),
+            "demonstrations": plain(auxiliary=1.0),
+            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
-        MEAN,
-        "",
+        SAMPLED,
+        "Whether the policy may leave its demonstrations, half of which are malformed. RL alone may; a KL penalty holds it near the "
+        "model that imitates them, and a loss on the demonstrations beside RL teaches them again. Dynamic sampling should learn "
+        "most, at the price of more responses.",
     ),
     "exploit": Case(
-        {},
+        {"learning_rate": 3e-4, "prompts": 8},
         {
             "truth": plain(reward="exact"),
             "learned": plain(),
-            "kl 0.1": plain(algorithm_options={"beta": 0.1}),
-            "kl 1": plain(algorithm_options={"beta": 1.0}),
+            "learned, KL 0.1": plain(algorithm_options={"beta": 0.1}),
+            "learned, KL 1": plain(algorithm_options={"beta": 1.0}),
         },
-        END,
-        "",
+        MEAN,
+        "Which reward is trained on, and how far the policy may go for it. The learned reward has a hole, which a policy finds; a KL "
+        "penalty holds it back, the more the larger its coefficient. The truth is the upper bound.",
+        ("training reward at the end",),
+    ),
+    "tight": Case(
+        {"learning_rate": 3e-4, "prompts": 8},
+        {
+            "soft penalty": dapo(),
+            "no penalty": dapo("soft_overlong"),
+            "overlong filter": dapo("soft_overlong") | {"with": ("filter_tokens=overlong",)},
+            "tilted": dapo("soft_overlong") | {"with": ("weights=length_reweighted,alpha=1.0",)},
+        },
+        MEAN,
+        "What happens to responses that the limit cuts. A soft penalty for those that come near it should teach the short way first; "
+        "with the filter they teach nothing at all, so the long way stays.",
+        ("cut off at the end", SAMPLED_LENGTH),
+    ),
+    "countdown": Case(
+        {"warm_start_accuracy": 0.15, "learning_rate": 3e-4, "prompts": 8},
+        {
+            "groups of 8": plain(),
+            "groups of 32": plain(prompts=2, group_size=32),
+            "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
+            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
+        },
+        MEAN,
+        "Where a signal comes from if few responses are right: larger groups have more often one that is, dynamic sampling looks for "
+        "such groups, and without a group each failure counts.",
     ),
 }
 
@@ -266,7 +288,7 @@ def numbers_of(
         END: curve[-1],
         MEAN: float(np.mean(curve[1:])),
         WRONG_LENGTH: float(np.mean(wrong)) if wrong else 0.0,
-        "sampled length at the end": float(np.mean([row["response_length"] for row in steps[-5:]])),
+        SAMPLED_LENGTH: float(np.mean([row["response_length"] for row in steps[-5:]])),
         "cut off at the end": float(np.mean([row["truncated_share"] for row in steps[-5:]])),
         SAMPLED: float(np.mean([row["accuracy"] for row in steps])),
         "training reward at the end": float(np.mean([row["reward"] for row in steps[-5:]])),
