@@ -11,12 +11,12 @@ Command:
 
     python experiments/tasks_that_separate.py --out experiments/tasks_that_separate     (about an hour on two CPU cores)
 
-A finished row is not made again, so the command can be stopped and repeated; `--tasks` and `--seeds` make a part of it. A row has a
-hash of its settings and of what its task draws; a row whose hash is another one is not read, and is dropped when the file is written.
-It writes OUT.json, OUT.md and OUT.png.
+A finished row is not made again, so the command can be stopped and repeated; `--tasks` and `--seeds` make a part of it. A row
+has a hash of its settings and of what its task draws; a row with another hash is not read, and is dropped when the file is
+written. It writes OUT.json, OUT.md and OUT.png.
 
-Deviations: no paper has these tasks. The arms of a task share the learning rate, the batch and the number of steps, which were chosen
-with the arms on seeds from 100 on; no arm has a learning rate of its own.
+Deviations: no paper has these tasks. The arms of a task share the learning rate, the batch and the number of steps, which were
+chosen with the arms on seed 100; no arm has a learning rate of its own.
 """
 
 import hashlib
@@ -117,9 +117,9 @@ CASES: Mapping[str, Case] = {
             "z-score of the batch": plain(**{"with": ("advantage=batch_normalized",)}),
         },
         MEAN,
-        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the whole scale of its group in a z-score, "
-        "and that of the whole batch where rewards are only centred, or divided by the deviation of the batch. So ranks should learn "
-        "most, then z-scores of the group, and the other two least.",
+        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the whole scale of its group in a "
+        "z-score, and that of the whole batch where rewards are only centred, or divided by the deviation of the batch. So "
+        "ranks should learn most, then z-scores of the group, and the other two least.",
     ),
     "lengths": Case(
         {"max_response_tokens": 16, "warm_start_accuracy": 0.4},
@@ -130,9 +130,9 @@ CASES: Mapping[str, Case] = {
             "tilted token mean": plain(**{"with": ("weights=length_reweighted,alpha=1.0",)}),
         },
         WRONG_LENGTH,
-        "How the loss weighs the tokens of a response. With a mean over each response, every token of a long wrong answer is punished "
-        "less, so wrong answers should grow; they should not with a mean over all tokens or a constant divisor (`dr_grpo`), and shrink "
-        "where the weight of long responses is tilted.",
+        "How the loss weighs the tokens of a response. With a mean over each response, every token of a long wrong answer is "
+        "punished less, so wrong answers should grow; they should not with a mean over all tokens or a constant divisor "
+        "(`dr_grpo`), and shrink where the weight of long responses is tilted.",
         (SAMPLED_LENGTH,),
     ),
     "mixed": Case(
@@ -144,10 +144,10 @@ CASES: Mapping[str, Case] = {
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
-        "What a reward is compared with. `reinforce_pp` compares it with the whole batch, so copies are always good and products "
-        "always bad; the hierarchical baseline with problems of the same kind; the z-score with responses to the same prompt, of "
-        "which most groups have no differences. Dynamic sampling draws further prompts until enough groups have some, so it should "
-        "learn most, at the price of more responses; no group should learn least.",
+        "What a reward is compared with. `reinforce_pp` compares it with the whole batch, so copies are always good and "
+        "products always bad; the hierarchical baseline with problems of the same kind; the z-score with responses to the same "
+        "prompt, of which most groups have no differences. Dynamic sampling draws further prompts until enough groups have "
+        "some, so it should learn most, at the price of more responses; no group should learn least.",
     ),
     "drift": Case(
         {"max_response_tokens": 8, "stage_prompts": 320, "heldout_problems": 256},
@@ -158,8 +158,9 @@ CASES: Mapping[str, Case] = {
             "anchor": plain(anchor=100.0),
         },
         KEPT,
-        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL rehearse "
-        "them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either kind.",
+        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL "
+        "rehearse them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either "
+        "kind.",
         ("accuracy of the kind difference at the end",),
     ),
     "brackets": Case(
@@ -171,9 +172,9 @@ CASES: Mapping[str, Case] = {
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         SAMPLED,
-        "Whether the policy may leave its demonstrations, half of which are malformed. RL alone may; a KL penalty holds it near the "
-        "model that imitates them, and a loss on the demonstrations beside RL teaches them again. Dynamic sampling should learn "
-        "most, at the price of more responses.",
+        "Whether the policy may leave its demonstrations, half of which are malformed. RL alone may; a KL penalty holds it near "
+        "the model that imitates them, and a loss on the demonstrations beside RL teaches them again. Dynamic sampling should "
+        "learn most, at the price of more responses.",
     ),
     "exploit": Case(
         {"learning_rate": 3e-4, "prompts": 8},
@@ -184,8 +185,8 @@ CASES: Mapping[str, Case] = {
             "learned, KL 1": plain(algorithm_options={"beta": 1.0}),
         },
         MEAN,
-        "Which reward is trained on, and how far the policy may go for it. The learned reward has a hole, which a policy finds; a KL "
-        "penalty holds it back, the more the larger its coefficient. The truth is the upper bound.",
+        "Which reward is trained on, and how far the policy may go for it. The learned reward has a hole, which a policy finds; "
+        "a KL penalty holds it back, the more the larger its coefficient. The truth is the upper bound.",
         ("training reward at the end",),
     ),
     "tight": Case(
@@ -197,8 +198,8 @@ CASES: Mapping[str, Case] = {
             "tilted": dapo("soft_overlong") | {"with": ("weights=length_reweighted,alpha=1.0",)},
         },
         MEAN,
-        "What happens to responses that the limit cuts. A soft penalty for those that come near it should teach the short way first; "
-        "with the filter they teach nothing at all, so the long way stays.",
+        "What happens to responses that the limit cuts. A soft penalty for those that come near it should teach the short way "
+        "first; with the filter they teach nothing at all, so the long way stays.",
         ("cut off at the end", SAMPLED_LENGTH),
     ),
     "countdown": Case(
@@ -210,8 +211,8 @@ CASES: Mapping[str, Case] = {
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
-        "Where a signal comes from if few responses are right: larger groups have more often one that is, dynamic sampling looks for "
-        "such groups, and without a group each failure counts.",
+        "Where a signal comes from if few responses are right: larger groups have more often one that is, dynamic sampling "
+        "looks for such groups, and without a group each failure counts.",
     ),
 }
 
@@ -229,8 +230,6 @@ class Arguments:
     """Tasks to run."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds to run; the arms of a task are compared with the same ones."""
-    arms: tuple[str, ...] = ()
-    """Arms to run; by default all of them."""
     minutes: float = 600.0
     """Begin no further run after this time."""
     work: Path = Path("runs/separate")
@@ -244,7 +243,7 @@ def config_of(task: str, arm: str, seed: int) -> rljax.TrainConfig:
 
 
 def hash_of(task: str, arm: str) -> str:
-    """Hash of what a row depends on: the settings written here, and problems of the task with the rewards of their demonstrations."""
+    """Hash of what a row depends on: the settings written here, and problems of the task with their demonstrations' rewards."""
     config, case = config_of(task, arm, 0), CASES[task]
     problems = [problem for part in config.generated_task.problems(32, seed=0) for problem in part[:32]]
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
@@ -333,7 +332,10 @@ def certain_pairs(rows: Rows, task: str, number: str) -> int:
 def report(rows: Rows) -> str:
     """The summary and the table of each task, in Markdown."""
     tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
-    lines = ["", "| task | number that decides | arms of which every two are apart | pairs apart, of 6 | paired difference certain |"]
+    lines = [
+        "",
+        "| task | number that decides | arms of which every two are apart | pairs apart | paired difference certain |",
+    ]
     lines += ["| --- | --- | --- | --- | --- |"]
     counts = []
     for task in tasks:
@@ -346,8 +348,8 @@ def report(rows: Rows) -> str:
     at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
     lines[:0] = [
         "",
-        f"Of {len(tasks)} tasks, {at_least[2]} have at least two arms apart, {at_least[3]} at least three of which every two are apart, "
-        f"and {at_least[4]} have all four apart.",
+        f"Of {len(tasks)} tasks, {at_least[2]} have at least two arms apart, {at_least[3]} at least three of which every two "
+        f"are, and {at_least[4]} have all four apart. Each task has four arms, so six pairs.",
     ]
     for task in tasks:
         lines += section(rows, task)
@@ -390,12 +392,6 @@ def draw(rows: Rows, file: Path) -> None:
     figure.savefig(file)
 
 
-def place() -> str:
-    """Day, machine and versions of a run."""
-    machine = f"{usable_processors()} cores, {platform.machine()}"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"
-
-
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the file yet, and write it after every run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
@@ -403,17 +399,18 @@ def main(arguments: Arguments) -> None:
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     rows = read_rows(file)
     done = {(row["task"], row["arm"], row["seed"]) for row in rows}
-    for task in arguments.tasks:
-        for seed in arguments.seeds:
-            for arm in arguments.arms or CASES[task].arms:
-                if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
-                    continue
-                rows.append(row_of(task, arm, seed, arguments.work))
-                lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-                atomic_write(file, f"[\n{lines}\n]\n".encode())
-                print(json.dumps(rows[-1]), flush=True)
+    for seed, task in itertools.product(arguments.seeds, arguments.tasks):
+        for arm in CASES[task].arms:
+            if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
+                continue
+            rows.append(row_of(task, arm, seed, arguments.work))
+            lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+            atomic_write(file, f"[\n{lines}\n]\n".encode())
+            print(json.dumps(rows[-1]), flush=True)
     if rows:
-        arguments.out.with_suffix(".md").write_text(f"`{COMMAND}` ({place()})\n{report(rows)}", encoding="utf-8")
+        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
+        arguments.out.with_suffix(".md").write_text(f"`{COMMAND}` ({made})\n{report(rows)}", encoding="utf-8")
         draw(rows, arguments.out.with_suffix(".png"))
 
 

@@ -9,8 +9,8 @@ from rljax.book.claims import Interval
 def is_apart(one: Interval, other: Interval) -> bool:
     """Whether two intervals share no point; False where one of them has no ends.
 
-    This asks for more than a difference whose interval leaves out 0: two 95 % intervals may overlap although the paired difference is
-    certain.
+    This asks for more than a difference whose interval leaves out 0: two 95 % intervals may overlap although the paired
+    difference is certain.
 
     Example:
         >>> low, high = Interval(1.0, 0.9, 1.1, 5), Interval(1.5, 1.2, 1.8, 5)
@@ -23,8 +23,8 @@ def is_apart(one: Interval, other: Interval) -> bool:
 def tiers(intervals: Mapping[str, Interval]) -> list[str]:
     """The most arms of which every two are apart, from the lowest to the highest; of several such choices one.
 
-    The interval that ends first belongs to some largest choice; so does, of those that lie above it, the one that ends first, and so
-    on.
+    The interval that ends first belongs to some largest choice; so does, of those that lie above it, the one that ends first,
+    and so on.
 
     Args:
         intervals: interval of each arm; one without ends is apart from none.

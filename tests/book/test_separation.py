@@ -30,12 +30,14 @@ def rows():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_larger_choice_of_arms_is_apart(seed):
-    ends = np.sort(np.random.default_rng(seed).uniform(0, 4, (6, 1)) + [[0.0, 1.0]], axis=1)
+    ends = np.random.default_rng(seed).uniform(0, 4, (6, 1)) + np.array([0.0, 1.0])
     found = {str(place): Interval(float(pair.mean()), *map(float, pair), 5) for place, pair in enumerate(ends)}
     chosen = tiers(found)
 
     def all_apart(names):
-        return all(found[a].high < found[b].low or found[b].high < found[a].low for a, b in itertools.combinations(names, 2))
+        return all(
+            found[a].high < found[b].low or found[b].high < found[a].low for a, b in itertools.combinations(names, 2)
+        )
 
     assert all_apart(chosen)
     assert not any(all_apart(names) for names in itertools.combinations(found, len(chosen) + 1))
@@ -53,7 +55,9 @@ def test_committed_rows_are_of_the_present_settings_and_complete(experiment, row
     measured = {(row["task"], row["arm"], row["seed"]) for row in rows}
     assert len(measured) == len(rows)
     for task in {row["task"] for row in rows}:
-        seeds = [{seed for name, arm, seed in measured if (name, arm) == (task, each)} for each in experiment.CASES[task].arms]
+        seeds = [
+            {seed for name, arm, seed in measured if (name, arm) == (task, each)} for each in experiment.CASES[task].arms
+        ]
         assert len(seeds) == 4
         assert all(each == seeds[0] and len(each) >= 5 for each in seeds)
 
