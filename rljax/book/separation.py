@@ -1,9 +1,10 @@
 """Which of several arms a comparison can tell apart: arms whose intervals over the seeds share no point."""
 
+import itertools
 import math
 from collections.abc import Mapping
 
-from rljax.book.claims import Interval
+from rljax.book.claims import Interval, over_seeds
 
 
 def is_apart(one: Interval, other: Interval) -> bool:
@@ -42,3 +43,21 @@ def tiers(intervals: Mapping[str, Interval]) -> list[str]:
         if not math.isnan(interval.high) and (not chosen or is_apart(intervals[chosen[-1]], interval)):
             chosen.append(name)
     return chosen
+
+
+def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
+    """Number of pairs of arms whose paired difference over the seeds has a 95 % interval without 0.
+
+    Args:
+        values: a number of each arm, by seed; a seed that one arm of a pair lacks is left out.
+
+    Example:
+        >>> one = {seed: float(seed) for seed in range(5)}
+        >>> certain_pairs({"one": one, "a little more": {seed: value + 0.1 for seed, value in one.items()}})
+        1
+    """
+    differences = [
+        over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        for one, other in itertools.combinations(values.values(), 2)
+    ]
+    return sum(pair.low > 0 or pair.high < 0 for pair in differences)
