@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the tests make the pages without Sphinx
     from sphinx.application import Sphinx
 
-RESULTS = ("arithmetic_algorithms", "arithmetic_distillation", "constitution", "long_chain_algorithms", "selector", "tasks_that_separate")
+RESULTS = (
+    "arithmetic_algorithms",
+    "arithmetic_distillation",
+    "constitution",
+    "long_chain_algorithms",
+    "selector",
+    "tasks_that_separate",
+)
 """Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""
 
 
