@@ -16,6 +16,7 @@ RESULTS = (
     "constitution",
     "long_chain_algorithms",
     "selector",
+    "tasks_that_separate",
 )
 """Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""
 

@@ -1,6 +1,6 @@
 """The task `drift`: the kind of the problems changes while the policy learns, first sums and then differences.
 
-A problem is `47+38=` or `47-38=`, and its answer `#5` or `#9`, the last digit, without steps. Demonstrations and held-out
+A problem is `427+5=` or `427-5=`, and its answer `#2`, the last digit, without steps. Demonstrations and held-out
 problems are of both kinds in equal parts. The training prompts are sums until `stage_prompts` of them were drawn, and differences
 from then on. The place in this order is part of a checkpoint, so a resumed run drifts where it would have. What is kept of the
 first kind is held-out accuracy by the column `type`.
@@ -47,9 +47,6 @@ class DriftConfig(TaskConfig):
 
 def _draw(random: Random) -> Problem:
     kind = random.choice(KINDS)
-    low, high = sorted(random.randint(1, 99) for _ in range(2))
-    if kind == "sum":
-        left, right, sign, answer = low, high, "+", (low + high) % 10
-    else:
-        left, right, sign, answer = high, low, "-", (high - low) % 10
+    left, right = random.randint(100, 999), random.randint(1, 9)
+    sign, answer = ("+", (left + right) % 10) if kind == "sum" else ("-", (left - right) % 10)
     return Problem(f"{left}{sign}{right}=", str(answer), f"#{answer}", {"type": kind})

@@ -1,7 +1,7 @@
 """The task `mixed`: kinds of problems of different difficulty in one rollout.
 
-The kinds are to copy a number, `(427)=`; to give the last digit of a sum, `42+17=`; and to multiply, `7*42=`; each is answered
-without steps, as in `#9`. A small model copies soon, finds the last digits after a while, and hardly ever multiplies. So at any
+The kinds are to copy a number, `(427)=`; to give the last digit of a sum, `427+5=`; and to multiply, `7*42=`; each is answered
+without steps, as in `#2`. A small model copies soon, finds the last digits after a while, and hardly ever multiplies. So at any
 time many groups are all right or all wrong, and an algorithm is judged by what it makes of the others. The column `type` names
 the kind.
 """
@@ -46,7 +46,7 @@ class MixedConfig(TaskConfig):
             answer = random.randint(100, 999)
             prompt = f"({answer})="
         elif kind == "sum":
-            left, right = (random.randint(10, 99) for _ in range(2))
+            left, right = random.randint(100, 999), random.randint(1, 9)
             prompt, answer = f"{left}+{right}=", (left + right) % 10
         else:
             left, right = random.randint(2, 9), random.randint(10, 99)

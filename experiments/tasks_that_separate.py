@@ -1,0 +1,400 @@
+"""Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are apart.
+
+Each task of `rljax.tasks` is made to show one thing. For seven of them (not for `countdown`), four algorithms or variants are
+compared for which theory predicts a difference in that thing, from the same warm start, with the same number of trained responses.
+`CASES` has the arms and the prediction, and names the number that decides. Arms are apart where their 95 % t intervals over the
+seeds share no point.
+
+Command:
+
+    python experiments/tasks_that_separate.py     (an estimated hour on one CPU core)
+
+A finished row is not made again; `--tasks` and `--seeds` make a part. A row with another hash of its settings and of what its task
+draws is dropped. It writes OUT.json, OUT.md and OUT.png.
+
+Deviations: no paper has these tasks. The arms of a task share learning rate, batch and number of steps, which were chosen after a
+run with seed 100 for `exploit` and are untried for the others; `mixed` has another warm start since runs with seeds 0 and 1, in
+which nothing was learned. That the gain decides in `exploit` and `outliers` was chosen after two seeds of each had been seen,
+whose warm starts differ; before, it was the mean accuracy. Only tasks in the JSON file were measured.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+
+import rljax
+from rljax.book.claims import FEWEST_SEEDS, Interval, over_seeds
+from rljax.book.separation import certain_pairs, is_apart, tiers
+from rljax.data.problem import reward_columns
+from rljax.files import atomic_write
+from rljax.machine import usable_processors
+from rljax.records import required
+from rljax.rewards import resolve
+from rljax.tracking.rows import read_metrics
+
+STATED = {
+    "algorithm": "grpo",
+    "tokenizer": "characters",
+    "layers": 2,
+    "width": 64,
+    "hidden": 192,
+    "heldout_problems": 128,
+    "max_prompt_tokens": 8,
+    "max_response_tokens": 32,
+    "warm_start_steps": 600,
+    "warm_start_accuracy": 0.3,
+    "warm_start_eval_every": 20,
+    "warm_start_optimizer": "muon",
+    "warm_start_learning_rate": 4e-3,
+    "prompts": 16,
+    "group_size": 8,
+    "steps": 40,
+    "learning_rate": 1e-3,
+    "learning_rate_warmup": 5,
+    "eval_every": 8,
+    "checkpoint_every": 10_000,
+    "sample_every": 0,
+    "models": "none",
+    "quiet": True,
+}
+CONFIG = rljax.TrainConfig.flat(**STATED)
+Settings = Mapping[str, Any]
+Rows = Sequence[Settings]
+
+
+class Case(NamedTuple):
+    """Four arms on a task."""
+
+    settings: Settings
+    """Settings beside those of `CONFIG`, by their flat names."""
+    arms: Mapping[str, Settings]
+    """Settings of each arm beside these."""
+    decides: str
+    """Name of the number that decides; `numbers_of` has them all."""
+    theory: str
+    """What the arms differ in, and which difference is expected."""
+    shown: tuple[str, ...] = ()
+    """Further numbers on the page."""
+
+
+def plain(**settings: Any) -> dict[str, Any]:
+    """GRPO without a KL penalty, and changes."""
+    return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
+
+
+def dapo(*without: str) -> dict[str, Any]:
+    """DAPO without dynamic sampling and other parts."""
+    return {"algorithm": "dapo", "algorithm_options": {"cache": 12}, "without": ("dynamic_sampling", *without)}
+
+
+END, MEAN, SAMPLED = "accuracy at the end", "mean accuracy", "mean accuracy of samples"
+GAIN = "accuracy at the end, less that before RL"
+WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
+KEPT = "accuracy of the kind sum at the end"
+CASES: Mapping[str, Case] = {
+    "outliers": Case(
+        {"max_response_tokens": 8},
+        {
+            "rank": plain(**{"with": ("advantage=rank",)}),
+            "z-score": plain(),
+            "centred": plain(**{"with": ("advantage=centered",)}),
+            "z-score of the batch": plain(**{"with": ("advantage=batch_normalized",)}),
+        },
+        GAIN,
+        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the whole scale of its group in a "
+        "z-score, and that of the whole batch where rewards are only centred, or divided by the deviation of the batch. So "
+        "ranks should learn most, then z-scores of the group, and the other two least.",
+    ),
+    "lengths": Case(
+        {"max_response_tokens": 16, "warm_start_accuracy": 0.4},
+        {
+            "response mean": plain(),
+            "token mean": plain(**{"with": ("weights=token_mean",)}),
+            "dr_grpo": {"algorithm": "dr_grpo", "algorithm_options": {"max_length": 16}},
+            "tilted token mean": plain(**{"with": ("weights=length_reweighted,alpha=1.0",)}),
+        },
+        WRONG_LENGTH,
+        "How the loss weighs the tokens of a response. With a mean over each response, every token of a long wrong answer is "
+        "punished less, so wrong answers should grow; they should not with a mean over all tokens or a constant divisor "
+        "(`dr_grpo`), and shrink where the weight of long responses is tilted.",
+        (SAMPLED_LENGTH,),
+    ),
+    "mixed": Case(
+        {"max_response_tokens": 8, "warm_start_accuracy": 0.55},
+        {
+            "z-score": plain(),
+            "no group": {"algorithm": "reinforce_pp", "algorithm_options": {}},
+            "hierarchical": plain(**{"with": ("kind_advantage=hierarchical",)}),
+            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
+        },
+        MEAN,
+        "What a reward is compared with. `reinforce_pp` compares it with the whole batch, so copies are always good and "
+        "products always bad; the hierarchical baseline with problems of the same kind; the z-score with responses to the same "
+        "prompt, of which most groups have no differences. Dynamic sampling draws further prompts until enough groups have "
+        "some, so it should learn most, at the price of more responses; no group should learn least.",
+    ),
+    "drift": Case(
+        {"max_response_tokens": 8, "stage_prompts": 320, "heldout_problems": 256},
+        {
+            "alone": plain(),
+            "KL": plain(algorithm_options={"beta": 0.1}),
+            "demonstrations": plain(auxiliary=0.3),
+            "anchor": plain(anchor=100.0),
+        },
+        KEPT,
+        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL "
+        "rehearse them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either "
+        "kind.",
+        ("accuracy of the kind difference at the end",),
+    ),
+    "brackets": Case(
+        {"max_response_tokens": 24, "learning_rate": 3e-4, "prompts": 8},
+        {
+            "alone": plain(),
+            "KL": plain(algorithm_options={"beta": 0.2}),
+            "demonstrations": plain(auxiliary=1.0),
+            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
+        },
+        SAMPLED,
+        "Whether the policy may leave its demonstrations, half of which are malformed. RL alone may; a KL penalty holds it near "
+        "the model that imitates them, and a loss on the demonstrations beside RL teaches them again. Dynamic sampling should "
+        "learn most, at the price of more responses.",
+    ),
+    "exploit": Case(
+        {"learning_rate": 3e-4, "prompts": 8},
+        {
+            "truth": plain(reward="exact"),
+            "learned": plain(),
+            "learned, KL 0.1": plain(algorithm_options={"beta": 0.1}),
+            "learned, KL 1": plain(algorithm_options={"beta": 1.0}),
+        },
+        GAIN,
+        "Which reward is trained on, and how far the policy may go for it. The learned reward has a hole, which a policy finds; "
+        "a KL penalty holds it back, the more the larger its coefficient. The truth is the upper bound.",
+        ("training reward at the end",),
+    ),
+    "tight": Case(
+        {"learning_rate": 3e-4, "prompts": 8},
+        {
+            "soft penalty": dapo(),
+            "no penalty": dapo("soft_overlong"),
+            "overlong filter": dapo("soft_overlong") | {"with": ("filter_tokens=overlong",)},
+            "tilted": dapo("soft_overlong") | {"with": ("weights=length_reweighted,alpha=1.0",)},
+        },
+        MEAN,
+        "What happens to responses that the limit cuts. A soft penalty for those that come near it should teach the short way "
+        "first; with the filter they teach nothing at all, so the long way stays.",
+        ("cut off at the end", SAMPLED_LENGTH),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    out: Path = Path("experiments/tasks_that_separate")
+    """Where the results go: `.json`, `.md` and `.png`."""
+    tasks: tuple[str, ...] = tuple(CASES)
+    """Tasks to run."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds to run; the arms of a task are compared with the same ones."""
+    minutes: float = 600.0
+    """Begin no further run after this time."""
+    work: Path = Path("runs/separate")
+    """Folder of the warm starts and the compiled programs."""
+
+
+def config_of(task: str, arm: str, seed: int) -> rljax.TrainConfig:
+    """Settings of a run, without its model and its folder."""
+    case = CASES[task]
+    return CONFIG.replace(task=task).replace(**case.settings).replace(**case.arms[arm]).replace(seed=seed)
+
+
+def hash_of(task: str, arm: str) -> str:
+    """Hash of what a row depends on: the settings written here, and problems of the task with their demonstrations' rewards."""
+    config, case = config_of(task, arm, 0), CASES[task]
+    problems = [problem for part in required(config.generated_task, "task").problems(32, seed=0) for problem in part[:32]]
+    texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
+    rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
+    read = [STATED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
+    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def warm_start(task: str, seed: int, work: Path) -> Path:
+    """Folder of the model after the warm start of a task with a seed, which is made if it does not exist."""
+    config = CONFIG.replace(task=task).replace(**CASES[task].settings)
+    config = config.replace(**plain(), seed=seed, steps=0, eval_every=0, models="last")
+    place = work / f"{task}-{seed}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
+    if not (place / "last" / "config.json").exists():
+        rljax.train(config.replace(run=str(place)), resume="auto")
+    return place / "last"
+
+
+def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
+    """Train one arm with one seed."""
+    model, begin = warm_start(task, seed, work), time.monotonic()
+    config = config_of(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
+    with TemporaryDirectory() as folder:
+        result = rljax.train(config.replace(run=f"{folder}/run"))
+        metrics = read_metrics(result.run / "metrics.jsonl")
+        answers = [json.loads(line) for line in (result.run / "heldout.jsonl").read_text(encoding="utf-8").splitlines()]
+    numbers, curve = numbers_of(config, metrics, answers)
+    row = {"task": task, "arm": arm, "seed": seed, "settings": hash_of(task, arm), "curve": curve, "numbers": numbers}
+    return row | {"seconds": round(time.monotonic() - begin, 1)}
+
+
+def numbers_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple[dict[str, float], list[float]]:
+    """What is measured of a run, and its held-out accuracy from the first evaluation to the last."""
+    curve = [row["accuracy"] for row in metrics if row["phase"] == "eval"]
+    steps = [row for row in metrics if row["phase"] == "rl"]
+    last = [row for row in answers if row["step"] == config.optimization.steps]
+    wrong = [len(row["completion"]) for row in last if row["reward"] <= 0]
+    numbers = {
+        END: curve[-1],
+        MEAN: float(np.mean(curve[1:])),
+        WRONG_LENGTH: float(np.mean(wrong)) if wrong else 0.0,
+        SAMPLED_LENGTH: float(np.mean([row["response_length"] for row in steps[-5:]])),
+        "cut off at the end": float(np.mean([row["truncated_share"] for row in steps[-5:]])),
+        SAMPLED: float(np.mean([row["accuracy"] for row in steps])),
+        "training reward at the end": float(np.mean([row["reward"] for row in steps[-5:]])),
+    }
+    task = required(config.generated_task, "task")
+    problems = task.problems(config.data.heldout_problems, seed=config.run.seed)[1]
+    kinds = {row["problem"]: problems[row["problem"]].columns.get("type") for row in last}
+    for kind in sorted({str(kind) for kind in kinds.values() if kind is not None}):
+        right = [row["reward"] > 0 for row in last if kinds[row["problem"]] == kind]
+        numbers[f"accuracy of the kind {kind} at the end"] = float(np.mean(right))
+    return {name: round(value, 4) for name, value in numbers.items()}, [round(value, 4) for value in curve]
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Rows of a file that were made with the present settings."""
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    known = {(task, arm): hash_of(task, arm) for task, case in CASES.items() for arm in case.arms}
+    return [row for row in rows if known.get((row["task"], row["arm"])) == row["settings"]]
+
+
+def values_of(rows: Rows, task: str, number: str) -> dict[str, dict[int, float]]:
+    """A number of each arm of a task, by seed."""
+    found: dict[str, dict[int, float]] = {arm: {} for arm in CASES[task].arms}
+    for row in rows:
+        if row["task"] == task:
+            curve = row["curve"]
+            found[row["arm"]][row["seed"]] = curve[-1] - curve[0] if number == GAIN else row["numbers"][number]
+    return found
+
+
+def intervals_of(rows: Rows, task: str, number: str) -> dict[str, Interval]:
+    """Mean of a number over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
+    found = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, number).items()}
+    return dict(sorted(found.items(), key=lambda item: item[1].value))
+
+
+def report(rows: Rows) -> str:
+    """The summary and the table of each task, in Markdown."""
+    tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
+    columns = (
+        "task",
+        "number that decides",
+        "arms of which every two are apart",
+        "pairs apart",
+        "paired difference certain",
+    )
+    lines, counts = ["", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"], []
+    for task in tasks:
+        number = CASES[task].decides
+        found = intervals_of(rows, task, number)
+        fewest = min(interval.seeds for interval in found.values())
+        if fewest < FEWEST_SEEDS:
+            lines.append(f"| `{task}` | {number} | not decided: an arm has {fewest} of {FEWEST_SEEDS} seeds | - | - |")
+            continue
+        apart, chosen = sum(itertools.starmap(is_apart, itertools.combinations(found.values(), 2))), tiers(found)
+        counts.append(len(chosen))
+        names = " < ".join(chosen) if len(chosen) > 1 else "none"
+        certain = certain_pairs(values_of(rows, task, number))
+        lines.append(f"| `{task}` | {number} | {len(chosen)}: {names} | {apart} | {certain} |")
+    at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
+    lines[:0] = [
+        "",
+        f"Tasks that are decided: {len(counts)}; with at least two arms apart: {at_least[2]}; with three: {at_least[3]}; "
+        f"with all four: {at_least[4]}. Four arms are six pairs.",
+    ]
+    for task in tasks:
+        lines += section(rows, task)
+    return "\n".join(lines) + "\n"
+
+
+def section(rows: Rows, task: str) -> list[str]:
+    """The arms of a task."""
+    case = CASES[task]
+    numbers = [*dict.fromkeys((case.decides, END, MEAN, *case.shown))]
+    before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
+    lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]
+    lines += [f"| arm | {' | '.join(numbers)} |", f"|{' --- |' * (len(numbers) + 1)}"]
+    for arm in intervals_of(rows, task, case.decides):
+        lines.append(" | ".join([f"| {arm}", *(intervals_of(rows, task, number)[arm].text() for number in numbers)]) + " |")
+    return lines
+
+
+def draw(rows: Rows, file: Path) -> None:
+    """Draw the number that decides, for each arm of each task: every seed, the mean and its interval."""
+    tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
+    figure = Figure(figsize=(11, 2.1 * math.ceil(len(tasks) / 2)), dpi=100, layout="constrained")
+    places = figure.subplots(math.ceil(len(tasks) / 2), 2, squeeze=False).ravel()
+    for axes, task in itertools.zip_longest(places, tasks):
+        axes.spines[["top", "right"]].set_visible(False)
+        if task is None:
+            axes.set_axis_off()
+            break
+        found = intervals_of(rows, task, CASES[task].decides)
+        for place, (arm, (value, low, high, _)) in enumerate(found.items()):
+            seeds = [*values_of(rows, task, CASES[task].decides)[arm].values()]
+            axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
+            axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
+        axes.set_yticks(range(len(found)), list(found))
+        axes.set_ylim(-0.6, len(found) - 0.4)
+        axes.set_title(f"{task}: {CASES[task].decides}", fontsize=9)
+    figure.savefig(file)
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that are not in the file yet, and write it after every run."""
+    jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    file, start = arguments.out.with_suffix(".json"), time.monotonic()
+    rows = read_rows(file)
+    done = {(row["task"], row["arm"], row["seed"]) for row in rows}
+    for seed, task in itertools.product(arguments.seeds, arguments.tasks):
+        for arm in CASES[task].arms:
+            if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
+                continue
+            rows.append(row_of(task, arm, seed, arguments.work))
+            lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+            atomic_write(file, f"[\n{lines}\n]\n".encode())
+            print(json.dumps(rows[-1]), flush=True)
+    if rows:
+        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
+        arguments.out.with_suffix(".md").write_text(
+            f"`python experiments/tasks_that_separate.py` ({made})\n{report(rows)}", encoding="utf-8"
+        )
+        draw(rows, arguments.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))

@@ -1,0 +1,63 @@
+"""Which of several arms a comparison can tell apart: arms whose intervals over the seeds share no point."""
+
+import itertools
+import math
+from collections.abc import Mapping
+
+from rljax.book.claims import Interval, over_seeds
+
+
+def is_apart(one: Interval, other: Interval) -> bool:
+    """Whether two intervals share no point; False where one of them has no ends.
+
+    This asks for more than a difference whose interval leaves out 0: two 95 % intervals may overlap although the paired
+    difference is certain.
+
+    Example:
+        >>> low, high = Interval(1.0, 0.9, 1.1, 5), Interval(1.5, 1.2, 1.8, 5)
+        >>> is_apart(low, high), is_apart(low, low), is_apart(low, Interval(2.0, math.nan, math.nan, 1))
+        (True, False, False)
+    """
+    return one.high < other.low or other.high < one.low
+
+
+def tiers(intervals: Mapping[str, Interval]) -> list[str]:
+    """The most arms of which every two are apart, from the lowest to the highest; of several such choices one.
+
+    The interval that ends first belongs to some largest choice; so does, of those that lie above it, the one that ends first,
+    and so on.
+
+    Args:
+        intervals: interval of each arm; one without ends is apart from none.
+
+    Returns:
+        Names of arms; one name where no two are apart, none where no interval has ends.
+
+    Example:
+        >>> ends = {"a": (0.0, 2.0), "b": (1.0, 3.0), "c": (2.5, 4.0)}
+        >>> tiers({name: Interval(sum(pair) / 2, *pair, 5) for name, pair in ends.items()})
+        ['a', 'c']
+    """
+    chosen: list[str] = []
+    for name, interval in sorted(intervals.items(), key=lambda item: item[1].high):
+        if not math.isnan(interval.high) and (not chosen or is_apart(intervals[chosen[-1]], interval)):
+            chosen.append(name)
+    return chosen
+
+
+def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
+    """Number of pairs of arms whose paired difference over the seeds has a 95 % interval without 0.
+
+    Args:
+        values: a number of each arm, by seed; a seed that one arm of a pair lacks is left out.
+
+    Example:
+        >>> one = {seed: float(seed) for seed in range(5)}
+        >>> certain_pairs({"one": one, "a little more": {seed: value + 0.1 for seed, value in one.items()}})
+        1
+    """
+    differences = [
+        over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        for one, other in itertools.combinations(values.values(), 2)
+    ]
+    return sum(pair.low > 0 or pair.high < 0 for pair in differences)

@@ -1,0 +1,90 @@
+"""Arms that a comparison tells apart, and the committed comparison of arms on the generated tasks."""
+
+import importlib.util
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax.book.claims import Interval
+from rljax.book.separation import is_apart, tiers
+
+EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "tasks_that_separate.py"
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    spec = importlib.util.spec_from_file_location(EXPERIMENT.stem, EXPERIMENT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return json.loads(EXPERIMENT.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_larger_choice_of_arms_is_apart(seed):
+    ends = np.random.default_rng(seed).uniform(0, 4, (6, 1)) + np.array([0.0, 1.0])
+    found = {str(place): Interval(float(pair.mean()), *map(float, pair), 5) for place, pair in enumerate(ends)}
+    chosen = tiers(found)
+
+    def all_apart(names):
+        return all(
+            found[a].high < found[b].low or found[b].high < found[a].low for a, b in itertools.combinations(names, 2)
+        )
+
+    assert all_apart(chosen)
+    assert not any(all_apart(names) for names in itertools.combinations(found, len(chosen) + 1))
+
+
+def test_intervals_that_touch_or_have_no_ends_are_not_apart():
+    low = Interval(0.5, 0.0, 1.0, 5)
+    assert not is_apart(low, Interval(1.5, 1.0, 2.0, 5))
+    assert is_apart(Interval(1.5, 1.01, 2.0, 5), low)
+    assert tiers({"one seed": Interval(0.5, math.nan, math.nan, 1)}) == []
+
+
+def test_committed_rows_are_of_the_present_settings_and_each_is_there_once(experiment, rows):
+    assert experiment.read_rows(EXPERIMENT.with_suffix(".json")) == rows
+    assert len({(row["task"], row["arm"], row["seed"]) for row in rows}) == len(rows) > 0
+    assert all(len(case.arms) == 4 for case in experiment.CASES.values())
+
+
+def test_the_page_is_that_of_the_committed_rows(experiment, rows):
+    page = EXPERIMENT.with_suffix(".md").read_text(encoding="utf-8")
+    assert page.partition("\n")[2] == experiment.report(rows)
+
+
+def test_a_task_with_too_few_seeds_is_not_decided(experiment):
+    arms = experiment.CASES["exploit"].arms
+    numbers = dict.fromkeys((experiment.END, experiment.MEAN, "training reward at the end"), 0.5)
+    made = [
+        {
+            "task": "exploit",
+            "arm": arm,
+            "seed": seed,
+            "curve": [0.0, place],
+            "numbers": {name: value + place for name, value in numbers.items()},
+        }
+        for place, arm in enumerate(arms)
+        for seed in range(5)
+    ]
+    assert (
+        "Tasks that are decided: 1; with at least two arms apart: 1; with three: 1; with all four: 1."
+        in experiment.report(made)
+    )
+    assert " < ".join(arms) in experiment.report(made)
+    assert "an arm has 4 of 5 seeds" in experiment.report(made[:-1])
+    assert "Tasks that are decided: 0;" in experiment.report(made[:-1])
+
+
+def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([rows[0], rows[1] | {"settings": "other"}]))
+    assert experiment.read_rows(file) == [rows[0]]
