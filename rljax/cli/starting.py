@@ -25,9 +25,9 @@ class Settings:
     CONFIG. Flags take precedence over the file."""
     task: str | None = None
     """Task that is generated if there is no dataset: 'sums', 'iteration' for long chains, 'countdown' for a sparse search;
-    'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets', 'exploit' and 'digits' (images) for one difficulty each; or 'reasoning_gym:NAME' for
-    one of the hundred generators of the package reasoning-gym, e.g. reasoning_gym:countdown, which nearly all need a trained
-    model."""
+    'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets', 'exploit' and 'digits' (images) for one difficulty each; or
+    'reasoning_gym:NAME' for one of the hundred generators of the package reasoning-gym, e.g. reasoning_gym:countdown, which nearly
+    all need a trained model."""
     experiment: str | None = None
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
     smoke: bool = False
