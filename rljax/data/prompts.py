@@ -149,7 +149,7 @@ class PromptStream:
             raise InputError(f"the seed of the data order is {seed}; it must be an integer of 0 or more.")
         self.records = records
         # Grain shuffles epoch e with seed + e, so epoch 1 of seed 0 would be epoch 0 of seed 1; spread the seeds far apart.
-        self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+        self._order = _Shuffled(len(records), int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
     def indices(self, position: int, count: int) -> list[int]:
         """Return the indices of `count` records from `position` on.
@@ -166,25 +166,33 @@ class PromptStream:
         """
         if position < 0 or count < 0:
             raise ValueError(f"position and count must not be negative, got {position} and {count}")
-        return [_shuffled(len(self.records), self._seed, place) for place in range(position, position + count)]
+        return [self._order[place] for place in range(position, position + count)]
 
     def take(self, position: int, count: int) -> list:
         """Return the records themselves; see `indices`."""
         return [self.records[i] for i in self.indices(position, count)]
 
 
+@dataclass(frozen=True)
+class _Shuffled:
+    """The index at each position of the endless, shuffled order of `count` records."""
+
+    count: int
+    seed: int
+
+    def __getitem__(self, position: int) -> int:
+        return _index(self, position)
+
+
 @cache
-def _order(count: int, seed: int) -> grain.MapDataset[int]:
-    return grain.MapDataset.source(range(count)).shuffle(seed=seed).repeat()
+def _grain(order: _Shuffled) -> grain.MapDataset[int]:
+    return grain.MapDataset.source(range(order.count)).shuffle(seed=order.seed).repeat()
 
 
 @lru_cache(maxsize=1 << 16)
-def _shuffled(count: int, seed: int, position: int) -> int:
-    """The index at a position of the endless order of `count` records.
-
-    Grain walks through a cycle of 2^16 numbers until one is below `count`: 8 ms for one of seven records, so answers are kept.
-    """
-    return int(required(_order(count, seed)[position], "index"))
+def _index(order: _Shuffled, position: int) -> int:
+    """Ask Grain, once for all streams: it walks through a cycle of 2^16 numbers to one below `count`, 8 ms for seven records."""
+    return int(required(_grain(order)[position], "index"))
 
 
 def left_pad(
