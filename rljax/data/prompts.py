@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import grain
@@ -184,7 +184,7 @@ class _Shuffled:
         return _index(self, position)
 
 
-@cache
+@lru_cache(maxsize=8)
 def _grain(order: _Shuffled) -> grain.MapDataset[int]:
     return grain.MapDataset.source(range(order.count)).shuffle(seed=order.seed).repeat()
 

@@ -21,8 +21,6 @@ from rljax.records import documented
 
 LANES = 128
 """Features that a TPU's vector unit handles at once, and slots in the smallest block of its kernel."""
-MOST_MASKED_SLOTS = 16_384
-"""Slots of a row up to which cuDNN is the default: it reads the mask of a row from an array `[S, S]`, of 0.5 GB at this length."""
 
 
 @documented
@@ -80,30 +78,19 @@ def described(facts: Facts) -> str:
     return f"{facts.platform} {facts.capability[0]}.{facts.capability[1]}" if facts.capability else facts.platform
 
 
-def chosen_path(path: str, facts: Facts, slots: int) -> str:
-    """The program that computes the attention of rows: the one that was chosen, or by default the best that can run.
+def check_path(path: str, facts: Facts) -> None:
+    """Refuse a program that cannot run.
 
     Args:
-        path: "auto", "dense", "blockwise", "cudnn" or "splash".
+        path: "dense", "blockwise", "cudnn" or "splash".
         facts: of the model and the devices.
-        slots: S.
 
     Raises:
-        InputError: the program that was chosen cannot run; the message has the reason.
-
-    Example:
-        >>> h100 = Facts("gpu", (9, 0), "bfloat16", 128)
-        >>> chosen_path("auto", h100, 4_096), chosen_path("auto", h100, 65_536)
-        ('cudnn', 'blockwise')
+        InputError: the message has the reason.
     """
-    if path != "auto":
-        reason = hindrance(path, facts)
-        if reason is not None:
-            raise InputError(f"attention={path!r} cannot run: {reason}. Leave it out, and the best that can run is taken.")
-        return path
-    if hindrance("cudnn", facts) is None and slots <= MOST_MASKED_SLOTS:
-        return "cudnn"
-    return "splash" if hindrance("splash", facts) is None else "blockwise"
+    reason = hindrance(path, facts)
+    if reason is not None:
+        raise InputError(f"attention={path!r} cannot run: {reason}. Leave it out: blockwise, the default, runs anywhere.")
 
 
 def attend_rows(
@@ -128,7 +115,8 @@ def attend_rows(
     Raises:
         InputError: the program that was chosen cannot run.
     """
-    path = chosen_path(config.attention, facts_of(config, mesh), query.shape[1])
+    path = config.attention
+    check_path(path, facts_of(config, mesh))
     if path == "cudnn":
         return attend_cudnn(query, keys, values, segments, mesh=mesh)
     if path == "splash":
@@ -146,7 +134,10 @@ def attend_cudnn(
     *,
     mesh: Mesh | None = None,
 ) -> Float[Array, "B S K G H"]:
-    """The same by cuDNN's fused kernel, which holds no scores. It reads which slots are visible from an array `[B, S, S]`."""
+    """The same by cuDNN's fused kernel, which holds no scores.
+
+    It reads which slots are visible from an array `[B, S, S]`, and its backward pass writes another of that size.
+    """
     rows, slots, key_heads, group, features = query.shape
     odd = slots % 2  # the backward pass takes an even number of slots
     query, segments = jnp.pad(query, ((0, 0), (0, odd), (0, 0), (0, 0), (0, 0))), jnp.pad(segments, ((0, 0), (0, odd)))

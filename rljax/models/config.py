@@ -65,8 +65,8 @@ class TransformerConfig:
     """Precision of matrix products; parameters stay float32, softmax and norms compute in float32."""
     remat: bool = False
     """Recompute each layer in the backward pass: memory of one layer instead of all."""
-    attention: str = "auto"
-    """Program of the attention of whole sequences: auto, dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
+    attention: str = "blockwise"
+    """Program of the attention of whole sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention_paths`."""
 
     def __post_init__(self):
         """Refuse shapes that are not those of a decoder."""

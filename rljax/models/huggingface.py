@@ -73,7 +73,7 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
 
 
 def read_config(
-    folder: Path, *, compute_dtype: str = "float32", remat: bool = False, attention: str = "auto"
+    folder: Path, *, compute_dtype: str = "float32", remat: bool = False, attention: str = "blockwise"
 ) -> TransformerConfig:
     """Read config.json.
 

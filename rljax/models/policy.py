@@ -84,14 +84,14 @@ class Advance(Protocol):
 
 @runtime_checkable
 class Insert(Protocol):
-    """Put prompts that were just read into the rows that wait for one."""
+    """Put prompts that were just read into the rows that wait for one, or the last rows of a decode into a smaller one."""
 
     def __call__(self, state: PyTree, fresh: PyTree, source: Int[Array, "B"]) -> PyTree:
         """Replace some rows of a decode.
 
         Args:
             state: of B rows.
-            fresh: of another number of rows, with the same prompt length and budget.
+            fresh: of another number of rows, with the same prompt length and budget; just read, or in the middle of a decode.
             source: the row of `fresh` that each row of `state` becomes, in several rows if need be; below 0 the row stays.
 
         Returns:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
-from rljax.models.attention_paths import chosen_path, facts_of
+from rljax.models.attention_paths import check_path, facts_of
 from rljax.models.axes import check_shape, parameter_spec
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import load_params, model_contents
@@ -58,7 +58,7 @@ def transformer_policy(
     Raises:
         InputError: the mesh does not divide the transformer's axes, or the program of its attention cannot run there.
     """
-    chosen_path(config.attention, facts_of(config, mesh), slots=1)
+    check_path(config.attention, facts_of(config, mesh))
     if mesh is not None:
         check_shape(config, mesh)
     model = Model(config, mesh)

@@ -113,10 +113,10 @@ POLICY = (
     ),
     Entry(
         "sampler_gap", RL, "nats per token",
-        "KL divergence of the policy that learns from the one that sampled, measured in the first update, before it changes "
-        "anything.",
+        "KL divergence of the policy that learns from the one that sampled, measured before an update changes anything: in the "
+        "first update, or, with --sampler-delay and a --correction, when the rollout is scored again.",
         "mean of k3(log π as sampled, log π as scored)", "rljax.training.learner.sampler_gap",
-        "0 up to rounding: below 1e-5 in float32, below 1e-3 in bfloat16.",
+        "0 up to rounding: below 1e-5 in float32, below 1e-3 in bfloat16; more with --sampler-delay.",
         "Larger: the samples are stale, or the sampling engine computes other numbers than the learner. Use a --correction.",
     ),
     Entry(

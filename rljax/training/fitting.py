@@ -195,7 +195,7 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
         changes.append(("--remat", {"remat": True}))
     if config.model.dtype == "float32":
         changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
-    can_adapt = not config.optimization.freeze and config.algorithm.anchor is None
+    can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
     if config.adapter.rank is None and can_adapt:
         changes.append(("--lora-rank 16", {"lora_rank": 16}))
     if config.adapter.quantize is None and (config.adapter.rank is not None or can_adapt):

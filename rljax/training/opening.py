@@ -224,7 +224,7 @@ def load(
     run = None if path is None else RunFolder.open(path)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens)
-    config = replace(config.replace(attention="auto"), devices=fitted(config.devices))  # for the devices that are here
+    config = replace(config.replace(attention="blockwise"), devices=fitted(config.devices))  # for the devices that are here
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
@@ -360,7 +360,7 @@ def model_of(
         raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
     folder = RunFolder.open(run)
     config, needed = saved_settings(folder.config)
-    config = config.replace(attention="auto")  # the devices may be others than those of the run
+    config = config.replace(attention="blockwise")  # the devices may be others than those of the run
     check_parts(Seams(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])

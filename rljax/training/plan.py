@@ -143,5 +143,6 @@ def plan_of(config: TrainConfig, count: int, prompt_length: int) -> Plan:
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
-    shape = replace(shape, attention="auto")  # the pretended devices are CPUs, which have no fused kernel
+    if config.model.attention == "dense":  # the pretended devices are CPUs, which have no fused kernel
+        shape = replace(shape, attention="dense")
     return make_plan(config, shape, mesh, prompt_length)

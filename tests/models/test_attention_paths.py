@@ -12,12 +12,11 @@ from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.attention import attend_within
 from rljax.models.attention_paths import (
-    MOST_MASKED_SLOTS,
     Facts,
     attend_cudnn,
     attend_rows,
     attend_splash,
-    chosen_path,
+    check_path,
     facts_of,
     hindrance,
 )
@@ -27,29 +26,27 @@ AMPERE, HOPPER, AMD, TPU, CPU = ("gpu", (8, 0)), ("gpu", (9, 0)), ("gpu", None),
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "slots", "path"),
+    ("device", "dtype", "head_dim", "kernels"),
     [
-        (HOPPER, "bfloat16", 128, 8_704, "cudnn"),
-        (HOPPER, "bfloat16", 256, 8_704, "cudnn"),
-        (HOPPER, "float16", 64, 20, "cudnn"),
-        (HOPPER, "bfloat16", 128, MOST_MASKED_SLOTS, "cudnn"),
-        (HOPPER, "bfloat16", 128, MOST_MASKED_SLOTS + 1, "blockwise"),
-        (HOPPER, "float32", 128, 8_704, "blockwise"),
-        (HOPPER, "bfloat16", 100, 8_704, "blockwise"),
-        (AMPERE, "bfloat16", 128, 8_704, "cudnn"),
-        (AMPERE, "bfloat16", 256, 8_704, "blockwise"),
-        (("gpu", (7, 5)), "float16", 64, 8_704, "blockwise"),
-        (AMD, "bfloat16", 128, 8_704, "blockwise"),
-        (TPU, "bfloat16", 128, 8_704, "splash"),
-        (TPU, "float32", 256, 65_536, "splash"),
-        (TPU, "bfloat16", 64, 8_704, "blockwise"),
-        (CPU, "bfloat16", 128, 20, "blockwise"),
+        (HOPPER, "bfloat16", 128, ["cudnn"]),
+        (HOPPER, "bfloat16", 256, ["cudnn"]),
+        (HOPPER, "float16", 64, ["cudnn"]),
+        (HOPPER, "float32", 128, []),
+        (HOPPER, "bfloat16", 100, []),
+        (AMPERE, "bfloat16", 128, ["cudnn"]),
+        (AMPERE, "bfloat16", 256, []),
+        (("gpu", (7, 5)), "float16", 64, []),
+        (AMD, "bfloat16", 128, []),
+        (TPU, "bfloat16", 128, ["splash"]),
+        (TPU, "float32", 256, ["splash"]),
+        (TPU, "bfloat16", 64, []),
+        (CPU, "bfloat16", 128, []),
     ],
 )
-def test_the_default_is_the_best_that_can_run(device, dtype, head_dim, slots, path):
+def test_kernels_run_on_their_devices_and_the_rest_anywhere(device, dtype, head_dim, kernels):
     facts = Facts(*device, dtype, head_dim)
-    assert chosen_path("auto", facts, slots) == path
-    assert chosen_path(path, facts, slots) == path
+    paths = ("dense", "blockwise", "cudnn", "splash")
+    assert [path for path in paths if hindrance(path, facts) is None] == ["dense", "blockwise", *kernels]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype
     facts = Facts(*device, dtype, head_dim)
     assert reason in hindrance(path, facts)
     with pytest.raises(InputError, match=f"attention='{path}' cannot run: .*{reason}"):
-        chosen_path(path, facts, 128)
+        check_path(path, facts)
 
 
 def test_a_policy_is_refused_before_its_weights_are_read():
@@ -135,7 +132,7 @@ def test_an_explicit_path_is_taken():
     parts = rows_of(1_100, features=4)
     found = [
         outcome(lambda *a, path=path: attend_rows(*a, config=replace(LLAMA, attention=path), mesh=None), *parts)
-        for path in ("dense", "blockwise", "auto")
+        for path in ("dense", "blockwise")
     ]
     for one in found[1:]:
         for part, other in zip(one, found[0], strict=True):

@@ -27,9 +27,9 @@ class ModelConfig:
     """Precision of matrix products. Parameters stay float32."""
     remat: bool = False
     """Recompute layers in the backward pass to save memory."""
-    attention: Literal["auto", "dense", "blockwise", "cudnn", "splash"] = "auto"
-    """Program that computes the attention of whole sequences: cudnn on NVIDIA GPUs, splash on TPUs, blockwise (some queries at a
-    time) or dense (all scores at once) anywhere; by default cudnn or splash where it can run, else blockwise."""
+    attention: Literal["blockwise", "dense", "cudnn", "splash"] = "blockwise"
+    """Program that computes the attention of whole sequences: blockwise (some queries at a time) or dense (all scores at once)
+    anywhere; cudnn on NVIDIA GPUs and splash on TPUs, which have not been run on such devices yet."""
     score_chunk: int | None = None
     """Tokens whose logits a device holds at once; by default as many as make 160 MB."""
     calculator: float | None = None
