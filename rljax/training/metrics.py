@@ -145,7 +145,7 @@ class LearnMetrics(NamedTuple):
     advantage_variance: float | None = None
     """Variance of the advantage over the trained tokens; None without such a token."""
     sampler_gap: float | None = None
-    """Divergence of the learner from the sampler, before anything changes; None if the first update was skipped, or there is none."""
+    """Divergence of the learner from the sampler, before anything changes; None if the first update was skipped or absent."""
     updates: int | None = None
     """Number of policy updates, skipped ones included; None without a limit of the divergence, where all planned ones are made."""
     planned_updates: int | None = None
