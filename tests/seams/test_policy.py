@@ -346,7 +346,15 @@ def test_what_is_no_such_part_is_refused_by_its_name(tmp_path, parts, message):
 def test_a_policy_is_no_more_than_a_stranger_is_told_of():
     """Four fields are needed; the others say what the policy can do besides, and are on the page about own parts."""
     assert Policy._fields[:5] == ("vocab_size", "init", "score", "partition", "save")
-    assert set(Policy._field_defaults) == {"decoder", "value_function", "contents", "shapes", "features", "copies", "quantized"}
+    assert set(Policy._field_defaults) == {
+        "decoder",
+        "value_function",
+        "contents",
+        "shapes",
+        "features",
+        "copies",
+        "quantized",
+    }
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())
     assert Decoder._fields == ("begin", "advance", "insert", "weights")
