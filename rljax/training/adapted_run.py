@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from rljax.data.feedback import unfinished
+from rljax.data.fault import BadRowError
+from rljax.data.feedback import Place, unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -20,7 +21,7 @@ from rljax.records import documented
 from rljax.rollout.groups import right_and_known
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adaptation import KEPT, TOO_FAR, UNSOUND, WORSE, Tools, Tried, make_tools, try_batch
+from rljax.training.adaptation import KEPT, TOO_FAR, UNSOUND, WORSE, Tools, Tried, make_tools, try_batch, wrong_logp
 from rljax.training.adapted_folder import (
     FEEDBACK,
     REJECTS,
@@ -55,7 +56,7 @@ BASELINE = 1024
 """Number of earlier rewards, the newest ones, that new ones are compared with."""
 REASONS = {
     UNSOUND: "an update was not sound, and was left out",
-    TOO_FAR: "an update went beyond --max-kl, and was taken back",
+    TOO_FAR: "an update went beyond --max-kl, and was undone",
     WORSE: "the accuracy is lower, so the earlier model is kept",
 }
 """What became of the updates of a batch, in words."""
@@ -74,6 +75,8 @@ class Progress(NamedTuple):
     """`Heldout.right` of the best evaluation; None before the first one."""
     unsound: int = 0
     """Batches in a row whose updates were not sound."""
+    too_far: int = 0
+    """Batches in a row whose first update went beyond `max_kl`."""
 
     @property
     def step(self) -> int:
@@ -108,10 +111,10 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         say: shows a line.
 
     Returns:
-        Folder of the adapted run. `rljax eval`, `rljax sample` and `rljax export` open it.
+        Folder of the adapted run. `rljax eval` and `rljax sample` open it, and `rljax export` writes its model.
 
     Raises:
-        InputError: the run, the queue or the folder cannot be used, or updates are not sound.
+        InputError: the run, the queue or the folder cannot be used, or too many batches in a row gave no update.
         Interrupted: Ctrl-C or SIGTERM; what was learned is saved.
     """
     check_queue(config)
@@ -128,9 +131,9 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
             f"Lines learned from: {len(progress.log.rewards(len(progress.log.rows)))}, rejected: {len(progress.log.rejected())}."
         )
         place = shlex.quote(str(path))
-        say(
-            f"Adapted run: {place}; `rljax eval {place}`, `rljax sample {place}` and `rljax export {place} my-model` open it."
-        )
+        say(f"Adapted run: {place}; `rljax eval {place}` and `rljax sample {place}` open it.")
+        if setup.policy.contents is not None:
+            say(f"`rljax export {place} my-model` writes its model as a folder.")
         if stop.requested:
             say("Stopped. The same command goes on.")
             raise Interrupted
@@ -211,8 +214,9 @@ def evaluated_at_first(run: AdaptedRun, progress: Progress) -> Progress:
 def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
     """Learn from one batch after the other, until the queue is used up or a signal asks to stop."""
     config, shown = run.config, set()
+    bad: dict[Place, BadRowError] = {}
     while not stop.requested:
-        found = gather(config.feedback, progress.log, run.setup.config, run.setup.tokenizer, config.batch)
+        found = next_batch(run, progress, bad)
         tell(run, progress.log, found, shown)
         if len(found.examples) == config.batch:
             progress = learned(run, progress, found)
@@ -224,6 +228,19 @@ def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
         while not stop.requested and time.monotonic() < end:
             time.sleep(min(0.1, config.poll))
     return progress
+
+
+def next_batch(run: AdaptedRun, progress: Progress, bad: dict[Place, BadRowError]) -> Gathered:
+    """Read the next lines; those whose `logp` cannot be right are added to `bad`, and others read in their place."""
+    config, setup = run.config, run.setup
+    while True:
+        found = gather(config.feedback, progress.log, setup.config, setup.tokenizer, config.batch, bad)
+        if len(found.examples) < config.batch:
+            return found
+        wrong = wrong_logp(run.tools, progress.checkpoint.state, found.examples)
+        if not wrong:
+            return found
+        bad |= wrong
 
 
 def waiting(run: AdaptedRun, lines: int) -> None:
@@ -251,7 +268,7 @@ def learned(run: AdaptedRun, progress: Progress, found: Gathered) -> Progress:
     """Learn from a batch, evaluate, write everything down, and save.
 
     Raises:
-        InputError: the updates of too many batches in a row were not sound.
+        InputError: the updates of too many batches in a row were not sound, or went beyond `max_kl`.
     """
     start, before, step = time.monotonic(), progress.checkpoint, progress.step + 1
     tried = try_batch(run.tools, before.state, found.examples, progress.log.rewards(BASELINE))
@@ -270,12 +287,18 @@ def learned(run: AdaptedRun, progress: Progress, found: Gathered) -> Progress:
     append(run.folder.path / UPDATES, [update_row(step, outcome, heldout, made=tried.made)])
     run.say(told(step, tried, outcome, found.examples, progress.best, heldout))
     unsound = progress.unsound + 1 if tried.outcome == UNSOUND and not tried.made else 0
-    after = Progress(before._replace(state=state, notes=notes), Log((*progress.log.rows, *rows)), best, unsound)
+    too_far = progress.too_far + 1 if tried.outcome == TOO_FAR and not tried.made else 0
+    after = Progress(before._replace(state=state, notes=notes), Log((*progress.log.rows, *rows)), best, unsound, too_far)
     save(run, after, [BEST, LAST] if is_best else [LAST])
     if unsound >= MOST_SKIPPED:
         raise InputError(
             f"loss or gradient was not finite, or the update far too large, in {unsound} batches in a row, so nothing was learned "
             "from them; start again in another folder (--run) with a lower --learning-rate."
+        )
+    if too_far >= MOST_SKIPPED:
+        raise InputError(
+            f"an update went beyond --max-kl {run.config.max_kl} and was undone in {too_far} batches in a row, so nothing was learned "
+            "from them; give a lower --learning-rate or a larger --max-kl. Another folder (--run) learns from their lines again."
         )
     return after
 
@@ -301,7 +324,7 @@ def told(
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"
         if best is not None and len(best) == len(heldout.right):
-            text += f" ({points(paired_change(best, heldout.right))} to the best)"
+            text += f" ({points(paired_change(best, heldout.right))} compared with the best)"
     return f"{text}; {REASONS[outcome]}." if outcome in REASONS else f"{text}."
 
 
