@@ -152,7 +152,9 @@ def rotated(queue: Path) -> list[Path]:
     They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the point: `queue.jsonl.1`, `queue.jsonl-20261122`,
     `queue.jsonl.2026-11-22_10-30-00`. Other names, such as those of backups and compressed files, are left alone.
     """
-    names = {file: file.name.removeprefix(queue.name) for file in queue.parent.glob("*") if file.name.startswith(queue.name)}
+    names = {
+        file: file.name.removeprefix(queue.name) for file in queue.parent.glob("*") if file.name.startswith(queue.name)
+    }
     found = [file for file, end in names.items() if _ROTATED.fullmatch(end) and file.is_file()]
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 

@@ -128,7 +128,7 @@ def make_tools(config: AdaptationConfig, setup: Setup, state: TrainState) -> Too
 
 
 @documented
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """The outcome of the updates on a batch, before any evaluation."""
 
     state: TrainState
@@ -200,7 +200,7 @@ def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> 
     return found
 
 
-def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Tried:
+def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Attempt:
     """Make the updates of a batch, as long as they are sound and the policy stays near the served one.
 
     The divergence is KL(policy ‖ served), estimated at the responses of the batch, nats a token; a token counts by its ratio to the
@@ -232,7 +232,7 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
     rewards = [example.reward for example in examples]
     measured = present(LearnMetrics(policy=mean_update(history), kl_to_reference=distance, updates=made))
     numbers = {"reward": float(np.mean(rewards)), "response_length": float(sequences.attention.sum(-1).mean()), **measured}
-    return Tried(state, made, outcome, numbers)
+    return Attempt(state, made, outcome, numbers)
 
 
 def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:

@@ -50,7 +50,7 @@ class Example(NamedTuple):
 
 
 @documented
-class Rejected(NamedTuple):
+class BadLine(NamedTuple):
     """A line that cannot be learned from."""
 
     place: Place
@@ -93,10 +93,10 @@ class Log(NamedTuple):
 
 
 @documented
-class Gathered(NamedTuple):
+class NewLines(NamedTuple):
     """New lines of a queue, up to a batch of good ones."""
 
-    lines: list[Example | Rejected]
+    lines: list[Example | BadLine]
     """The lines in order; the last one of a whole batch is a good one."""
     notes: list[str]
     """What a person has to know about the files."""
@@ -107,9 +107,9 @@ class Gathered(NamedTuple):
         return [line for line in self.lines if isinstance(line, Example)]
 
     @property
-    def rejected(self) -> list[Rejected]:
+    def rejected(self) -> list[BadLine]:
         """Those that cannot."""
-        return [line for line in self.lines if isinstance(line, Rejected)]
+        return [line for line in self.lines if isinstance(line, BadLine)]
 
 
 def _place(row: Row) -> Place:
@@ -146,7 +146,7 @@ def gather(
     tokenizer: Tokenizer,
     count: int,
     bad: Mapping[Place, BadRowError] | None = None,
-) -> Gathered:
+) -> NewLines:
     """Read the next lines of a queue, until there are `count` good ones or no more lines.
 
     Args:
@@ -158,7 +158,7 @@ def gather(
         bad: further lines that cannot be learned from.
     """
     bad = {} if bad is None else bad
-    lines: list[Example | Rejected] = []
+    lines: list[Example | BadLine] = []
     notes, named, good = [], log.named(), 0
     encode = partial(example_of, config=config, tokenizer=tokenizer)
     for line in new_lines(source, log.places()):
@@ -171,14 +171,14 @@ def gather(
             example = encode(line, named=named)
         except BadRowError as error:
             fault = error.at(line.place.file, f"line {line.place.line}")
-            lines.append(Rejected(line.place, line.text, fault))
+            lines.append(BadLine(line.place, line.text, fault))
             continue
         lines.append(example)
         named |= {} if example.id is None else {example.id: example.place}
         good += 1
         if good == count:
             break
-    return Gathered(lines, notes)
+    return NewLines(lines, notes)
 
 
 def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, tokenizer: Tokenizer) -> Example:
@@ -247,7 +247,9 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
         )
     if config.model.images is not None and not set(tokenizer.encode(PATTERNS)).isdisjoint(tokens):
         raise BadRowError(
-            "the response has a patch of an image, which the model reads and never writes", "leave it out", column="response"
+            "the response has a patch of an image, which the model reads and never writes",
+            "leave it out",
+            column="response",
         )
     return tokens
 

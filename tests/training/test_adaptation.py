@@ -18,10 +18,10 @@ from rljax.algorithms import Rollout, loss, prepare
 from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
-from rljax.training import adapted_run
+from rljax.training import adaptation_run
 from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of, wrong_logp
-from rljax.training.adapted_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
-from rljax.training.adapted_run import adapt
+from rljax.training.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
+from rljax.training.adaptation_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import Example
 from rljax.training.opening import load
@@ -130,7 +130,7 @@ class Killed(BaseException):
 def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch):
     """Killed before its second save, after the third one of the next start, and before the third one of the next."""
     written(served, tmp_path)
-    config, real = config_of(served, tmp_path), adapted_run.checkpoints.save
+    config, real = config_of(served, tmp_path), adaptation_run.checkpoints.save
     for kill, late in ((2, False), (3, True), (3, False)):
         calls = []
 
@@ -142,10 +142,10 @@ def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_pa
             if len(calls) == kill:
                 raise Killed
 
-        monkeypatch.setattr(adapted_run.checkpoints, "save", save)
+        monkeypatch.setattr(adaptation_run.checkpoints, "save", save)
         with pytest.raises(Killed):
             adapt(config, lambda line: None)
-    monkeypatch.setattr(adapted_run.checkpoints, "save", real)
+    monkeypatch.setattr(adaptation_run.checkpoints, "save", real)
     adapt(config, lambda line: None)
     assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted") == rows(whole.run)
@@ -162,7 +162,7 @@ def test_an_adaptation_that_was_killed_before_its_first_save_begins_anew(served,
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(adapted_run.checkpoints, "save", save)
+        patch.setattr(adaptation_run.checkpoints, "save", save)
         with pytest.raises(Killed):
             adapt(config, lambda line: None)
     assert adapt(config, lambda line: None) == tmp_path / "adapted"
@@ -219,7 +219,7 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
         found.append(jax.device_get(state.params))
         return Heldout((np.arange(24) < 24 * share).astype(float), {"accuracy": share, "reward": share})
 
-    monkeypatch.setattr(adapted_run, "evaluate_heldout", evaluation)
+    monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
     said = []
     adapt(config_of(served, tmp_path, guard=True), said.append)
     updates = log(tmp_path / "adapted", "updates.jsonl")
@@ -276,7 +276,9 @@ def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
     assert wrong_logp(tools, state, without) == {}
     drew = rollout_of(tools, state, without, []).behaviour_logp[0, 0, :3]
     near, far = drew - 15, drew - np.array([0, 25, 0])
-    found = wrong_logp(tools, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))])
+    found = wrong_logp(
+        tools, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
+    )
     assert list(found) == [places[2]]
     assert "for token 2 of the response" in str(found[places[2]])
 

@@ -97,7 +97,13 @@ def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConf
         warm_start=WarmStartConfig(),
         critic=CriticConfig(),
         sampling=replace(
-            served.sampling, prompts=config.batch, group_size=1, token_budget=None, remembered_rewards=0, oversample=1.0, delay=0
+            served.sampling,
+            prompts=config.batch,
+            group_size=1,
+            token_budget=None,
+            remembered_rewards=0,
+            oversample=1.0,
+            delay=0,
         ),
         optimization=replace(
             optimization,

@@ -21,8 +21,8 @@ from rljax.records import documented
 from rljax.rollout.groups import right_and_known
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adaptation import KEPT, TOO_FAR, UNSOUND, WORSE, Tools, Tried, make_tools, try_batch, wrong_logp
-from rljax.training.adapted_folder import (
+from rljax.training.adaptation import KEPT, TOO_FAR, UNSOUND, WORSE, Attempt, Tools, make_tools, try_batch, wrong_logp
+from rljax.training.adaptation_folder import (
     FEEDBACK,
     REJECTS,
     UPDATES,
@@ -45,7 +45,7 @@ from rljax.training.adapted_folder import (
 from rljax.training.adapter import base_entry, check_base
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.feedback_log import Example, Gathered, Log, as_lines, gather, numbered, read_log
+from rljax.training.feedback_log import Example, Log, NewLines, as_lines, gather, numbered, read_log
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.retention import Retention, prune
@@ -85,7 +85,7 @@ class Progress(NamedTuple):
 
 
 @documented
-class AdaptedRun(NamedTuple):
+class AdaptationRun(NamedTuple):
     """An adaptation in progress; nothing here changes while it runs."""
 
     config: AdaptationConfig
@@ -125,7 +125,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         folder = RunFolder.open(path) if exists else new_folder(config, setup, served, path)
         with folder.alone():
             folder.remove_unfinished()
-            run, progress = opened(config, setup, served, folder, say, exists=exists)
+            run, progress = open_run(config, setup, served, folder, say, exists=exists)
             progress = follow(run, progress, stop)
         say(
             f"Lines learned from: {len(progress.log.rewards(len(progress.log.rows)))}, rejected: {len(progress.log.rejected())}."
@@ -153,13 +153,13 @@ def check_queue(config: AdaptationConfig) -> None:
         )
 
 
-def opened(
+def open_run(
     config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], folder: RunFolder, say: Say, *, exists: bool
-) -> tuple[AdaptedRun, Progress]:
+) -> tuple[AdaptationRun, Progress]:
     """Begin an adaptation, or go on with one at its last checkpoint."""
     state, run = state_like(setup), served[0]
     check_base(folder, base_entry(setup.config, setup.base))
-    run_of = AdaptedRun(config, make_tools(config, setup, state), folder, say)
+    run_of = AdaptationRun(config, make_tools(config, setup, state), folder, say)
     if not exists:
         check_base(run, base_entry(setup.config, setup.base))
         params = checkpoints.restore_params(run.checkpoints / served[1], abstract(state.params))
@@ -181,7 +181,7 @@ def opened(
     return run_of, evaluated_at_first(run_of, progress)
 
 
-def evaluate_heldout(run: AdaptedRun, state: TrainState) -> Heldout | None:
+def evaluate_heldout(run: AdaptationRun, state: TrainState) -> Heldout | None:
     """Answer the held-out problems greedily; None if none are wanted."""
     setup, wanted = run.setup, run.config.heldout
     if wanted == 0:
@@ -194,7 +194,7 @@ def evaluate_heldout(run: AdaptedRun, state: TrainState) -> Heldout | None:
     return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
 
 
-def evaluated_at_first(run: AdaptedRun, progress: Progress) -> Progress:
+def evaluated_at_first(run: AdaptationRun, progress: Progress) -> Progress:
     """Evaluate the served model, unless that was done."""
     if progress.step or progress.checkpoint.notes.quality is not None:
         return progress
@@ -211,7 +211,7 @@ def evaluated_at_first(run: AdaptedRun, progress: Progress) -> Progress:
     return progress
 
 
-def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
+def follow(run: AdaptationRun, progress: Progress, stop: StopRequest) -> Progress:
     """Learn from one batch after the other, until the queue is used up or a signal asks to stop."""
     config, shown = run.config, set()
     bad: dict[Place, BadRowError] = {}
@@ -219,7 +219,7 @@ def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
         found = next_batch(run, progress, bad)
         tell(run, progress.log, found, shown)
         if len(found.examples) == config.batch:
-            progress = learned(run, progress, found)
+            progress = learn_batch(run, progress, found)
             continue
         if config.once:
             waiting(run, len(found.examples))
@@ -230,7 +230,7 @@ def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
     return progress
 
 
-def next_batch(run: AdaptedRun, progress: Progress, bad: dict[Place, BadRowError]) -> Gathered:
+def next_batch(run: AdaptationRun, progress: Progress, bad: dict[Place, BadRowError]) -> NewLines:
     """Read the next lines; those whose `logp` cannot be right are added to `bad`, and others read in their place."""
     config, setup = run.config, run.setup
     while True:
@@ -243,7 +243,7 @@ def next_batch(run: AdaptedRun, progress: Progress, bad: dict[Place, BadRowError
         bad |= wrong
 
 
-def waiting(run: AdaptedRun, lines: int) -> None:
+def waiting(run: AdaptationRun, lines: int) -> None:
     """Say what of the queue is left for the next time."""
     if lines:
         run.say(f"{lines} lines are too few for a batch of {run.config.batch}; they wait for more.")
@@ -251,7 +251,7 @@ def waiting(run: AdaptedRun, lines: int) -> None:
         run.say(f"The last line of {file} has no line end, so it may be incomplete; it waits.")
 
 
-def tell(run: AdaptedRun, log: Log, found: Gathered, shown: set[str]) -> None:
+def tell(run: AdaptationRun, log: Log, found: NewLines, shown: set[str]) -> None:
     """Name new rejected lines and what happened to the files, each once, and write the rejected lines."""
     notes = [*found.notes, *(f"rejected: {line.fault}" for line in found.rejected)]
     for note in notes:
@@ -264,30 +264,30 @@ def tell(run: AdaptedRun, log: Log, found: Gathered, shown: set[str]) -> None:
     shown.update(notes)
 
 
-def learned(run: AdaptedRun, progress: Progress, found: Gathered) -> Progress:
+def learn_batch(run: AdaptationRun, progress: Progress, found: NewLines) -> Progress:
     """Learn from a batch, evaluate, write everything down, and save.
 
     Raises:
         InputError: the updates of too many batches in a row were not sound, or went beyond `max_kl`.
     """
     start, before, step = time.monotonic(), progress.checkpoint, progress.step + 1
-    tried = try_batch(run.tools, before.state, found.examples, progress.log.rewards(BASELINE))
-    heldout = evaluate_heldout(run, tried.state) if tried.made else None
-    outcome = tried.outcome
+    attempt = try_batch(run.tools, before.state, found.examples, progress.log.rewards(BASELINE))
+    heldout = evaluate_heldout(run, attempt.state) if attempt.made else None
+    outcome = attempt.outcome
     if run.config.guard and is_worse(progress.best, heldout):
         outcome = WORSE
-    stays = tried.made > 0 and outcome != WORSE
-    state = (tried.state if stays else before.state)._replace(step=before.state.step + 1)
+    stays = attempt.made > 0 and outcome != WORSE
+    state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)
     notes = before.notes.evaluated(heldout.quality, step) if stays and heldout is not None else before.notes
     is_best = stays and (heldout is None or notes.best_step == step)
     best = better(progress.best, heldout.right) if stays and heldout is not None else progress.best
     rows = [line.row(step) for line in found.lines]
-    log_metrics(run.folder, metrics_of(step, tried, heldout if stays else None, time.monotonic() - start))
+    log_metrics(run.folder, metrics_of(step, attempt, heldout if stays else None, time.monotonic() - start))
     append(run.folder.path / FEEDBACK, rows)
-    append(run.folder.path / UPDATES, [update_row(step, outcome, heldout, made=tried.made)])
-    run.say(told(step, tried, outcome, found.examples, progress.best, heldout))
-    unsound = progress.unsound + 1 if tried.outcome == UNSOUND and not tried.made else 0
-    too_far = progress.too_far + 1 if tried.outcome == TOO_FAR and not tried.made else 0
+    append(run.folder.path / UPDATES, [update_row(step, outcome, heldout, made=attempt.made)])
+    run.say(describe(step, attempt, outcome, found.examples, progress.best, heldout))
+    unsound = progress.unsound + 1 if attempt.outcome == UNSOUND and not attempt.made else 0
+    too_far = progress.too_far + 1 if attempt.outcome == TOO_FAR and not attempt.made else 0
     after = Progress(before._replace(state=state, notes=notes), Log((*progress.log.rows, *rows)), best, unsound, too_far)
     save(run, after, [BEST, LAST] if is_best else [LAST])
     if unsound >= MOST_SKIPPED:
@@ -310,17 +310,17 @@ def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bo
     return paired_change(best, heldout.right).high < 0
 
 
-def told(
+def describe(
     step: int,
-    tried: Tried,
+    attempt: Attempt,
     outcome: str,
     examples: Sequence[Example],
     best: Float[np.ndarray, "P"] | None,
     heldout: Heldout | None,
 ) -> str:
     """A batch in a line."""
-    text = f"Batch {step} ({numbered(examples)}): mean reward {tried.numbers['reward']:.3f}"
-    text += f", KL to the served model {tried.numbers['kl_to_reference']:.4f}"
+    text = f"Batch {step} ({numbered(examples)}): mean reward {attempt.numbers['reward']:.3f}"
+    text += f", KL to the served model {attempt.numbers['kl_to_reference']:.4f}"
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"
         if best is not None and len(best) == len(heldout.right):
@@ -329,14 +329,14 @@ def told(
 
 
 def metrics_of(
-    step: int, tried: Tried, heldout: Heldout | None, seconds: float
+    step: int, attempt: Attempt, heldout: Heldout | None, seconds: float
 ) -> list[tuple[str, int, Mapping[str, float]]]:
     """Rows of metrics.jsonl of a batch: the held-out numbers are those of the model that is kept, if it is a new one."""
-    rows: list[tuple[str, int, Mapping[str, float]]] = [("rl", step, tried.numbers | {"seconds": seconds})]
+    rows: list[tuple[str, int, Mapping[str, float]]] = [("rl", step, attempt.numbers | {"seconds": seconds})]
     return rows if heldout is None else [*rows, ("eval", step, heldout.metrics)]
 
 
-def save(run: AdaptedRun, progress: Progress, kinds: Sequence[str]) -> None:
+def save(run: AdaptationRun, progress: Progress, kinds: Sequence[str]) -> None:
     """Write checkpoints, each with the places where the growing files end; the last kind is the one that a start goes on from."""
     folder = run.folder
     marks = marks_of(folder)
