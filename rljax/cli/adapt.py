@@ -26,7 +26,7 @@ class Adapt:
 def run_adapt(command: Adapt) -> int:
     """Follow the queue."""
     with loading(quiet=False):
-        from rljax.training.adapted_run import adapt  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.training.adaptation_run import adapt  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
 
     try:

@@ -4,10 +4,10 @@ A queue is a file that grows, or a folder of such files, `*.jsonl`. What was rea
 line ended, with a digest of the bytes before it. So a file that was rotated, cut or replaced is recognised.
 """
 
-import glob
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from rljax.records import documented
 WINDOW = 4096
 """Bytes before the end of a line that its digest is of."""
 _BOM = b"\xef\xbb\xbf"
+_ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 
 @documented
@@ -113,8 +114,9 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Li
 def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
     """Files that hold the lines behind the last place, the oldest first.
 
-    They are the file itself; or, where it was rotated, the file `NAME.*` or `NAME-*` beside it that holds that place, the rotated
-    ones that were changed later, and the file itself from its beginning. A file that was cut is read on behind the last place that
+    They are the file itself; or, where it was rotated, the rotated file beside it that holds that place, the rotated ones that were
+    changed later, and the file itself from its beginning. Without a place they are all rotated files and the file itself, so that
+    nothing is lost by a rotation before the first line is taken. A file that was cut is read on behind the last place that
     it still holds, and one that was replaced from its beginning; both have a note.
 
     Args:
@@ -122,7 +124,7 @@ def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
         places: of its lines that were taken, in order.
     """
     if not places:
-        return [Part(queue)]
+        return [*map(Part, rotated(queue)), Part(queue)]
     last = places[-1]
     if holds(queue, last):
         return [Part(queue, last.end, last.line)]
@@ -138,15 +140,22 @@ def parts(queue: Path, places: Sequence[Place]) -> list[Part]:
             note = f"{queue} was cut behind line {place.line}, of {last.line} that were read; reading goes on there."
             return [Part(queue, place.end, place.line, note)]
     note = (
-        f"{queue} was replaced after line {last.line} of it was read, and no file {queue.name}.* beside it holds that line. Lines "
-        "behind it that were not read are lost; the new file is read from its beginning."
+        f"{queue} was replaced after line {last.line} of it was read, and no rotated file beside it holds that line. Lines behind "
+        "it that were not read are lost; the new file is read from its beginning."
     )
     return [Part(queue, note=note)]
 
 
 def rotated(queue: Path) -> list[Path]:
-    """Files beside a queue that were rotated away, `NAME.*` and `NAME-*`, the oldest first."""
-    found = [file for file in queue.parent.glob(f"{glob.escape(queue.name)}[.-]*") if file.is_file()]
+    """Files beside a queue that were rotated away, the oldest first.
+
+    They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the point: `queue.jsonl.1`, `queue.jsonl-20261122`,
+    `queue.jsonl.2026-11-22_10-30-00`. Other names, such as those of backups and compressed files, are left alone.
+    """
+    names = {
+        file: file.name.removeprefix(queue.name) for file in queue.parent.glob("*") if file.name.startswith(queue.name)
+    }
+    found = [file for file, end in names.items() if _ROTATED.fullmatch(end) and file.is_file()]
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 

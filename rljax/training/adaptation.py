@@ -16,6 +16,8 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.terms import importance_weighted_kl
+from rljax.data.fault import BadRowError
+from rljax.data.feedback import Place
 from rljax.data.prompts import left_pad, right_pad
 from rljax.models import Params, Scores
 from rljax.models.adapters import scored
@@ -36,6 +38,8 @@ from rljax.training.update import make_policy_step, make_score, make_scores, put
 
 KEPT, UNSOUND, TOO_FAR, WORSE = "kept", "not sound", "too far", "worse"
 """What became of the updates of a batch."""
+FARTHEST = 20.0
+"""Largest difference of a line's `logp` from the served model's log-probability of the same token, nats."""
 Score = Callable[[Params, Sequences], Scores]
 
 
@@ -124,7 +128,7 @@ def make_tools(config: AdaptationConfig, setup: Setup, state: TrainState) -> Too
 
 
 @documented
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """The outcome of the updates on a batch, before any evaluation."""
 
     state: TrainState
@@ -164,7 +168,39 @@ def rollout_of(
     return Rollout(sequences.attention[:, None], behaviour[:, None], advantage[:, None], ref_logp=reference[:, None])
 
 
-def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Tried:
+def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> dict[Place, BadRowError]:
+    """Find lines whose `logp` cannot be right: that of a token is further than `FARTHEST` from the served model's.
+
+    Args:
+        tools: what a batch is learned with.
+        state: has the served model as reference.
+        examples: a batch.
+
+    Returns:
+        Place of such a line -> what is wrong with it.
+    """
+    if all(example.logp is None for example in examples):
+        return {}
+    sequences = sequences_of(examples, tools.setup)
+    reference = np.asarray(tools.scores(scored(tools.setup.base, state.reference), sequences).logp)
+    found = {}
+    for row, example in enumerate(examples):
+        if example.logp is None:
+            continue
+        served = reference[row, : len(example.logp)]
+        distance = np.abs(np.array(example.logp) - served)
+        worst = int(distance.argmax())
+        if not distance[worst] <= FARTHEST:
+            found[example.place] = BadRowError(
+                f"logp is {example.logp[worst]:.4g} for token {worst + 1} of the response, and {served[worst]:.4g} under the served "
+                f"model, more than {FARTHEST:g} away",
+                "give the natural logarithm of the probability of each token of this response",
+                column="logp",
+            )
+    return found
+
+
+def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Attempt:
     """Make the updates of a batch, as long as they are sound and the policy stays near the served one.
 
     The divergence is KL(policy ‖ served), estimated at the responses of the batch, nats a token; a token counts by its ratio to the
@@ -196,7 +232,7 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
     rewards = [example.reward for example in examples]
     measured = present(LearnMetrics(policy=mean_update(history), kl_to_reference=distance, updates=made))
     numbers = {"reward": float(np.mean(rewards)), "response_length": float(sequences.attention.sum(-1).mean()), **measured}
-    return Tried(state, made, outcome, numbers)
+    return Attempt(state, made, outcome, numbers)
 
 
 def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:

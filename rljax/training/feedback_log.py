@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rljax.data.fault import BadRowError, Fault
 from rljax.data.feedback import Feedback, Line, Place, new_lines
+from rljax.data.images import PATTERNS
 from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens
 from rljax.data.tokenizer import Tokenizer
@@ -19,6 +20,7 @@ from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tracking.rows import lines_of, parse_row
 from rljax.training.config import TrainConfig
+from rljax.training.images import check_images
 
 Row = Mapping[str, Any]
 _PLACE = {"queue": str, "file": str, "line": int, "end": int, "digest": str}
@@ -48,7 +50,7 @@ class Example(NamedTuple):
 
 
 @documented
-class Rejected(NamedTuple):
+class BadLine(NamedTuple):
     """A line that cannot be learned from."""
 
     place: Place
@@ -91,10 +93,10 @@ class Log(NamedTuple):
 
 
 @documented
-class Gathered(NamedTuple):
+class NewLines(NamedTuple):
     """New lines of a queue, up to a batch of good ones."""
 
-    lines: list[Example | Rejected]
+    lines: list[Example | BadLine]
     """The lines in order; the last one of a whole batch is a good one."""
     notes: list[str]
     """What a person has to know about the files."""
@@ -105,9 +107,9 @@ class Gathered(NamedTuple):
         return [line for line in self.lines if isinstance(line, Example)]
 
     @property
-    def rejected(self) -> list[Rejected]:
+    def rejected(self) -> list[BadLine]:
         """Those that cannot."""
-        return [line for line in self.lines if isinstance(line, Rejected)]
+        return [line for line in self.lines if isinstance(line, BadLine)]
 
 
 def _place(row: Row) -> Place:
@@ -137,7 +139,14 @@ def as_lines(rows: Iterable[Row]) -> bytes:
     return b"".join(f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace") for row in rows)
 
 
-def gather(source: Path, log: Log, config: TrainConfig, tokenizer: Tokenizer, count: int) -> Gathered:
+def gather(
+    source: Path,
+    log: Log,
+    config: TrainConfig,
+    tokenizer: Tokenizer,
+    count: int,
+    bad: Mapping[Place, BadRowError] | None = None,
+) -> NewLines:
     """Read the next lines of a queue, until there are `count` good ones or no more lines.
 
     Args:
@@ -146,8 +155,10 @@ def gather(source: Path, log: Log, config: TrainConfig, tokenizer: Tokenizer, co
         config: settings of the run.
         tokenizer: its tokenizer.
         count: size of a batch.
+        bad: further lines that cannot be learned from.
     """
-    lines: list[Example | Rejected] = []
+    bad = {} if bad is None else bad
+    lines: list[Example | BadLine] = []
     notes, named, good = [], log.named(), 0
     encode = partial(example_of, config=config, tokenizer=tokenizer)
     for line in new_lines(source, log.places()):
@@ -155,17 +166,19 @@ def gather(source: Path, log: Log, config: TrainConfig, tokenizer: Tokenizer, co
             notes.append(line)
             continue
         try:
+            if line.place in bad:
+                raise bad[line.place]
             example = encode(line, named=named)
         except BadRowError as error:
             fault = error.at(line.place.file, f"line {line.place.line}")
-            lines.append(Rejected(line.place, line.text, fault))
+            lines.append(BadLine(line.place, line.text, fault))
             continue
         lines.append(example)
         named |= {} if example.id is None else {example.id: example.place}
         good += 1
         if good == count:
             break
-    return Gathered(lines, notes)
+    return NewLines(lines, notes)
 
 
 def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, tokenizer: Tokenizer) -> Example:
@@ -200,10 +213,12 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
 def _prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
     if found.messages is not None and not config.model.chat:
         raise BadRowError("the prompt is a chat, and the run has texts", "write it as text", column="prompt")
+    problem = Problem(found.prompt, "", messages=found.messages)
     try:
-        tokens = prompt_tokens(Problem(found.prompt, "", messages=found.messages), tokenizer, chat=config.model.chat)
+        check_images(config.model, [problem])
+        tokens = prompt_tokens(problem, tokenizer, chat=config.model.chat)
     except InputError as error:
-        raise BadRowError(f"the prompt has no tokens ({error})", "correct it", column="prompt") from error
+        raise BadRowError(f"the prompt cannot be read ({error})", "correct it", column="prompt") from error
     most = config.data.max_prompt_tokens
     if not 0 < len(tokens) <= most:
         raise BadRowError(
@@ -229,6 +244,12 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
     if not 0 < len(tokens) <= most:
         raise BadRowError(
             f"the response has {len(tokens)} tokens, and the run takes 1 to {most}", "leave it out", column="response"
+        )
+    if config.model.images is not None and not set(tokenizer.encode(PATTERNS)).isdisjoint(tokens):
+        raise BadRowError(
+            "the response has a patch of an image, which the model reads and never writes",
+            "leave it out",
+            column="response",
         )
     return tokens
 

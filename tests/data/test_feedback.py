@@ -81,6 +81,37 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
     assert rewards(new_lines(queue, taken)) == [4]
 
 
+def test_a_rotation_before_the_first_line_is_taken(queue):
+    rotation = queue.with_name("queue.jsonl.1")
+    queue.rename(rotation)
+    assert rewards(new_lines(queue, {})) == [0, 1, 2]
+    queue.write_text(row(3))
+    dated(rotation, 60)
+    queue.with_name("queue.jsonl.2").write_text(row(4))
+    dated(queue.with_name("queue.jsonl.2"), 120)
+    assert rewards(new_lines(queue, {})) == [4, 0, 1, 2, 3]
+    taken = after({}, [*new_lines(queue, {})][:2])
+    assert rewards(new_lines(queue, taken)) == [1, 2, 3]
+
+
+def test_a_rotation_of_a_new_file_of_a_folder(queue):
+    taken = after({}, [*new_lines(queue.parent, {})])
+    new = queue.with_name("second.jsonl")
+    new.write_text(row(5))
+    new.rename(queue.with_name("second.jsonl.1"))
+    new.write_text(row(6))
+    assert rewards(new_lines(queue.parent, taken)) == [5, 6]
+
+
+def test_names_of_rotated_files(queue):
+    dates = [".2026-11-22", "-2026-11-22", ".2026-11-22_10", ".2026-11-22_10-30-00"]
+    ends = [".1", ".003", ".20261122", "-20261122", "-1", *dates]
+    others = [".bak", ".gz", ".1.gz", ".tmp", "-old", ".", ".1~", "1", ".2026-11"]
+    for end in [*ends, *others]:
+        queue.with_name(queue.name + end).write_text(row(9))
+    assert {file.name for file in rotated(queue)} == {queue.name + end for end in ends}
+
+
 def test_two_rotations_between_two_looks(queue):
     taken = after({}, [*new_lines(queue, {})][:1])
     first, second = (queue.with_name(f"queue.jsonl.{number}") for number in (2, 1))
@@ -104,7 +135,7 @@ def test_a_copy_that_is_cut_afterwards_is_a_rotation(queue):
 
 def test_of_two_files_that_hold_the_place_the_newer_one_was_rotated(queue):
     taken = after({}, [*new_lines(queue, {})])
-    copy, old = queue.with_name("queue.jsonl.bak"), queue.with_name("queue.jsonl.1")
+    copy, old = queue.with_name("queue.jsonl.2"), queue.with_name("queue.jsonl.1")
     copy.write_bytes(queue.read_bytes())
     dated(copy, 60)
     queue.rename(old)
@@ -125,7 +156,7 @@ def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
     taken = after({}, [*new_lines(queue, {})])
     queue.write_text(row(5) + row(6))
     (note, *lines) = new_lines(queue, taken)
-    assert note.startswith(f"{queue} was replaced after line 3 of it was read, and no file queue.jsonl.* beside it holds")
+    assert note.startswith(f"{queue} was replaced after line 3 of it was read, and no rotated file beside it holds")
     assert rewards(lines) == [5, 6]
     queue.unlink()
     assert parts(queue, taken["queue.jsonl"]) == []
@@ -145,8 +176,9 @@ def test_the_files_of_a_folder_are_queues_of_their_own(tmp_path):
     assert rewards(new_lines(tmp_path, taken)) == [4, 5]
 
 
-def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path):
-    queue, random = tmp_path / "queue.jsonl", np.random.default_rng(0)
+@pytest.mark.parametrize("seed", range(6))
+def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path, seed):
+    queue, random = tmp_path / "queue.jsonl", np.random.default_rng(seed)
     written, read, pending, taken, rotations = 0, [], b"", {}, 0
     queue.touch()
     for _ in range(300):

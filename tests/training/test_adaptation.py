@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -17,10 +18,10 @@ from rljax.algorithms import Rollout, loss, prepare
 from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
-from rljax.training import adapted_run
-from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of
-from rljax.training.adapted_folder import Heldout, best_of, better, served_setup, state_like
-from rljax.training.adapted_run import adapt
+from rljax.training import adaptation_run
+from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of, wrong_logp
+from rljax.training.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
+from rljax.training.adaptation_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import Example
 from rljax.training.opening import load
@@ -129,7 +130,7 @@ class Killed(BaseException):
 def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_path, monkeypatch):
     """Killed before its second save, after the third one of the next start, and before the third one of the next."""
     written(served, tmp_path)
-    config, real = config_of(served, tmp_path), adapted_run.checkpoints.save
+    config, real = config_of(served, tmp_path), adaptation_run.checkpoints.save
     for kill, late in ((2, False), (3, True), (3, False)):
         calls = []
 
@@ -141,10 +142,10 @@ def test_a_killed_adaptation_goes_on_as_if_it_had_not_been(served, whole, tmp_pa
             if len(calls) == kill:
                 raise Killed
 
-        monkeypatch.setattr(adapted_run.checkpoints, "save", save)
+        monkeypatch.setattr(adaptation_run.checkpoints, "save", save)
         with pytest.raises(Killed):
             adapt(config, lambda line: None)
-    monkeypatch.setattr(adapted_run.checkpoints, "save", real)
+    monkeypatch.setattr(adaptation_run.checkpoints, "save", real)
     adapt(config, lambda line: None)
     assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted") == rows(whole.run)
@@ -161,7 +162,7 @@ def test_an_adaptation_that_was_killed_before_its_first_save_begins_anew(served,
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(adapted_run.checkpoints, "save", save)
+        patch.setattr(adaptation_run.checkpoints, "save", save)
         with pytest.raises(Killed):
             adapt(config, lambda line: None)
     assert adapt(config, lambda line: None) == tmp_path / "adapted"
@@ -195,13 +196,15 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     assert rejects[0]["text"] == "{"
     assert not (tmp_path / "adapted" / "feedback.jsonl").exists()
     with queue.open("a") as file:
-        file.write('": 1}\n' + served.lines[BATCH])
+        wrong = {"prompt": served.prompts[0], "response": [4, 5], "logp": [-0.1, -60.0], "reward": 1}
+        file.write('": 1}\n' + json.dumps(wrong) + "\n" + served.lines[BATCH])
     text = printed(capsys, *words)
     assert "Going on after batch 0" in text
-    assert f"Lines learned from: {BATCH}, rejected: 4." in text
+    assert f"Lines learned from: {BATCH}, rejected: 5." in text
+    assert f"{queue}, line {BATCH + 4}, column 'logp': logp is -60 for token 2 of the response" in text
     found = log(tmp_path / "adapted")
-    assert [row["line"] for row in found] == list(range(1, BATCH + 5))
-    assert [row["line"] for row in log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3]
+    assert [row["line"] for row in found] == list(range(1, BATCH + 6))
+    assert [row["line"] for row in log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3, BATCH + 4]
     assert main(words) == 0
     assert log(tmp_path / "adapted") == found, "no line is learned twice"
 
@@ -216,7 +219,7 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
         found.append(jax.device_get(state.params))
         return Heldout((np.arange(24) < 24 * share).astype(float), {"accuracy": share, "reward": share})
 
-    monkeypatch.setattr(adapted_run, "evaluate_heldout", evaluation)
+    monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
     said = []
     adapt(config_of(served, tmp_path, guard=True), said.append)
     updates = log(tmp_path / "adapted", "updates.jsonl")
@@ -231,15 +234,15 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
     )
 
 
-def test_an_update_beyond_the_limit_is_taken_back(served, tmp_path):
-    written(served, tmp_path, served.lines[:BATCH])
-    adapt(config_of(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
-    assert [(row["outcome"], row["updates"]) for row in log(tmp_path / "adapted", "updates.jsonl")] == [
-        ("kept", 0),
-        ("too far", 0),
-    ]
+def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_path):
+    written(served, tmp_path)
+    with pytest.raises(InputError, match="beyond --max-kl 1e-09 and was undone in 5 batches in a row"):
+        adapt(config_of(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
+    found = [(row["outcome"], row["updates"]) for row in log(tmp_path / "adapted", "updates.jsonl")]
+    assert found == [("kept", 0), *[("too far", 0)] * 5]
     assert max(distances(load(served.run, which="best").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted")[-1]["kl_to_reference"] > 1e-9
+    assert len(log(tmp_path / "adapted")) == 5 * BATCH, "their lines are used up"
 
 
 def test_the_policy_that_drew_a_response(served, tmp_path):
@@ -262,6 +265,43 @@ def test_the_policy_that_drew_a_response(served, tmp_path):
     np.testing.assert_array_equal(first.ref_logp, newest.ref_logp)
     assert np.abs(newest.behaviour_logp[0, 0, :3] - newest.ref_logp[0, 0, :3]).min() > 1e-4
     np.testing.assert_allclose(first.rewards[:, 0], [2.0, -2.0])
+
+
+def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
+    setup, _ = served_setup(config_of(served, tmp_path), None)
+    state = state_like(setup)
+    tools = make_tools(config_of(served, tmp_path), setup, state)
+    places = [Place("q", "q", line, 1, "") for line in range(3)]
+    without = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None) for place in places]
+    assert wrong_logp(tools, state, without) == {}
+    drew = rollout_of(tools, state, without, []).behaviour_logp[0, 0, :3]
+    near, far = drew - 15, drew - np.array([0, 25, 0])
+    found = wrong_logp(
+        tools, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
+    )
+    assert list(found) == [places[2]]
+    assert "for token 2 of the response" in str(found[places[2]])
+
+
+def test_the_settings_of_the_served_run_that_do_not_apply(served, tmp_path):
+    before = served.opened.config
+    before = replace(before, sampling=replace(before.sampling, delay=1, remembered_rewards=2))
+    sampling = adapted_settings(before, config_of(served, tmp_path)).sampling
+    assert (sampling.delay, sampling.remembered_rewards, sampling.oversample) == (0, 0, 1.0)
+    assert sampling.max_response_tokens == before.sampling.max_response_tokens
+
+
+def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
+    """The folder of a run that was killed before its first save, and files of a run without config.json."""
+    written(served, tmp_path)
+    place = tmp_path / "adapted"
+    place.mkdir()
+    for name, message in (("config.json", "holds a run that is no adaptation"), ("metrics.jsonl", "already holds a run")):
+        (place / name).write_text("{}")
+        with pytest.raises(InputError, match=message):
+            adapt(config_of(served, tmp_path), lambda line: None)
+        assert [file.name for file in place.iterdir()] == [name]
+        (place / name).unlink()
 
 
 def test_a_reward_is_compared_with_the_mean_of_the_others():

@@ -67,20 +67,24 @@ class Heldout(NamedTuple):
 
 
 def continues(path: Path) -> bool:
-    """Whether a folder holds a run that can go on; what a process left that was killed before its first save is removed.
+    """Whether a folder holds an adaptation that can go on; what one left that was killed before its first save is removed.
 
     Raises:
-        InputError: another process works in it.
+        InputError: it holds a run that is no adaptation, or another process works in it.
     """
     if not (path / "config.json").is_file():
         return False
+    if not (path / SERVED).is_file():
+        raise InputError(f"{str(path)!r} holds a run that is no adaptation; choose another folder with --run.")
     folder = RunFolder.open(path)
     if folder.is_held:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
     if folder.has_progress or fault_of(folder.checkpoints / LAST / "0") is None:
         return True
-    (path / SERVED).unlink(missing_ok=True)
     folder.discard()
+    (path / SERVED).unlink()  # last: without it the rest would be taken for another run
+    if not any(path.iterdir()):
+        path.rmdir()
     return False
 
 
@@ -93,7 +97,13 @@ def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConf
         warm_start=WarmStartConfig(),
         critic=CriticConfig(),
         sampling=replace(
-            served.sampling, prompts=config.batch, group_size=1, token_budget=None, remembered_rewards=0, oversample=1.0
+            served.sampling,
+            prompts=config.batch,
+            group_size=1,
+            token_budget=None,
+            remembered_rewards=0,
+            oversample=1.0,
+            delay=0,
         ),
         optimization=replace(
             optimization,
@@ -134,15 +144,12 @@ def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup
 
 
 def check_served(folder: Path, run: Path, which: str) -> None:
-    """Refuse a folder that holds something else than the adaptation of a run.
+    """Refuse a folder that holds the adaptation of another run or checkpoint.
 
     Raises:
         InputError: the message says what it holds.
     """
-    file = folder / SERVED
-    if not file.is_file():
-        raise InputError(f"{str(folder)!r} holds a run that is no adaptation; choose another folder with --run.")
-    before = read_json(file)
+    before = read_json(folder / SERVED)
     if before != served_entry(run, which):
         raise InputError(
             f"{str(folder)!r} holds the adaptation of checkpoint {before.get('checkpoint')!r} of {before.get('run')!r}; give that "
@@ -174,10 +181,21 @@ def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
 
 
 def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], path: Path) -> RunFolder:
-    """Make the folder of an adapted run."""
-    folder = RunFolder.create(path, settings_of(setup))
-    atomic_write(path / SERVED, json.dumps(served_entry(served[0].path, served[1]), indent=2).encode() + b"\n")
-    return folder
+    """Make the folder of an adaptation. `SERVED` is written first: it tells what a killed process left from other runs.
+
+    Raises:
+        InputError: the folder holds files of a run, or cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        atomic_write(path / SERVED, json.dumps(served_entry(served[0].path, served[1]), indent=2).encode() + b"\n")
+    except OSError as error:
+        raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
+    try:
+        return RunFolder.create(path, settings_of(setup))
+    except InputError:
+        (path / SERVED).unlink()
+        raise
 
 
 def state_of(setup: Setup, params: Any) -> TrainState:

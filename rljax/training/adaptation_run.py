@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from rljax.data.feedback import unfinished
+from rljax.data.fault import BadRowError
+from rljax.data.feedback import Place, unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -20,8 +21,8 @@ from rljax.records import documented
 from rljax.rollout.groups import right_and_known
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
-from rljax.training.adaptation import KEPT, TOO_FAR, UNSOUND, WORSE, Tools, Tried, make_tools, try_batch
-from rljax.training.adapted_folder import (
+from rljax.training.adaptation import KEPT, TOO_FAR, UNSOUND, WORSE, Attempt, Tools, make_tools, try_batch, wrong_logp
+from rljax.training.adaptation_folder import (
     FEEDBACK,
     REJECTS,
     UPDATES,
@@ -44,7 +45,7 @@ from rljax.training.adapted_folder import (
 from rljax.training.adapter import base_entry, check_base
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.feedback_log import Example, Gathered, Log, as_lines, gather, numbered, read_log
+from rljax.training.feedback_log import Example, Log, NewLines, as_lines, gather, numbered, read_log
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.retention import Retention, prune
@@ -55,7 +56,7 @@ BASELINE = 1024
 """Number of earlier rewards, the newest ones, that new ones are compared with."""
 REASONS = {
     UNSOUND: "an update was not sound, and was left out",
-    TOO_FAR: "an update went beyond --max-kl, and was taken back",
+    TOO_FAR: "an update went beyond --max-kl, and was undone",
     WORSE: "the accuracy is lower, so the earlier model is kept",
 }
 """What became of the updates of a batch, in words."""
@@ -74,6 +75,8 @@ class Progress(NamedTuple):
     """`Heldout.right` of the best evaluation; None before the first one."""
     unsound: int = 0
     """Batches in a row whose updates were not sound."""
+    too_far: int = 0
+    """Batches in a row whose first update went beyond `max_kl`."""
 
     @property
     def step(self) -> int:
@@ -82,7 +85,7 @@ class Progress(NamedTuple):
 
 
 @documented
-class AdaptedRun(NamedTuple):
+class AdaptationRun(NamedTuple):
     """An adaptation in progress; nothing here changes while it runs."""
 
     config: AdaptationConfig
@@ -108,10 +111,10 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         say: shows a line.
 
     Returns:
-        Folder of the adapted run. `rljax eval`, `rljax sample` and `rljax export` open it.
+        Folder of the adapted run. `rljax eval` and `rljax sample` open it, and `rljax export` writes its model.
 
     Raises:
-        InputError: the run, the queue or the folder cannot be used, or updates are not sound.
+        InputError: the run, the queue or the folder cannot be used, or too many batches in a row gave no update.
         Interrupted: Ctrl-C or SIGTERM; what was learned is saved.
     """
     check_queue(config)
@@ -122,15 +125,15 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         folder = RunFolder.open(path) if exists else new_folder(config, setup, served, path)
         with folder.alone():
             folder.remove_unfinished()
-            run, progress = opened(config, setup, served, folder, say, exists=exists)
+            run, progress = open_run(config, setup, served, folder, say, exists=exists)
             progress = follow(run, progress, stop)
         say(
             f"Lines learned from: {len(progress.log.rewards(len(progress.log.rows)))}, rejected: {len(progress.log.rejected())}."
         )
         place = shlex.quote(str(path))
-        say(
-            f"Adapted run: {place}; `rljax eval {place}`, `rljax sample {place}` and `rljax export {place} my-model` open it."
-        )
+        say(f"Adapted run: {place}; `rljax eval {place}` and `rljax sample {place}` open it.")
+        if setup.policy.contents is not None:
+            say(f"`rljax export {place} my-model` writes its model as a folder.")
         if stop.requested:
             say("Stopped. The same command goes on.")
             raise Interrupted
@@ -150,13 +153,13 @@ def check_queue(config: AdaptationConfig) -> None:
         )
 
 
-def opened(
+def open_run(
     config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], folder: RunFolder, say: Say, *, exists: bool
-) -> tuple[AdaptedRun, Progress]:
+) -> tuple[AdaptationRun, Progress]:
     """Begin an adaptation, or go on with one at its last checkpoint."""
     state, run = state_like(setup), served[0]
     check_base(folder, base_entry(setup.config, setup.base))
-    run_of = AdaptedRun(config, make_tools(config, setup, state), folder, say)
+    run_of = AdaptationRun(config, make_tools(config, setup, state), folder, say)
     if not exists:
         check_base(run, base_entry(setup.config, setup.base))
         params = checkpoints.restore_params(run.checkpoints / served[1], abstract(state.params))
@@ -178,7 +181,7 @@ def opened(
     return run_of, evaluated_at_first(run_of, progress)
 
 
-def evaluate_heldout(run: AdaptedRun, state: TrainState) -> Heldout | None:
+def evaluate_heldout(run: AdaptationRun, state: TrainState) -> Heldout | None:
     """Answer the held-out problems greedily; None if none are wanted."""
     setup, wanted = run.setup, run.config.heldout
     if wanted == 0:
@@ -191,7 +194,7 @@ def evaluate_heldout(run: AdaptedRun, state: TrainState) -> Heldout | None:
     return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
 
 
-def evaluated_at_first(run: AdaptedRun, progress: Progress) -> Progress:
+def evaluated_at_first(run: AdaptationRun, progress: Progress) -> Progress:
     """Evaluate the served model, unless that was done."""
     if progress.step or progress.checkpoint.notes.quality is not None:
         return progress
@@ -208,14 +211,15 @@ def evaluated_at_first(run: AdaptedRun, progress: Progress) -> Progress:
     return progress
 
 
-def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
+def follow(run: AdaptationRun, progress: Progress, stop: StopRequest) -> Progress:
     """Learn from one batch after the other, until the queue is used up or a signal asks to stop."""
     config, shown = run.config, set()
+    bad: dict[Place, BadRowError] = {}
     while not stop.requested:
-        found = gather(config.feedback, progress.log, run.setup.config, run.setup.tokenizer, config.batch)
+        found = next_batch(run, progress, bad)
         tell(run, progress.log, found, shown)
         if len(found.examples) == config.batch:
-            progress = learned(run, progress, found)
+            progress = learn_batch(run, progress, found)
             continue
         if config.once:
             waiting(run, len(found.examples))
@@ -226,7 +230,20 @@ def follow(run: AdaptedRun, progress: Progress, stop: StopRequest) -> Progress:
     return progress
 
 
-def waiting(run: AdaptedRun, lines: int) -> None:
+def next_batch(run: AdaptationRun, progress: Progress, bad: dict[Place, BadRowError]) -> NewLines:
+    """Read the next lines; those whose `logp` cannot be right are added to `bad`, and others read in their place."""
+    config, setup = run.config, run.setup
+    while True:
+        found = gather(config.feedback, progress.log, setup.config, setup.tokenizer, config.batch, bad)
+        if len(found.examples) < config.batch:
+            return found
+        wrong = wrong_logp(run.tools, progress.checkpoint.state, found.examples)
+        if not wrong:
+            return found
+        bad |= wrong
+
+
+def waiting(run: AdaptationRun, lines: int) -> None:
     """Say what of the queue is left for the next time."""
     if lines:
         run.say(f"{lines} lines are too few for a batch of {run.config.batch}; they wait for more.")
@@ -234,7 +251,7 @@ def waiting(run: AdaptedRun, lines: int) -> None:
         run.say(f"The last line of {file} has no line end, so it may be incomplete; it waits.")
 
 
-def tell(run: AdaptedRun, log: Log, found: Gathered, shown: set[str]) -> None:
+def tell(run: AdaptationRun, log: Log, found: NewLines, shown: set[str]) -> None:
     """Name new rejected lines and what happened to the files, each once, and write the rejected lines."""
     notes = [*found.notes, *(f"rejected: {line.fault}" for line in found.rejected)]
     for note in notes:
@@ -247,35 +264,41 @@ def tell(run: AdaptedRun, log: Log, found: Gathered, shown: set[str]) -> None:
     shown.update(notes)
 
 
-def learned(run: AdaptedRun, progress: Progress, found: Gathered) -> Progress:
+def learn_batch(run: AdaptationRun, progress: Progress, found: NewLines) -> Progress:
     """Learn from a batch, evaluate, write everything down, and save.
 
     Raises:
-        InputError: the updates of too many batches in a row were not sound.
+        InputError: the updates of too many batches in a row were not sound, or went beyond `max_kl`.
     """
     start, before, step = time.monotonic(), progress.checkpoint, progress.step + 1
-    tried = try_batch(run.tools, before.state, found.examples, progress.log.rewards(BASELINE))
-    heldout = evaluate_heldout(run, tried.state) if tried.made else None
-    outcome = tried.outcome
+    attempt = try_batch(run.tools, before.state, found.examples, progress.log.rewards(BASELINE))
+    heldout = evaluate_heldout(run, attempt.state) if attempt.made else None
+    outcome = attempt.outcome
     if run.config.guard and is_worse(progress.best, heldout):
         outcome = WORSE
-    stays = tried.made > 0 and outcome != WORSE
-    state = (tried.state if stays else before.state)._replace(step=before.state.step + 1)
+    stays = attempt.made > 0 and outcome != WORSE
+    state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)
     notes = before.notes.evaluated(heldout.quality, step) if stays and heldout is not None else before.notes
     is_best = stays and (heldout is None or notes.best_step == step)
     best = better(progress.best, heldout.right) if stays and heldout is not None else progress.best
     rows = [line.row(step) for line in found.lines]
-    log_metrics(run.folder, metrics_of(step, tried, heldout if stays else None, time.monotonic() - start))
+    log_metrics(run.folder, metrics_of(step, attempt, heldout if stays else None, time.monotonic() - start))
     append(run.folder.path / FEEDBACK, rows)
-    append(run.folder.path / UPDATES, [update_row(step, outcome, heldout, made=tried.made)])
-    run.say(told(step, tried, outcome, found.examples, progress.best, heldout))
-    unsound = progress.unsound + 1 if tried.outcome == UNSOUND and not tried.made else 0
-    after = Progress(before._replace(state=state, notes=notes), Log((*progress.log.rows, *rows)), best, unsound)
+    append(run.folder.path / UPDATES, [update_row(step, outcome, heldout, made=attempt.made)])
+    run.say(describe(step, attempt, outcome, found.examples, progress.best, heldout))
+    unsound = progress.unsound + 1 if attempt.outcome == UNSOUND and not attempt.made else 0
+    too_far = progress.too_far + 1 if attempt.outcome == TOO_FAR and not attempt.made else 0
+    after = Progress(before._replace(state=state, notes=notes), Log((*progress.log.rows, *rows)), best, unsound, too_far)
     save(run, after, [BEST, LAST] if is_best else [LAST])
     if unsound >= MOST_SKIPPED:
         raise InputError(
             f"loss or gradient was not finite, or the update far too large, in {unsound} batches in a row, so nothing was learned "
             "from them; start again in another folder (--run) with a lower --learning-rate."
+        )
+    if too_far >= MOST_SKIPPED:
+        raise InputError(
+            f"an update went beyond --max-kl {run.config.max_kl} and was undone in {too_far} batches in a row, so nothing was learned "
+            "from them; give a lower --learning-rate or a larger --max-kl. Another folder (--run) learns from their lines again."
         )
     return after
 
@@ -287,33 +310,33 @@ def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bo
     return paired_change(best, heldout.right).high < 0
 
 
-def told(
+def describe(
     step: int,
-    tried: Tried,
+    attempt: Attempt,
     outcome: str,
     examples: Sequence[Example],
     best: Float[np.ndarray, "P"] | None,
     heldout: Heldout | None,
 ) -> str:
     """A batch in a line."""
-    text = f"Batch {step} ({numbered(examples)}): mean reward {tried.numbers['reward']:.3f}"
-    text += f", KL to the served model {tried.numbers['kl_to_reference']:.4f}"
+    text = f"Batch {step} ({numbered(examples)}): mean reward {attempt.numbers['reward']:.3f}"
+    text += f", KL to the served model {attempt.numbers['kl_to_reference']:.4f}"
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"
         if best is not None and len(best) == len(heldout.right):
-            text += f" ({points(paired_change(best, heldout.right))} to the best)"
+            text += f" ({points(paired_change(best, heldout.right))} compared with the best)"
     return f"{text}; {REASONS[outcome]}." if outcome in REASONS else f"{text}."
 
 
 def metrics_of(
-    step: int, tried: Tried, heldout: Heldout | None, seconds: float
+    step: int, attempt: Attempt, heldout: Heldout | None, seconds: float
 ) -> list[tuple[str, int, Mapping[str, float]]]:
     """Rows of metrics.jsonl of a batch: the held-out numbers are those of the model that is kept, if it is a new one."""
-    rows: list[tuple[str, int, Mapping[str, float]]] = [("rl", step, tried.numbers | {"seconds": seconds})]
+    rows: list[tuple[str, int, Mapping[str, float]]] = [("rl", step, attempt.numbers | {"seconds": seconds})]
     return rows if heldout is None else [*rows, ("eval", step, heldout.metrics)]
 
 
-def save(run: AdaptedRun, progress: Progress, kinds: Sequence[str]) -> None:
+def save(run: AdaptationRun, progress: Progress, kinds: Sequence[str]) -> None:
     """Write checkpoints, each with the places where the growing files end; the last kind is the one that a start goes on from."""
     folder = run.folder
     marks = marks_of(folder)
