@@ -192,8 +192,8 @@ def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> 
         worst = int(distance.argmax())
         if not distance[worst] <= FARTHEST:
             found[example.place] = BadRowError(
-                f"logp is {example.logp[worst]:.4g} for token {worst + 1} of the response, and {served[worst]:.4g} under the served "
-                f"model, more than {FARTHEST:g} away",
+                f"logp is {example.logp[worst]:.4g} for token {worst + 1} of the response, and {served[worst]:.4g} under the "
+                f"served model, more than {FARTHEST:g} away",
                 "give the natural logarithm of the probability of each token of this response",
                 column="logp",
             )

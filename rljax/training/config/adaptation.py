@@ -25,9 +25,9 @@ class AdaptationConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run was served."""
     served: Literal["first", "newest"] = "first"
-    """Which model draws the responses: 'first' is the checkpoint that was served at the beginning, and 'newest' the adapted one. 'newest'
-    holds only if the server loads each new checkpoint before it draws the lines of the next batch; otherwise give lines a `logp`, which
-    needs neither."""
+    """Which model draws the responses: 'first' is the checkpoint that was served at the beginning, 'newest' the adapted one. 'newest'
+    holds only if the server loads each new checkpoint before it draws the lines of the next batch; otherwise give lines a `logp`,
+    which needs neither."""
     batch: int = 32
     """Lines of an update."""
     passes: int = 1
@@ -42,8 +42,8 @@ class AdaptationConfig:
     """Largest divergence from the served model on the responses of a batch, in nats a token; an update beyond it is undone.
     'None' for no limit."""
     guard: bool = False
-    """Return to the model before a batch if held-out accuracy after it is lower than the best so far, the whole 95 % interval of the
-    change below 0."""
+    """Return to the model before a batch if held-out accuracy after it is lower than the best so far, the whole 95 % interval of
+    the change below 0."""
     heldout: int | None = None
     """Evaluate on this many of the run's held-out problems, the first ones; by default on all. 0 evaluates on none."""
     once: bool = False
