@@ -298,7 +298,8 @@ def learn_batch(run: AdaptationRun, progress: Progress, found: NewLines) -> Prog
     if too_far >= MOST_SKIPPED:
         raise InputError(
             f"an update went beyond --max-kl {run.config.max_kl} and was undone in {too_far} batches in a row, so nothing was "
-            "learned from them; give a lower --learning-rate or a larger --max-kl. Another folder (--run) learns from their lines again."
+            "learned from them; give a lower --learning-rate or a larger --max-kl. Another folder (--run) learns from their lines "
+            "again."
         )
     return after
 

@@ -25,9 +25,9 @@ class AdaptationConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run was served."""
     served: Literal["first", "newest"] = "first"
-    """Which model draws the responses: 'first' is the checkpoint that was served at the beginning, 'newest' the adapted one. 'newest'
-    holds only if the server loads each new checkpoint before it draws the lines of the next batch; otherwise give lines a `logp`,
-    which needs neither."""
+    """Which model draws the responses: 'first' is the checkpoint that was served at the beginning, 'newest' the adapted one, and
+    that holds only if the server loads each new checkpoint before it draws the lines of the next batch; otherwise give lines a
+    `logp`, which needs neither."""
     batch: int = 32
     """Lines of an update."""
     passes: int = 1
