@@ -235,7 +235,7 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
 
 
 def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_path):
-    written(served, tmp_path)
+    written(served, tmp_path, [*served.lines, *(line.replace('"id": "1-', '"id": "2-') for line in served.lines)])
     with pytest.raises(InputError, match="beyond --max-kl 1e-09 and was undone in 5 batches in a row"):
         adapt(config_of(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
     found = [(row["outcome"], row["updates"]) for row in log(tmp_path / "adapted", "updates.jsonl")]
