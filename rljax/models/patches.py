@@ -74,16 +74,6 @@ def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
     return (np.arange(patterns)[:, None] >> np.arange(pixels) & 1).astype(np.float32)
 
 
-def unrelated(patterns: int) -> Float[np.ndarray, "N N"]:
-    """One feature for each pattern, in place of its pixels: the projection is then a table of unrelated vectors.
-
-    Example:
-        >>> unrelated(2).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
-    """
-    return np.eye(patterns, dtype=np.float32)
-
-
 @documented
 class Patches(NamedTuple):
     """Which token ids stand for pixels, and the shape of an image."""
@@ -94,8 +84,6 @@ class Patches(NamedTuple):
     """Rows of patches of an image."""
     columns: int
     """Columns of patches of an image."""
-    features: Callable[[int], Float[np.ndarray, "N F"]] = pixel_bits
-    """Number of patterns -> what is projected of each of them."""
 
 
 def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: int, columns: int) -> Patches:
@@ -159,7 +147,7 @@ class PatchModel(NamedTuple):
 def init_patch_params(reader: PatchModel, key: PRNGKeyArray) -> Params:
     """Draw random parameters: those of the transformer without the rows of patches, and the patch embedding beside them."""
     model, patches = reader
-    features = patches.features(len(patches.ids)).shape[1]
+    features = pixel_bits(len(patches.ids)).shape[1]
     for_text, *keys = jax.random.split(key, 4)
     text = replace(model.config, vocab_size=model.config.vocab_size - len(patches.ids))
     shapes = {
@@ -179,10 +167,10 @@ def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
         W x + b
 
     Args:
-        patches: which features x a pattern has.
+        patches: the ids of the patches; x is the pixels of one.
         params: the entry `patches` of the parameters.
     """
-    return jnp.asarray(patches.features(len(patches.ids))) @ params["projection"] + params["bias"][None]
+    return jnp.asarray(pixel_bits(len(patches.ids))) @ params["projection"] + params["bias"][None]
 
 
 def with_whole_table(reader: PatchModel, params: Params) -> Params:

@@ -19,12 +19,10 @@ from rljax.models.patches import (
     Patches,
     PatchModel,
     patch_policy,
-    patch_vectors,
     patches_of,
     pixel_bits,
     places,
     position_offsets,
-    unrelated,
     with_whole_table,
 )
 from rljax.parallel import make_mesh
@@ -112,12 +110,6 @@ def test_ids_of_patches_may_lie_anywhere():
     table = with_whole_table(reader, params)["embedding"]
     assert table[:, 0].tolist() == [1.5, 10.0, 2.5, 3.5, 11.0, 0.5, 12.0]
     assert reader.text_row[[1, 4, 6]].tolist() == [0, 1, 2]
-
-
-def test_a_table_of_unrelated_vectors_is_another_feature_of_the_same_patches():
-    rows = jnp.arange(8.0).reshape(4, 2)
-    patches = Patches((0, 1, 2, 3), 1, 1, unrelated)
-    np.testing.assert_array_equal(patch_vectors(patches, {"projection": rows, "bias": jnp.zeros(2)}), rows)
 
 
 def test_places_begin_anew_with_each_sequence_and_after_each_text():
