@@ -52,7 +52,7 @@ STATED = {
     "layers": 2,
     "width": 64,
     "hidden": 192,
-    "heldout_problems": 128,
+    "heldout_problems": 256,
     "max_prompt_tokens": 8,
     "max_response_tokens": 32,
     "warm_start_steps": 600,
@@ -60,17 +60,19 @@ STATED = {
     "warm_start_eval_every": 20,
     "warm_start_optimizer": "muon",
     "warm_start_learning_rate": 4e-3,
-    "prompts": 16,
+    "prompts": 8,
     "group_size": 8,
     "steps": 40,
-    "learning_rate": 1e-3,
+    "learning_rate": 3e-4,
     "learning_rate_warmup": 5,
-    "eval_every": 8,
+    "eval_every": 10,
     "checkpoint_every": 10_000,
     "sample_every": 0,
     "models": "none",
     "quiet": True,
 }
+BASE_SEED = 1000
+"""Seed of the base models; the seeds of the arms are others."""
 CONFIG = rljax.TrainConfig.flat(**STATED)
 Settings = Mapping[str, Any]
 Rows = Sequence[Settings]
@@ -96,12 +98,14 @@ def plain(**settings: Any) -> dict[str, Any]:
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
-def dapo(*without: str) -> dict[str, Any]:
-    """DAPO without dynamic sampling and other parts."""
-    return {"algorithm": "dapo", "algorithm_options": {"cache": 12}, "without": ("dynamic_sampling", *without)}
+def dapo(*without: str, cache: int = 8) -> dict[str, Any]:
+    """DAPO without dynamic sampling and other parts; its soft penalty is on the last `cache` of 32 tokens."""
+    options = {"max_length": 32, "cache": cache}
+    return {"algorithm": "dapo", "algorithm_options": options, "without": ("dynamic_sampling", *without)}
 
 
-END, MEAN, SAMPLED = "accuracy at the end", "mean accuracy", "mean accuracy of samples"
+END, MEAN = "accuracy at the end", "mean accuracy"
+SAMPLED, SAMPLED_END = "mean accuracy of samples", "accuracy of samples at the end"
 GAIN = "accuracy at the end, less that before RL"
 WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
 KEPT = "accuracy of the kind sum at the end"
@@ -162,25 +166,25 @@ CASES: Mapping[str, Case] = {
         ("accuracy of the kind difference at the end",),
     ),
     "brackets": Case(
-        {"max_response_tokens": 24, "learning_rate": 3e-4, "prompts": 8},
+        {"max_response_tokens": 24},
         {
             "alone": plain(),
-            "KL": plain(algorithm_options={"beta": 0.2}),
             "demonstrations": plain(auxiliary=1.0),
-            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
+            "KL 1": plain(algorithm_options={"beta": 1.0}),
+            "KL 4": plain(algorithm_options={"beta": 4.0}),
         },
-        SAMPLED,
-        "Whether the policy may leave its demonstrations, half of which are malformed. RL alone may; a KL penalty holds it near "
-        "the model that imitates them, and a loss on the demonstrations beside RL teaches them again. Dynamic sampling should "
-        "learn most, at the price of more responses.",
+        SAMPLED_END,
+        "How far the policy may leave its demonstrations, half of which are malformed. RL alone may; a loss on the "
+        "demonstrations beside RL teaches them again; a KL penalty holds it near the model that imitates them, the more the "
+        "larger its coefficient.",
     ),
     "exploit": Case(
-        {"learning_rate": 3e-4, "prompts": 8},
+        {},
         {
             "truth": plain(reward="exact"),
             "learned": plain(),
-            "learned, KL 0.1": plain(algorithm_options={"beta": 0.1}),
             "learned, KL 1": plain(algorithm_options={"beta": 1.0}),
+            "learned, KL 4": plain(algorithm_options={"beta": 4.0}),
         },
         GAIN,
         "Which reward is trained on, and how far the policy may go for it. The learned reward has a hole, which a policy finds; "
@@ -188,17 +192,17 @@ CASES: Mapping[str, Case] = {
         ("training reward at the end",),
     ),
     "tight": Case(
-        {"learning_rate": 3e-4, "prompts": 8},
+        {"eval_every": 20},
         {
-            "soft penalty": dapo(),
             "no penalty": dapo("soft_overlong"),
-            "overlong filter": dapo("soft_overlong") | {"with": ("filter_tokens=overlong",)},
-            "tilted": dapo("soft_overlong") | {"with": ("weights=length_reweighted,alpha=1.0",)},
+            "penalty from 24 tokens": dapo(cache=8),
+            "penalty from 16 tokens": dapo(cache=16),
+            "penalty from 8 tokens": dapo(cache=24),
         },
-        MEAN,
-        "What happens to responses that the limit cuts. A soft penalty for those that come near it should teach the short way "
-        "first; with the filter they teach nothing at all, so the long way stays.",
-        ("cut off at the end", SAMPLED_LENGTH),
+        SAMPLED_LENGTH,
+        "How much room a soft overlong penalty leaves before the limit of 32 tokens. The earlier it begins, the shorter the "
+        "responses should be; whether they stay right, the accuracy says.",
+        ("cut off at the end",),
     ),
 }
 
@@ -231,23 +235,23 @@ def hash_of(task: str, arm: str) -> str:
     problems = [problem for part in required(config.generated_task, "task").problems(32, seed=0) for problem in part[:32]]
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
-    read = [STATED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
+    read = [STATED, BASE_SEED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def warm_start(task: str, seed: int, work: Path) -> Path:
-    """Folder of the model after the warm start of a task with a seed, which is made if it does not exist."""
+def warm_start(task: str, work: Path) -> Path:
+    """Folder of the base model of a task, which is made if it does not exist."""
     config = CONFIG.replace(task=task).replace(**CASES[task].settings)
-    config = config.replace(**plain(), seed=seed, steps=0, eval_every=0, models="last")
-    place = work / f"{task}-{seed}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
+    config = config.replace(**plain(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
+    place = work / f"{task}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
     if not (place / "last" / "config.json").exists():
         rljax.train(config.replace(run=str(place)), resume="auto")
     return place / "last"
 
 
 def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
-    """Train one arm with one seed."""
-    model, begin = warm_start(task, seed, work), time.monotonic()
+    """Train one arm with one seed, from the base model of its task."""
+    model, begin = warm_start(task, work), time.monotonic()
     config = config_of(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
@@ -265,13 +269,15 @@ def numbers_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple
     last = [row for row in answers if row["step"] == config.optimization.steps]
     wrong = [len(row["completion"]) for row in last if row["reward"] <= 0]
     numbers = {
-        END: curve[-1],
+        END: float(np.mean(curve[-2:])),
+        GAIN: float(np.mean(curve[-2:])) - curve[0],
         MEAN: float(np.mean(curve[1:])),
         WRONG_LENGTH: float(np.mean(wrong)) if wrong else 0.0,
-        SAMPLED_LENGTH: float(np.mean([row["response_length"] for row in steps[-5:]])),
-        "cut off at the end": float(np.mean([row["truncated_share"] for row in steps[-5:]])),
+        SAMPLED_LENGTH: float(np.mean([row["response_length"] for row in steps[-10:]])),
+        "cut off at the end": float(np.mean([row["truncated_share"] for row in steps[-10:]])),
         SAMPLED: float(np.mean([row["accuracy"] for row in steps])),
-        "training reward at the end": float(np.mean([row["reward"] for row in steps[-5:]])),
+        SAMPLED_END: float(np.mean([row["accuracy"] for row in steps[-10:]])),
+        "training reward at the end": float(np.mean([row["reward"] for row in steps[-10:]])),
     }
     task = required(config.generated_task, "task")
     problems = task.problems(config.data.heldout_problems, seed=config.run.seed)[1]
@@ -291,12 +297,8 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def values_of(rows: Rows, task: str, number: str) -> dict[str, dict[int, float]]:
     """A number of each arm of a task, by seed."""
-    found: dict[str, dict[int, float]] = {arm: {} for arm in CASES[task].arms}
-    for row in rows:
-        if row["task"] == task:
-            curve = row["curve"]
-            found[row["arm"]][row["seed"]] = curve[-1] - curve[0] if number == GAIN else row["numbers"][number]
-    return found
+    mine = [row for row in rows if row["task"] == task]
+    return {arm: {row["seed"]: row["numbers"][number] for row in mine if row["arm"] == arm} for arm in CASES[task].arms}
 
 
 def intervals_of(rows: Rows, task: str, number: str) -> dict[str, Interval]:
