@@ -63,7 +63,7 @@ def test_the_page_is_that_of_the_committed_rows(experiment, rows):
 
 def test_a_task_with_too_few_seeds_is_not_decided(experiment):
     arms = experiment.CASES["exploit"].arms
-    numbers = dict.fromkeys((experiment.END, experiment.MEAN, "training reward at the end"), 0.5)
+    numbers = dict.fromkeys((experiment.GAIN, experiment.END, experiment.MEAN, "training reward at the end"), 0.5)
     made = [
         {
             "task": "exploit",
