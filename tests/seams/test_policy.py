@@ -291,6 +291,10 @@ INCOMPLETE = {
         with_decoder(insert=lambda state, fresh, source: fresh),
         r"^policy.decoder.insert: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
     ),
+    "a state that is not as large as it should grow": (
+        with_decoder(grow=lambda state, more: state[:, more:]),
+        r"^policy.decoder.grow: the new state must have .* of the old one, float32\[1, 16\]; got float32\[1, 4\]\.",
+    ),
     "a state that does not begin with rows": (
         with_decoder(
             begin=lambda params, tokens, attention, budget: (

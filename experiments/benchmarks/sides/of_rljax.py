@@ -184,7 +184,7 @@ CASES = {
     "first_step": rl_step,
     "training_step": training_step,
     "decode_equal": partial(decode, work.EQUAL, 64),
-    "decode_spread": partial(decode, work.SPREAD, 16),
+    "decode_spread": partial(decode, work.SPREAD, 64),
     "log_probs": log_probs,
     "gae": gae,
     "import": imported,
