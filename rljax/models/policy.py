@@ -152,8 +152,8 @@ class Decoder(NamedTuple):
     """params -> the params that the other functions get, once for all tokens of a call: cast to the precision that they compute
     in, and placed for reading."""
     grow: Grow | None = None
-    """(state, more) -> state with room for `more` further tokens, so that the state of a long decode begins small. None: `begin` makes
-    room for all of them."""
+    """(state, more) -> state with room for `more` further tokens; the state of a long decode begins small. None: `begin` makes room
+    for the whole budget."""
 
 
 @documented
