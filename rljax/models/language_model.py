@@ -231,6 +231,11 @@ def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B
     A state in which nothing was written begins where `fresh` does.
     """
     slot = jnp.where(state.attention.any(), state.slot, fresh.slot)
-    fresh = grow_decode(fresh, state.attention.shape[1] - fresh.attention.shape[1])
-    turned = over_slots(partial(jnp.roll, shift=slot - fresh.slot), fresh)
-    return insert_rows(state._replace(slot=()), turned._replace(slot=()), source)._replace(slot=slot)
+    slots = state.attention.shape[1]
+    places = (jnp.arange(slots) + fresh.slot - slot) % slots
+
+    def turned(array: Array, *, axis: int) -> Array:
+        return array.at[(slice(None),) * axis + (places,)].get(mode="fill", fill_value=0)
+
+    joining = over_slots(turned, fresh)
+    return insert_rows(state._replace(slot=()), joining._replace(slot=()), source)._replace(slot=slot)
