@@ -1,5 +1,6 @@
 """Commands as a person types them: what they print, and the exit code."""
 
+import io
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import jax
@@ -34,11 +36,17 @@ UNFINISHED = {"unfinished_share": 0.8, "unfinished_operands": 3, "unanswered_ope
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "small"
-    with drawn():
+def trained(tmp_path_factory):
+    """The folder of a run, and what the command printed."""
+    path, printed = tmp_path_factory.mktemp("runs") / "small", io.StringIO()
+    with drawn(), redirect_stdout(printed):
         assert main(["train", *SMALL, "--run", str(path)]) == 0
-    return path
+    return path, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[0]
 
 
 def refused(capsys, *arguments) -> str:
@@ -51,10 +59,9 @@ def refused(capsys, *arguments) -> str:
     return said
 
 
-def test_train_ends_with_accuracy_and_where_things_lie(tmp_path, capsys):
-    path = tmp_path / "run"
-    assert main(["train", *SMALL, "--run", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_train_ends_with_accuracy_and_where_things_lie(trained):
+    path, text = trained
+    lines = text.splitlines()
     (outcome,) = (line for line in lines if line.startswith("Held-out accuracy: "))
     assert "before RL" in outcome
     assert f"Curves: {path / 'curves.png'}" in lines
