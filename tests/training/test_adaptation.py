@@ -62,7 +62,7 @@ def served(tmp_path_factory):
     place = tmp_path_factory.mktemp("served")
     (place / "mine.py").write_text(REWARD)
     sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
-    sizes["algorithm_options"] = {"max_length": 14, "cache": 2}
+    sizes |= {"algorithm_options": {"max_length": 14, "cache": 2}, "warm_start_optimizer": "adamw"}
     config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
     with drawn():
         rljax.train(config)
