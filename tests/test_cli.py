@@ -1,5 +1,6 @@
 """Commands as a person types them: what they print, and the exit code."""
 
+import io
 import json
 import os
 import re
@@ -7,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from functools import cache
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import jax
@@ -17,7 +18,6 @@ from curves import drawn
 from rljax import load_config
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
-from rljax.book.errata import errata, run_all
 from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
 from rljax.cli.train_help import SHOWN
 from rljax.cli.version import LEAST_JAX, check_jax, version_text
@@ -36,11 +36,17 @@ UNFINISHED = {"unfinished_share": 0.8, "unfinished_operands": 3, "unanswered_ope
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "small"
-    with drawn():
+def trained(tmp_path_factory):
+    """The folder of a run, and what the command printed."""
+    path, printed = tmp_path_factory.mktemp("runs") / "small", io.StringIO()
+    with drawn(), redirect_stdout(printed):
         assert main(["train", *SMALL, "--run", str(path)]) == 0
-    return path
+    return path, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[0]
 
 
 def refused(capsys, *arguments) -> str:
@@ -53,10 +59,9 @@ def refused(capsys, *arguments) -> str:
     return said
 
 
-def test_train_ends_with_accuracy_and_where_things_lie(tmp_path, capsys):
-    path = tmp_path / "run"
-    assert main(["train", *SMALL, "--run", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_train_ends_with_accuracy_and_where_things_lie(trained):
+    path, text = trained
+    lines = text.splitlines()
     (outcome,) = (line for line in lines if line.startswith("Held-out accuracy: "))
     assert "before RL" in outcome
     assert f"Curves: {path / 'curves.png'}" in lines
@@ -230,23 +235,16 @@ def test_completion_knows_commands_and_flags(shell, capsys):
     assert all(word in script for word in (*COMMANDS, "--learning-rate", "--right-above"))
 
 
-@pytest.mark.parametrize("command", [("algorithms",), ("errata",)])
-def test_listings_fit_80_columns_and_cut_no_name(command, capsys, monkeypatch):
+def test_the_listing_of_algorithms_fits_80_columns_and_cuts_no_name(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("rljax.book.errata.run_all", cache(run_all))  # the same numbers in both forms
-    main([*command, "--json"])
+    main(["algorithms", "--json"])
     rows = json.loads(capsys.readouterr().out)
-    main(list(command))
+    main(["algorithms"])
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     words = set(text.split())
-    if command == ("algorithms",):
-        assert {row["name"] for row in rows["algorithms"]} == set(BY_NAME)
-        assert all(f"{name}={value}" in words for row in rows["algorithms"] for name, value in row["options"].items())
-    else:
-        assert len(rows) == len(errata())
-        assert all(word in words for row in rows for word in row["claim"].split())
-        assert all(row["refuted"] in (True, None) for row in rows)
+    assert {row["name"] for row in rows["algorithms"]} == set(BY_NAME)
+    assert all(f"{name}={value}" in words for row in rows["algorithms"] for name, value in row["options"].items())
 
 
 def test_help_explains_the_teacher(capsys):

@@ -206,6 +206,7 @@ def main(arguments: Arguments) -> None:
     pythons: dict[str, Path | str] = {"rljax": sys.executable}
     pythons |= {peer: python_of(peer, arguments.work) for peer in {case.peer for case in chosen}}
     known = {name: own_versions() if name == "rljax" else versions(python) for name, python in pythons.items()}
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         write_model(Path(scratch))
         for case in chosen:

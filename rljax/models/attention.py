@@ -47,9 +47,35 @@ def attend(
 
         softmax(q k / √H + log visible) v        with scores and softmax in float32
     """
+    scores = jnp.einsum("BKQH,BKSH->BKQS", _scaled(query), keys, preferred_element_type=jnp.float32)
+    return _mixed_values(scores, values, visible, query)
+
+
+def attend_cached(
+    query: Float[Array, "B T K G H"],
+    keys: Float[Array, "B K H S"],
+    values: Float[Array, "B K S H"],
+    visible: Bool[Array, "B T S"],
+) -> Float[Array, "B T K G H"]:
+    """The same over a cache, whose keys have their slots last: CPUs multiply few queries with them in a third of the time."""
+    scores = jnp.einsum("BKQH,BKHS->BKQS", _scaled(query), keys, preferred_element_type=jnp.float32)
+    return _mixed_values(scores, values, visible, query)
+
+
+def _scaled(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:
+    """q / √H, with the heads of a group and the tokens as one axis Q."""
     rows, length, key_heads, group, features = query.shape
-    scaled = jnp.moveaxis(query * features**-0.5, 1, 3).reshape(rows, key_heads, group * length, features)
-    scores = jnp.einsum("BKQH,BKSH->BKQS", scaled, keys, preferred_element_type=jnp.float32)
+    return jnp.moveaxis(query * features**-0.5, 1, 3).reshape(rows, key_heads, group * length, features)
+
+
+def _mixed_values(
+    scores: Float[Array, "B K Q S"],
+    values: Float[Array, "B K S H"],
+    visible: Bool[Array, "B T S"],
+    query: Float[Array, "B T K G H"],
+) -> Float[Array, "B T K G H"]:
+    """Mix values by the softmax of scores, in the precision of `query`."""
+    rows, length, key_heads, group, features = query.shape
     scores = scores.reshape(rows, key_heads, group, length, -1)
     scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
     attention = jax.nn.softmax(scores, axis=-1).astype(query.dtype).reshape(rows, key_heads, group * length, -1)

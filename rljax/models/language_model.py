@@ -21,7 +21,7 @@ from rljax.models.copies import Copies
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Params, insert_rows, path_names
 from rljax.models.token_scores import default_chunk, features_scores
-from rljax.models.transformer import Cache, Transformer
+from rljax.models.transformer import Cache, LayerCache, Transformer
 from rljax.records import documented
 from rljax.sharing import shared
 
@@ -132,7 +132,7 @@ def score_tokens(
 @documented
 class DecodeState(NamedTuple):
     """The memory of a decode. Its slots are a ring, and all rows write the same one: a row that joins later has its prompt in the
-    slots just behind."""
+    slots just behind. Slots are added at the end, before the first of them is written a second time."""
 
     cache: Cache
     """Keys and values of every layer."""
@@ -194,9 +194,23 @@ def begin_decode(
     """
     module = model.module(params)
     hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32), offset=offset)
-    cache = jax.tree.map(lambda layer: jnp.pad(layer, ((0, 0), (0, 0), (0, budget), (0, 0))), cache)
-    slots = jnp.pad(attention, ((0, 0), (0, budget)))
-    return module.logits(hidden[:, -1]), DecodeState(cache, slots, attention.sum(-1), jnp.int32(tokens.shape[1]))
+    state = DecodeState(cache, attention, attention.sum(-1), jnp.int32(tokens.shape[1]))
+    return module.logits(hidden[:, -1]), grow_decode(state, budget)
+
+
+def over_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
+    """Apply `function(array, axis=axis of the slots)` to each array that has slots."""
+    cache = tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in state.cache)
+    return state._replace(cache=cache, attention=function(state.attention, axis=1))
+
+
+def grow_decode(state: DecodeState, more: int) -> DecodeState:
+    """Add empty slots; none may have been written twice yet."""
+
+    def longer(array: Array, *, axis: int) -> Array:
+        return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
+
+    return over_slots(longer, state)
 
 
 def advance_decode(
@@ -211,11 +225,17 @@ def advance_decode(
     return module.logits(hidden[:, -1]), DecodeState(cache, attention, state.lengths + 1, slot + 1)
 
 
-def insert_prompts(model: Model, state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
-    """Put rows of `fresh` into `state`, their slots turned so that the next one to write is the same."""
-    del model
-    turn = state.slot - fresh.slot
-    cache = jax.tree.map(lambda layer: jnp.roll(layer, turn, axis=2), fresh.cache)
-    turned = (cache, jnp.roll(fresh.attention, turn, axis=1), fresh.lengths)
-    cache, attention, lengths = insert_rows((state.cache, state.attention, state.lengths), turned, source)
-    return DecodeState(cache, attention, lengths, state.slot)
+def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
+    """Put rows of `fresh`, which may have fewer slots, into `state`, turned so that the next slot to write is the same.
+
+    A state in which nothing was written begins where `fresh` does.
+    """
+    slot = jnp.where(state.attention.any(), state.slot, fresh.slot)
+    slots = state.attention.shape[1]
+    places = (jnp.arange(slots) + fresh.slot - slot) % slots
+
+    def turned(array: Array, *, axis: int) -> Array:
+        return array.at[(slice(None),) * axis + (places,)].get(mode="fill", fill_value=0)
+
+    joining = over_slots(turned, fresh)
+    return insert_rows(state._replace(slot=()), joining._replace(slot=()), source)._replace(slot=slot)

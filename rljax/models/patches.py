@@ -38,6 +38,7 @@ from rljax.models.language_model import (
     advance_decode,
     begin_decode,
     decode_weights,
+    grow_decode,
     hidden_states,
     init_params,
     insert_prompts,
@@ -273,10 +274,6 @@ def advance_with_patches(
     return _without_patches(reader, logits), state
 
 
-def _insert(reader: PatchModel, state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
-    return insert_prompts(reader.model, state, fresh, source)
-
-
 def _place(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
     """The patch embedding lies whole on every device."""
     return PartitionSpec(*[None] * len(shape)) if path[0] == PATCHES else parameter_spec(path, shape)
@@ -339,8 +336,9 @@ def patch_policy(
         decoder=Decoder(
             Bound(begin_with_patches, reader),
             Bound(advance_with_patches, reader),
-            Bound(_insert, reader),
+            insert_prompts,
             Bound(patch_weights, reader),
+            grow_decode,
         ),
         shapes=partial(_shapes, reader),
     )

@@ -91,11 +91,29 @@ class Insert(Protocol):
 
         Args:
             state: of B rows.
-            fresh: of another number of rows, with the same prompt length and budget; just read, or in the middle of a decode.
+            fresh: of another number of rows, with the same prompt length and budget; just read, or in the middle of a decode. Of a
+                decoder that can `grow`, it may have room for fewer tokens.
             source: the row of `fresh` that each row of `state` becomes, in several rows if need be; below 0 the row stays.
 
         Returns:
             The new state of B rows, of the old one's shapes and dtypes.
+        """
+        ...
+
+
+@runtime_checkable
+class Grow(Protocol):
+    """Make room for more tokens in the middle of a decode."""
+
+    def __call__(self, state: PyTree, more: int) -> PyTree:
+        """Enlarge a state.
+
+        Args:
+            state: with room for n tokens after the prompts, of which at most n were read.
+            more: further tokens, at least 1.
+
+        Returns:
+            The state with room for n + `more` tokens, in the shapes that `begin` gives for them.
         """
         ...
 
@@ -133,6 +151,9 @@ class Decoder(NamedTuple):
     weights: Callable[[Params], Params] = unchanged
     """params -> the params that the other functions get, once for all tokens of a call: cast to the precision that they compute
     in, and placed for reading."""
+    grow: Grow | None = None
+    """(state, more) -> state with room for `more` further tokens; the state of a long decode begins small. None: `begin` makes room
+    for the whole budget."""
 
 
 @documented

@@ -148,4 +148,7 @@ def _mixed_decoder(decoder: Decoder, rules: Rules, share: float) -> Decoder:
         network = decoder.insert(state.network, fresh.network, source)
         return MixedState(network, insert_rows(state.rules, fresh.rules, source))
 
-    return Decoder(begin, advance, insert, decoder.weights)
+    def grow(state: MixedState, more: int) -> MixedState:
+        return state._replace(network=required(decoder.grow, "decoder.grow")(state.network, more))
+
+    return Decoder(begin, advance, insert, decoder.weights, None if decoder.grow is None else grow)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.attention import attend
+from rljax.models.attention import attend_cached
 from rljax.models.attention_paths import attend_rows
 from rljax.models.axes import constrained
 from rljax.models.config import TransformerConfig
@@ -28,20 +28,18 @@ from rljax.records import documented
 class LayerCache(NamedTuple):
     """Keys and values of one layer, head-major so that a decoded token is written in place."""
 
-    keys: Float[Array, "B K S H"]
-    """Rotated keys."""
+    keys: Float[Array, "B K H S"]
+    """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
     values: Float[Array, "B K S H"]
     """Values."""
 
 
 Cache = tuple[LayerCache, ...]
 
-RESIDUAL, CACHED, LOGITS = (
-    ("rows", "tokens", "features"),
-    ("rows", "kv_heads", "tokens", "head_dim"),
-    ("rows", "tokens", "vocab"),
-)
-"""Logical axes of the residual stream, of keys and values, and of logits."""
+RESIDUAL, LOGITS = ("rows", "tokens", "features"), ("rows", "tokens", "vocab")
+"""Logical axes of the residual stream and of logits."""
+SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_heads", "head_dim", "tokens")
+"""Logical axes of keys and values, and of the keys in a cache."""
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
@@ -176,22 +174,28 @@ class Attention(nnx.Module):
         query, key, value = self._project(x)
         frequencies = rope_frequencies(self.config)
         query = rotate(query, positions, frequencies)
-        keys = rotate(key, positions, frequencies).transpose(0, 2, 1, 3)
-        values = value.transpose(0, 2, 1, 3)
-        if cache is not None:
-            keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=2)
-            values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
-        keys, values = constrained(keys, CACHED, self.mesh), constrained(values, CACHED, self.mesh)
+        key = rotate(key, positions, frequencies)
+        values = constrained(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         if cache is None:
+            keys = constrained(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
             mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh)
+            cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
-            mixed = attend(grouped, keys, values, jnp.broadcast_to((segments > 0)[:, None], (rows, length, keys.shape[2])))
+            cache = self._written(cache, key.transpose(0, 2, 3, 1), values, slot)
+            visible = jnp.broadcast_to((segments > 0)[:, None], (rows, length, segments.shape[1]))
+            mixed = attend_cached(grouped, cache.keys, cache.values, visible)
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
         out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
-        return out, LayerCache(keys, values)
+        return out, cache
+
+    def _written(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
+        """The cache with new tokens from a slot on."""
+        keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
+        values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
+        return LayerCache(constrained(keys, CACHED_KEYS, self.mesh), constrained(values, SLOTS, self.mesh))
 
 
 class SwiGLU(nnx.Module):

@@ -20,6 +20,7 @@ from rljax.models.language_model import (
     advance_decode,
     begin_decode,
     decode_weights,
+    grow_decode,
     init_params,
     insert_prompts,
     product_copies,
@@ -87,8 +88,9 @@ def transformer_policy(
         decoder=Decoder(
             Bound(begin_decode, model),
             Bound(advance_decode, model),
-            Bound(insert_prompts, model),
+            insert_prompts,
             Bound(decode_weights, model),
+            grow_decode,
         ),
         value_function=shared(
             lambda size, surprisal: value_function(

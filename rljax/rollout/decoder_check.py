@@ -1,6 +1,7 @@
 """Checks of a user's decoder: the built-in engine must be able to sample with it."""
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 
 import jax
@@ -9,11 +10,18 @@ from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
+from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
 
 _RETURNS = MappingProxyType(
-    {"begin": "logits and a state", "advance": "logits and a state", "insert": "a state", "weights": "parameters"}
+    {
+        "begin": "logits and a state",
+        "advance": "logits and a state",
+        "insert": "a state",
+        "weights": "parameters",
+        "grow": "a state",
+    }
 )
 
 
@@ -28,7 +36,7 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
         shape = (rows, prompt_length)
         return jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape, np.bool_)
 
-    weights, begin, advance, insert = _trials(decoder, budget)
+    weights, begin, advance, insert, begin_small, grow = _trials(decoder, budget)
     _, params = _traced("weights", weights, params)
     token = jax.ShapeDtypeStruct((rows,), np.int32)
     logits, state = _traced("begin", begin, params, *prompts(rows))
@@ -39,17 +47,20 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
     _, fresh = _traced("begin", begin, params, *prompts(rows + 1))
     _, inserted = _traced("insert", insert, state, fresh, token)
     _check_state("insert", state, inserted)
+    if decoder.grow is not None:
+        _, small = _traced("begin", begin_small, params, *prompts(rows))
+        _check_state("grow", state, _traced("grow", grow, small)[1])
 
 
 @shared
 def _trials(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
-    """The decoder's four functions, each of arrays alone and with a pair as its result."""
+    """The decoder's functions, each of arrays alone and with a pair as its result; `begin` with all its room and with none."""
 
     def weights(params: Params) -> tuple:
         return None, decoder.weights(params)
 
-    def begin(params: Params, tokens: jax.Array, attention: jax.Array) -> tuple:
-        return decoder.begin(params, tokens, attention, budget)
+    def begin(params: Params, tokens: jax.Array, attention: jax.Array, room: int = budget) -> tuple:
+        return decoder.begin(params, tokens, attention, room)
 
     def advance(params: Params, token: jax.Array, state: PyTree) -> tuple:
         return decoder.advance(params, token, state)
@@ -57,7 +68,10 @@ def _trials(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
     def insert(state: PyTree, fresh: PyTree, source: jax.Array) -> tuple:
         return None, decoder.insert(state, fresh, source)
 
-    return weights, begin, advance, insert
+    def grow(state: PyTree) -> tuple:
+        return None, required(decoder.grow, "decoder.grow")(state, budget)
+
+    return weights, begin, advance, insert, partial(begin, room=0), grow
 
 
 def _check_state(name: str, before: PyTree, after: PyTree) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from rljax.rollout.sampling import (
     decode_weights,
     empty_rows,
     fill_rows,
+    grow_rows,
     move_rows,
     read_prompts,
 )
@@ -31,12 +33,14 @@ from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_
 
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Slots of prompts that a device reads at once, unless a single prompt has more."""
-SHRINK = 4
-"""When no request waits and no more than one row in four goes on, those rows go on alone."""
+SHRINK = 2
+"""When no request waits and no more than one row in two goes on, those rows go on alone."""
 FEWEST_ROWS = 8
 """Rows of the smallest batch that is made in this way."""
 LONG_BUDGET = 128
-"""Tokens of a response from which on responses end so far apart that a program for fewer rows is worth compiling."""
+"""Tokens of a response from which on programs for fewer rows and for less room are worth compiling."""
+FIRST_PART = 4
+"""The state of a long decode begins with room for one token in four."""
 
 
 @dataclass(frozen=True)
@@ -96,54 +100,57 @@ class DecodingEngine:
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         slots = compiled_rows(min(len(requests), self.slots), row_shards(self.mesh))
         length = padded_length(requests, self.prompt_length)
-        place = row_sharding(self.mesh)
-        rows = empty_rows(self.decoder, params, rows=slots, length=length, budget=budget, place=place)
-        holder = np.full(slots, -1)  # the request that each row answers
+        room = budget if self.decoder.grow is None else first_room(budget)
+        empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, place=row_sharding(self.mesh))
+        batch = Batch(empty(rows=slots, room=room), np.full(slots, -1), room, 0)
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
-            prompts = self._read(params, requests, block, length, budget)
+            prompts = self._read(params, requests, block, length, 0 if self.decoder.grow else budget)
             waiting = block.waiting
             while waiting:
-                if (holder >= 0).all():
-                    rows, ended = self._decoded(params, rows, holder, requests, max(1, slots // 8), sampling)
+                if (batch.holder >= 0).all():
+                    batch, ended = self._decoded(params, batch, requests, max(1, slots // 8), sampling)
                     yield ended
-                free = np.flatnonzero(holder < 0)[: len(waiting)]
+                free = np.flatnonzero(batch.holder < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
-                holder[free] = [place for place, _ in begun]
-                rows = self._fill(rows, prompts, requests, free, begun, sampling)
-        while (holder >= 0).any():
-            slots = len(holder)
-            live, fewer = int((holder >= 0).sum()), fewer_rows(slots, budget, row_shards(self.mesh))
+                batch = self._filled(batch, prompts, requests, free, begun, sampling)
+        while (live := int((batch.holder >= 0).sum())) > 0:
+            slots = len(batch.holder)
+            fewer = fewer_rows(slots, budget, row_shards(self.mesh))
             if live <= fewer:
-                empty = empty_rows(self.decoder, params, rows=fewer, length=length, budget=budget, place=place)
-                rows, holder = self._moved(empty, rows, holder)
+                batch = self._moved(batch, empty(rows=fewer, room=batch.room))
                 continue
             left = max(fewer, live - -(-slots // last))
-            rows, ended = self._decoded(params, rows, holder, requests, slots - left, sampling)
+            batch, ended = self._decoded(params, batch, requests, slots - left, sampling)
             yield ended
 
-    def _moved(self, empty: Rows, rows: Rows, holder: Int[np.ndarray, "B"]) -> tuple[Rows, Int[np.ndarray, "C"]]:
-        """The rows that answer a request, in fewer rows; the request of each of those."""
-        live = np.flatnonzero(holder >= 0)
+    def _moved(self, batch: "Batch", empty: Rows) -> "Batch":
+        """The rows that answer a request, in fewer rows."""
+        live = np.flatnonzero(batch.holder >= 0)
         source = np.full(empty.ended.shape[0], -1, np.int32)
         source[: len(live)] = live
-        moved = move_rows(self.decoder, empty, rows, put_rows(self.mesh, source))
-        return moved, np.where(source >= 0, holder[source], -1)
+        moved = move_rows(self.decoder, empty, batch.rows, put_rows(self.mesh, source))
+        return batch._replace(rows=moved, holder=np.where(source >= 0, batch.holder[source], -1))
+
+    def _grown(self, batch: "Batch", budget: int) -> "Batch":
+        """A batch with room for another token of every row; one with room for a whole response never needs more."""
+        if batch.room == budget or batch.drawn < batch.room:
+            return batch
+        room = min(budget, 2 * batch.room)
+        rows = grow_rows(self.decoder, batch.rows, more=room - batch.room, place=row_sharding(self.mesh))
+        return batch._replace(rows=rows, room=room)
 
     def _decoded(
-        self,
-        params: Params,
-        rows: Rows,
-        holder: Int[np.ndarray, "B"],
-        requests: Sequence[Request],
-        enough: int,
-        sampling: Sampling,
-    ) -> tuple[Rows, dict[int, Response]]:
-        """Draw until `enough` rows have ended; their responses, whose places in `holder` get free."""
+        self, params: Params, batch: "Batch", requests: Sequence[Request], enough: int, sampling: Sampling
+    ) -> tuple["Batch", dict[int, Response]]:
+        """Draw until `enough` rows have ended; their responses, whose rows get free."""
         responses: dict[int, Response] = {}
-        most = CHECK_TOKENS if any(request.sampling.stop for request in requests) else sampling.max_tokens
+        budget, holder = sampling.max_tokens, batch.holder.copy()
+        check = CHECK_TOKENS if any(request.sampling.stop for request in requests) else budget
         while True:
-            rows = decode(self.decoder, params, rows, np.int32(enough), np.int32(most), sampling=sampling)
-            ended, samples = fetch((rows.ended, rows.samples))
+            batch = self._grown(batch, budget)
+            most = check if batch.room == budget else min(check, batch.room - batch.drawn)
+            rows, drawn = decode(self.decoder, params, batch.rows, np.int32(enough), np.int32(most), sampling=sampling)
+            ended, samples, drawn = fetch((rows.ended, rows.samples, drawn))
             cut = self._cut(samples, ended, holder, requests)
             finished = [row for row in np.flatnonzero(holder >= 0).tolist() if ended[row] or row in cut]
             for row in finished:
@@ -153,8 +160,9 @@ class DecodingEngine:
             over[list(cut)] = True
             if cut:
                 rows = rows._replace(ended=put_rows(self.mesh, over))
+            batch = batch._replace(rows=rows, holder=holder, drawn=batch.drawn + int(drawn))
             if over.sum() >= enough:
-                return rows, responses
+                return batch, responses
 
     def _cut(
         self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]
@@ -168,7 +176,7 @@ class DecodingEngine:
                 found |= {} if end is None else {row: end}
         return found
 
-    def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, budget: int) -> list[Prompts]:
+    def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, room: int) -> list[Prompts]:
         """Read the prompts of a block part by part; rows and parts are filled up, so that few programs occur."""
         tokens = [requests[place].tokens for place in block.prompts]
         parts: list[Prompts] = []
@@ -176,26 +184,43 @@ class DecodingEngine:
             part = tokens[start : start + block.rows]
             filled = part + part[:1] * (block.rows - len(part))
             placed = put_rows(self.mesh, left_pad(filled, length, pad_id=0))
-            parts.append(read_prompts(self.decoder, params, *placed, budget=budget))
+            parts.append(read_prompts(self.decoder, params, *placed, budget=room))
         return parts + parts[:1] * (block.parts - len(parts))
 
-    def _fill(
+    def _filled(
         self,
-        rows: Rows,
+        batch: "Batch",
         prompts: Sequence[Prompts],
         requests: Sequence[Request],
         free: Int[np.ndarray, "N"],
         begun: "Sequence[tuple[int, int]]",
         sampling: Sampling,
-    ) -> Rows:
+    ) -> "Batch":
         """Begin responses in free rows."""
-        slots = rows.ended.shape[0]
+        slots, holder = len(batch.holder), batch.holder.copy()
+        holder[free] = [place for place, _ in begun]
         source, limit, seeds = np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros((slots, 2), np.uint32)
         source[free] = [prompt for _, prompt in begun]
         limit[free] = [requests[place].sampling.max_tokens for place, _ in begun]
         seeds[free] = seed_words([requests[place].seed for place, _ in begun])
         source, draws = put_rows(self.mesh, (source, Draws(seeds, limit)))
-        return fill_rows(self.decoder, rows, prompts, source, draws, sampling=sampling)
+        return batch._replace(
+            rows=fill_rows(self.decoder, batch.rows, prompts, source, draws, sampling=sampling), holder=holder
+        )
+
+
+@documented
+class Batch(NamedTuple):
+    """Rows in the middle of a decode, and what this host knows of them."""
+
+    rows: Rows
+    """The rows."""
+    holder: Int[np.ndarray, "B"]
+    """The request that each row answers; -1: it waits for one."""
+    room: int
+    """Tokens after a prompt that the decoder's state has room for."""
+    drawn: int
+    """Tokens that were drawn of each row since the first one; those of a row that joined later included."""
 
 
 @documented
@@ -256,6 +281,16 @@ def compiled_rows(rows: int, devices: int) -> int:
     return -(-rows // devices) * devices
 
 
+def first_room(budget: int) -> int:
+    """Tokens that a decoder's state has room for in the beginning, if it can grow; the room doubles until it is the budget.
+
+    Example:
+        >>> first_room(8_192), first_room(192), first_room(64)
+        (2048, 48, 64)
+    """
+    return -(-budget // FIRST_PART) if budget >= LONG_BUDGET else budget
+
+
 def fewer_rows(rows: int, budget: int, devices: int) -> int:
     """Rows in which the last responses of a decode go on; 0 if they stay where they are.
 
@@ -265,8 +300,8 @@ def fewer_rows(rows: int, budget: int, devices: int) -> int:
         devices: number of devices that share the rows.
 
     Example:
-        >>> fewer_rows(256, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(16, 192, 1), fewer_rows(256, 32, 1)
-        (64, 16, 0, 0)
+        >>> fewer_rows(256, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(8, 192, 1), fewer_rows(256, 32, 1)
+        (128, 32, 0, 0)
     """
     if budget < LONG_BUDGET or rows < SHRINK * FEWEST_ROWS:
         return 0

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from rljax.models import Decoder, Params
 from rljax.models.policy import insert_rows
-from rljax.records import documented
+from rljax.records import documented, required
 from rljax.rollout.request import Sampling
 from rljax.rollout.truncation import keep_top_k, keep_top_p
 
@@ -110,17 +110,35 @@ def decode_weights(decoder: Decoder, params: Params) -> Params:
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
 ) -> Prompts:
-    """Read prompts, padded on either side, with room for `budget` tokens after each."""
+    """Read prompts, padded on either side, with room for `budget` tokens after each; a decoder that can grow needs none."""
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
-@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "place"))
+@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "room", "place"))
 def empty_rows(
-    decoder: Decoder, params: Params, *, rows: int, length: int, budget: int, place: NamedSharding | None = None
+    decoder: Decoder,
+    params: Params,
+    *,
+    rows: int,
+    length: int,
+    budget: int,
+    room: int | None = None,
+    place: NamedSharding | None = None,
 ) -> Rows:
-    """Rows that all wait for a prompt of `length` slots; `place` says where rows lie."""
+    """Rows that all wait for a prompt of `length` slots.
+
+    Args:
+        decoder: how the model reads prompts and tokens.
+        params: ready for reading.
+        rows: B.
+        length: L.
+        budget: T, most tokens of a response.
+        room: tokens after a prompt that the decoder's state has room for; None: all of them.
+        place: where rows lie.
+    """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
-    begun = jax.eval_shape(partial(read_prompts, decoder, budget=budget), params, prompts, attention)
+    room = budget if room is None else room
+    begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
     numbers, whole, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
         state=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state),
@@ -129,12 +147,25 @@ def empty_rows(
         draws=Draws(jnp.zeros((rows, 2), jnp.uint32), whole),
         samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none),
     )
+    return _placed(empty, place)
+
+
+def _placed(rows: Rows, place: NamedSharding | None) -> Rows:
+    """The rows where they are to lie."""
+    count = rows.ended.shape
 
     def placed(leaf: Array) -> Array:
-        is_spread = place is not None and leaf.shape[:1] == (rows,)
+        is_spread = place is not None and leaf.shape[:1] == count
         return jax.lax.with_sharding_constraint(leaf, place) if is_spread else leaf
 
-    return jax.tree.map(placed, empty)
+    return jax.tree.map(placed, rows)
+
+
+@partial(jax.jit, static_argnames=("decoder", "more", "place"))
+def grow_rows(decoder: Decoder, rows: Rows, *, more: int, place: NamedSharding | None = None) -> Rows:
+    """Rows with room for `more` further tokens; `place` says where they lie."""
+    grow = required(decoder.grow, "decoder.grow")
+    return _placed(rows._replace(state=grow(rows.state, more)), place)
 
 
 def _with_token(
@@ -203,7 +234,7 @@ def fill_rows(
 
 @partial(jax.jit, static_argnames=("decoder",))
 def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
-    """Put rows of one decode into another, of the same prompt length and budget; they go on as they would have.
+    """Put rows of one decode into another, of the same prompt length, budget and room; they go on as they would have.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -225,8 +256,12 @@ def decode(
     most: Int[Array | np.ndarray, ""],
     *,
     sampling: Sampling,
-) -> Rows:
-    """Draw tokens until `enough` of the rows have ended, or `most` tokens of each that goes on were drawn."""
+) -> tuple[Rows, Int[Array, ""]]:
+    """Draw tokens until `enough` of the rows have ended, or `most` tokens of each that goes on were drawn.
+
+    Returns:
+        The rows, and how many tokens were drawn of each that goes on.
+    """
 
     def advance(carry: tuple[Rows, Array]) -> tuple[Rows, Array]:
         rows, count = carry
@@ -236,4 +271,4 @@ def decode(
     def goes_on(carry: tuple[Rows, Array]) -> Array:
         return (carry[0].ended.sum() < enough) & (carry[1] < most)
 
-    return jax.lax.while_loop(goes_on, advance, (rows, jnp.int32(0)))[0]
+    return jax.lax.while_loop(goes_on, advance, (rows, jnp.int32(0)))

@@ -26,7 +26,7 @@ from rljax.training.fitting import (
     state_shapes,
 )
 from rljax.training.measured_programs import extrapolated, measured
-from rljax.training.roofline import Held, Work, cache_bytes, step_work
+from rljax.training.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.setup import make_shape, make_tokenizer
 
 
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     sampler: int
     """Weights as the engine reads them, and a merged copy of an adapter's model, while responses are drawn."""
     cache: int
-    """Keys and values of the rows that are decoded at once."""
+    """Keys and values of the rows that are decoded at once, and of the smaller cache of a long decode while it is copied."""
     temporaries: int
     """What an update of the policy holds for a while: activations, gradients, logits."""
     critic_temporaries: int
@@ -98,7 +98,7 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
         reference=sizes["reference"] + sizes["anchor"],
         critic=sizes["critic"],
         sampler=sampler_bytes(config, shape, params, weights, mesh),
-        cache=cache,
+        cache=most_cache_bytes(config, shape, mesh, prompt_length),
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages.get(name, 0))) for name, work in phases.items()},

@@ -13,6 +13,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
+from rljax.rollout.engine import first_room
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -190,3 +191,14 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     rows = math.ceil(min(sampling.decode_slots, sampling.prompts * sampling.group_size) / row_shards(mesh))
     heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + sampling.max_response_tokens
     return 2 * shape.layers * rows * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
+
+
+def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
+    """The same with the smaller cache that a long decode copies into it, which is held until the copy is made."""
+    budget = config.sampling.max_response_tokens
+    room = first_room(budget)
+    while 2 * room < budget:
+        room *= 2
+    copied = prompt_length + room if room < budget else 0
+    slots = prompt_length + budget
+    return cache_bytes(config, shape, mesh, prompt_length) * (slots + copied) // slots

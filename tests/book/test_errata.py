@@ -1,6 +1,7 @@
 """Errata: every check refutes its claim, by the right numbers, and passes the right form in the claim's place."""
 
 import dataclasses
+import json
 import math
 import re
 
@@ -14,6 +15,7 @@ from rljax.book import errata_design_dapo as dapo
 from rljax.book import errata_design_group as group
 from rljax.book import errata_others as others
 from rljax.book.errata import Erratum, Evidence, errata, run_all
+from rljax.cli import main
 from rljax.cli.errata import Errata, errata_text, run_errata
 from rljax.ops.divergence import exact_kl, k3
 from rljax.ops.gae import gae, length_adaptive_lambda
@@ -28,8 +30,13 @@ NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 @pytest.fixture(scope="module")
-def results():
-    return {entry.number: evidence for entry, evidence in run_all()}
+def evidence():
+    return run_all()
+
+
+@pytest.fixture(scope="module")
+def results(evidence):
+    return {entry.number: found for entry, found in evidence}
 
 
 def test_every_listed_error_has_an_entry_and_numbers_differ():
@@ -211,3 +218,17 @@ def test_all_is_printed_plainly_into_a_pipe(capsys):
     assert max(map(len, text.splitlines())) <= 80
     text = " ".join(text.split())
     assert f"{len(ENTRIES)} errata: 43 of 43 counterexamples refute their claims; 7 entries have only a source." in text
+
+
+def test_the_listing_fits_80_columns_and_cuts_no_word(evidence, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("rljax.book.errata.run_all", lambda: evidence)
+    main(["errata", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    main(["errata"])
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(rows) == len(errata())
+    words = set(text.split())
+    assert all(word in words for row in rows for word in row["claim"].split())
+    assert all(row["refuted"] in (True, None) for row in rows)

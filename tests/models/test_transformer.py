@@ -18,7 +18,7 @@ from rljax.models import (
     init_params,
     score_tokens,
 )
-from rljax.models.language_model import advance_decode, begin_decode, positions_of
+from rljax.models.language_model import advance_decode, begin_decode, grow_decode, insert_prompts, positions_of
 from rljax.models.language_model import logits as logits_of
 from rljax.models.transformer import rope_frequencies
 
@@ -63,6 +63,23 @@ def test_cached_decode_is_the_whole_forward(params, whole):
     for slot in range(3, 6):
         out, state = advance_decode(model, params, TOKENS[:, slot], state)
         np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+
+
+def test_a_cache_that_grows_holds_what_it_held(params, whole):
+    """Slots are added one at a time, in the middle of a decode; a prompt whose cache has fewer slots joins it."""
+    model = Model(CONFIG)
+    _, fresh = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 0)
+    state = insert_prompts(grow_decode(jax.tree.map(jnp.zeros_like, fresh), 1), fresh, jnp.arange(len(TOKENS)))
+    assert (state.attention.shape[1], int(state.slot)) == (4, 3)
+    for slot in range(3, 6):
+        out, state = advance_decode(model, params, TOKENS[:, slot], state)
+        np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+        state = grow_decode(state, 1)
+    joined = insert_prompts(state, fresh, jnp.array([0, *[-1] * (len(TOKENS) - 1)]))
+    assert int(joined.slot) == 6
+    np.testing.assert_array_equal(joined.attention[0, 3:6], ATTENTION[0, :3])
+    out, _ = advance_decode(model, params, TOKENS[:, 3], joined)
+    np.testing.assert_allclose(out[0], whole[0, 3], atol=1e-4)
 
 
 def test_sequences_that_share_a_row_do_not_see_each_other(params, whole):

@@ -47,7 +47,8 @@ def sample(params, prompts, attention, seeds, sampling=SAMPLING):
     rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
     draws = Draws(jnp.array(seeds), jnp.full(count, BUDGET))
     rows = fill_rows(DECODER, rows, [read], jnp.arange(count), draws, sampling=sampling)
-    drawn = decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=sampling).samples
+    rows, _ = decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=sampling)
+    drawn = rows.samples
     mask = jnp.arange(BUDGET)[None] < drawn.count[:, None]
     arrays = (jnp.where(mask, array, 0) for array in (drawn.tokens, drawn.behaviour_logp, drawn.policy_logp))
     tokens, behaviour, policy = arrays
@@ -113,7 +114,7 @@ def test_prompts_inserted_in_parts_are_those_inserted_one_part_after_the_other(p
         rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
         for prompts, source in fills:
             rows = fill_rows(DECODER, rows, prompts, jnp.array(source), draws, sampling=SAMPLING)
-        return decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=SAMPLING).samples
+        return decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=SAMPLING)[0].samples
 
     together = drawn((parts, [2, 0, 3, -1, 1, 2]))
     apart = drawn((parts[:1], [-1, 0, -1, -1, 1, -1]), (parts[1:], [0, -1, 1, -1, -1, 0]))

@@ -21,7 +21,7 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.rollout.request import check_responses
-from rljax.rollout.sampling import fill_rows, move_rows, read_prompts
+from rljax.rollout.sampling import fill_rows, grow_rows, move_rows, read_prompts
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
@@ -260,7 +260,7 @@ def test_few_slots_give_the_responses_of_many(name, slots):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
-    """Long responses: when three rows in four have ended, the others move to a smaller batch, and their draws stay the same."""
+    """Long responses: when half of the rows have ended, the others move to a smaller batch, and their draws stay the same."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     budgets = [3 + place % 5 if place % 8 else 20 + place for place in range(32)]
@@ -278,13 +278,38 @@ def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
     monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 44)
     monkeypatch.setattr("rljax.rollout.engine.move_rows", counted)
     actual = engine.generate(params, requests)
-    assert moved == [(32, 8, 4)]
+    assert [sizes for *sizes, _ in moved] == [[32, 16], [16, 8]]
+    assert 4 <= moved[1][2] <= 8
     streamed = {place: response for ended in engine.stream(params, requests) for place, response in ended.items()}
-    assert moved == [(32, 8, 4), (32, 8, 4)]
+    assert [sizes for *sizes, _ in moved] == [[32, 16], [16, 8]] * 2
     for place, one in enumerate(expected):
         for other in (actual[place], streamed[place]):
             np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
             np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("slots", [4, 24])
+def test_a_long_decode_begins_with_little_room(name, slots, monkeypatch):
+    """A cache that doubles twice while rows take the places of others, and then wraps around, gives the same draws."""
+    policy = MODELS[name]
+    params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
+    prompts = [tuple(range(2, 4 + place % 5)) for place in range(24)]
+    requests = [Request(prompts[i], i, 0, Sampling(1 + 5 * i % 37, -1, temperature=0.8), seed=i << 40) for i in range(24)]
+    engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, slots)
+    expected, grown = engine.generate(params, requests), []
+
+    def counted(decoder, rows, *, more, place):
+        grown.append(more)
+        return grow_rows(decoder, rows, more=more, place=place)
+
+    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 36)
+    monkeypatch.setattr("rljax.rollout.engine.grow_rows", counted)
+    actual = engine.generate(params, requests)
+    assert grown == ([10, 17] if policy.decoder.grow else [])
+    for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
+        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
 
 
 def test_each_prompt_is_read_once(monkeypatch):

@@ -291,6 +291,10 @@ INCOMPLETE = {
         with_decoder(insert=lambda state, fresh, source: fresh),
         r"^policy.decoder.insert: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
     ),
+    "a state that is not as large as it should grow": (
+        with_decoder(grow=lambda state, more: state[:, more:]),
+        r"^policy.decoder.grow: the new state must have .* of the old one, float32\[1, 16\]; got float32\[1, 4\]\.",
+    ),
     "a state that does not begin with rows": (
         with_decoder(
             begin=lambda params, tokens, attention, budget: (
@@ -357,7 +361,7 @@ def test_a_policy_is_no_more_than_a_stranger_is_told_of():
     }
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())
-    assert Decoder._fields == ("begin", "advance", "insert", "weights")
+    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow")
     assert all(getattr(Policy, name).__doc__ for name in Policy._fields)
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None

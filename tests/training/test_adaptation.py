@@ -62,7 +62,7 @@ def served(tmp_path_factory):
     place = tmp_path_factory.mktemp("served")
     (place / "mine.py").write_text(REWARD)
     sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
-    sizes["algorithm_options"] = {"max_length": 14, "cache": 2}
+    sizes |= {"algorithm_options": {"max_length": 14, "cache": 2}, "warm_start_optimizer": "adamw"}
     config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
     with drawn():
         rljax.train(config)
@@ -75,8 +75,14 @@ def served(tmp_path_factory):
 
 def config_of(run, folder, /, **settings):
     """Settings that learn fast."""
-    options = {"batch": BATCH, "learning_rate": 2e-2, "max_kl": None, "once": True, "passes": 4, "clip": 1.0}
+    options = {"batch": BATCH, "learning_rate": 2e-2, "max_kl": None, "passes": 4, "clip": 1.0, "once": True}
     return AdaptationConfig(str(run.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
+
+
+SETTINGS_AS_FLAGS = (
+    *("--batch", str(BATCH), "--learning-rate", "2e-2", "--max-kl", "None", "--passes", "4", "--clip", "1.0"),
+)
+"""The same, so that the command has the programs of the other adaptations."""
 
 
 def written(served, folder, lines=None):
@@ -172,18 +178,8 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     few = served.lines[: BATCH - 1]
     long = json.dumps({"prompt": "1" * 30, "response": "2", "thumbs": True}) + "\n"
     queue = written(served, tmp_path, [few[0], "{\n", few[0], long, *few[1:], '{"prompt'])
-    words = [
-        "adapt",
-        str(served.run),
-        "--feedback",
-        str(queue),
-        "--run",
-        str(tmp_path / "adapted"),
-        "--once",
-        "--heldout",
-        "0",
-    ]
-    words += ["--batch", str(BATCH), "--learning-rate", "1e-3"]
+    words = ["adapt", str(served.run), "--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--heldout", "0"]
+    words += ["--once", *SETTINGS_AS_FLAGS]
     text = printed(capsys, *words)
     assert f"rejected: {queue}, line 2: the line is not JSON" in text
     assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text

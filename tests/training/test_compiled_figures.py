@@ -104,7 +104,7 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
     params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128
     rows = jax.eval_shape(lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget), params)
     prompts, attention = shape(2, length, dtype=jnp.int32), shape(2, length, dtype=jnp.bool_)
-    part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=budget), params, prompts, attention)
+    part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
 
     def moved(parts):
         source = shape(64, dtype=jnp.int32)

@@ -40,7 +40,17 @@ from rljax.training.measured_programs import (
 )
 from rljax.training.optimizer import policy_optimizer
 from rljax.training.plan import Plan, make_plan, plan_of
-from rljax.training.roofline import DEVICES, Held, Work, forward_flops, matrix_sizes, speed_of, step_work, update_flops
+from rljax.training.roofline import (
+    DEVICES,
+    Held,
+    Work,
+    forward_flops,
+    matrix_sizes,
+    most_cache_bytes,
+    speed_of,
+    step_work,
+    update_flops,
+)
 from rljax.training.seams import BUILT_IN
 from rljax.training.setup import make_shape, make_tokenizer
 from rljax.training.state import places
@@ -260,6 +270,13 @@ def test_an_adapter_and_a_cut_model_need_less():
     assert (adapted.reference, one.reference) == (0, one.parameters)
     assert one.peak == one.state + max(one.temporaries, one.sampler + one.cache)
     assert one.cache == 2 * 1 * 16 * 32 * 64 * 4, "keys and values, layers, rows, slots, features, bytes"
+
+
+@pytest.mark.parametrize(("budget", "slots"), [(100, 120), (130, 150 + 20 + 66), (256, 276 + 20 + 128)])
+def test_a_long_decode_copies_its_cache_to_have_more_room(budget, slots):
+    """From 128 tokens on the room is a quarter, half and all of them; beside the last one there is the one before."""
+    found = most_cache_bytes(CONFIG.replace(max_response_tokens=budget), replace(SHAPE, layers=1), make_mesh(1, 1), 20)
+    assert found == 2 * 1 * 16 * slots * 64 * 4
 
 
 def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):

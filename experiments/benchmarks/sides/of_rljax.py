@@ -13,7 +13,7 @@ import workloads as work
 from child import Pace
 
 
-def configuration(folder: Path):
+def configuration(folder: Path, limit: int = work.LIMIT):
     """Settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
     from rljax.training.algorithm import factory_of  # noqa: PLC0415  the case "import" measures it
     from rljax.training.config import TrainConfig  # noqa: PLC0415  as above
@@ -25,7 +25,7 @@ def configuration(folder: Path):
         prompts=work.PROMPTS,
         group_size=work.GROUP,
         max_prompt_tokens=work.PROMPT_TOKENS,
-        max_response_tokens=work.LIMIT,
+        max_response_tokens=limit,
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=work.PROMPTS * work.GROUP,
@@ -70,13 +70,13 @@ class Paced:
         """Nothing is open."""
 
 
-def opened(folder: Path):
+def opened(folder: Path, limit: int):
     """Setup and state of a run that has made no step."""
     from rljax.training.beginning import first_state, rl_state  # noqa: PLC0415
     from rljax.training.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 
-    setup = make_setup(configuration(folder), Seams(reward=work.reward, problems=problems()))
+    setup = make_setup(configuration(folder, limit), Seams(reward=work.reward, problems=problems()))
     return setup, rl_state(setup, first_state(setup))
 
 
@@ -92,11 +92,11 @@ def training_step(folder: Path, pace: Pace) -> None:
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.learner import make_learner  # noqa: PLC0415
 
-    setup, state = opened(folder)
+    setup, state = opened(folder, work.TRAINED)
     learn = make_learner(setup, state)
     groups: Groups = setup.train.generate(state.params, list(range(work.PROMPTS)), work.GROUP, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)
-    whole = np.broadcast_to(np.arange(work.LIMIT) < work.TRAINED, shape)
+    whole = np.ones(shape, bool)
     logp = np.full(shape, -np.log(work.TOKENS), np.float32)
     rollout = groups.rollout._replace(
         mask=whole,
@@ -184,7 +184,7 @@ CASES = {
     "first_step": rl_step,
     "training_step": training_step,
     "decode_equal": partial(decode, work.EQUAL, 64),
-    "decode_spread": partial(decode, work.SPREAD, 16),
+    "decode_spread": partial(decode, work.SPREAD, 64),
     "log_probs": log_probs,
     "gae": gae,
     "import": imported,
