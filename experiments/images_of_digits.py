@@ -12,7 +12,7 @@ Command:
 A finished run is not made again; `--seeds` and `--minutes` make a part.
 
 Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that reads text too.
-@PILOT@
+The warm start was cut to 40 steps after one run with another seed, in which 60 led to an accuracy of 88 % before RL.
 
 It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL, with
 95 % t intervals over the seeds, and the best possible one, of a reader who knows the font and the noise.
@@ -53,8 +53,8 @@ CONFIG = rljax.TrainConfig.flat(
     max_prompt_tokens=8,
     max_response_tokens=8,
     train_problems=4000,
-    heldout_problems=400,
-    warm_start_steps=100,
+    heldout_problems=256,
+    warm_start_steps=40,
     warm_start_batch=32,
     warm_start_optimizer="muon",
     warm_start_learning_rate=4e-3,
@@ -65,7 +65,7 @@ CONFIG = rljax.TrainConfig.flat(
     steps=50,
     learning_rate=1e-3,
     learning_rate_warmup=5,
-    eval_every=10,
+    eval_every=25,
     checkpoint_every=10_000,
     sample_every=0,
     models="none",
@@ -82,7 +82,7 @@ Rows = Sequence[Mapping[str, Any]]
 class Arguments:
     """Arguments of the experiment."""
 
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/images_of_digits")
     """Where the results go: `.json`, `.md` and `.png`."""
@@ -114,7 +114,7 @@ def curves(rows: Rows, arm: str) -> np.ndarray:
     return np.array([row["curve"] for row in sorted(rows, key=lambda row: row["seed"]) if row["arm"] == arm])
 
 
-def table(rows: Rows) -> str:
+def report(rows: Rows) -> str:
     """Means over the seeds with their intervals, in Markdown."""
     lines = ["| a patch is read as | after the warm start | after RL | change | RL raises it | lowest and highest change |"]
     lines.append(f"|{' --- |' * 6}")
@@ -169,7 +169,7 @@ def main(arguments: Arguments) -> None:
         arguments.out.with_suffix(".md").write_text(
             f"`python experiments/images_of_digits.py` ({made}): accuracy of greedy answers to {CONFIG.data.heldout_problems} "
             f"held-out problems, {CONFIG.to_flat()['pixel_noise']:.0%} of the pixels flipped, {len(curves(rows, 'pixels'))} "
-            f"seeds.\n\n{table(rows)}",
+            f"seeds.\n\n{report(rows)}",
             encoding="utf-8",
         )
         draw(rows, arguments.out.with_suffix(".png"))

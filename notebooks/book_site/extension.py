@@ -14,7 +14,9 @@ RESULTS = (
     "arithmetic_distillation",
     "calculator",
     "constitution",
+    "images_of_digits",
     "long_chain_algorithms",
+    "sampler_delay",
     "selector",
     "tasks_that_separate",
 )

@@ -31,7 +31,7 @@ TINY = SMALL.replace(
 
 
 def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
-    """The losses of the warm start and the auxiliary one are those of a run without rules; the responses are drawn with them."""
+    """The losses of the warm start and the auxiliary one are those of a run without rules."""
     runs = {}
     for share in (None, 0.9):
         result = rljax.train(TINY.replace(run=str(tmp_path / str(share)), calculator=share), even_length)
@@ -43,8 +43,6 @@ def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
     }
     assert len(found[None]) == 4
     np.testing.assert_allclose(found[0.9], found[None], rtol=1e-6)
-    entropy = [next(row["entropy"] for row in rows if row["phase"] == "rl") for rows in runs.values()]
-    assert abs(entropy[0] - entropy[1]) > 1e-4
 
 
 @pytest.mark.parametrize("freeze", [(), ("embedding",)])
