@@ -12,7 +12,8 @@ Command:
 A finished run is not made again; `--seeds` and `--minutes` make a part.
 
 Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that reads text too.
-The warm start was cut to 40 steps after one run with another seed, in which 60 led to an accuracy of 88 % before RL.
+The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before RL; with 40
+steps and a rate of 1e-3, RL lowered that of the pixels in each of three seeds, from 32 to 24 % in the mean.
 
 It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL, with
 95 % t intervals over the seeds, and the best possible one, of a reader who knows the font and the noise.
@@ -54,7 +55,7 @@ CONFIG = rljax.TrainConfig.flat(
     max_response_tokens=8,
     train_problems=4000,
     heldout_problems=256,
-    warm_start_steps=40,
+    warm_start_steps=50,
     warm_start_batch=32,
     warm_start_optimizer="muon",
     warm_start_learning_rate=4e-3,
@@ -63,7 +64,7 @@ CONFIG = rljax.TrainConfig.flat(
     group_size=8,
     minibatches=1,
     steps=50,
-    learning_rate=1e-3,
+    learning_rate=3e-4,
     learning_rate_warmup=5,
     eval_every=25,
     checkpoint_every=10_000,

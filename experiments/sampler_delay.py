@@ -64,7 +64,7 @@ CONFIG = rljax.TrainConfig.flat(
     group_size=8,
     minibatches=1,
     steps=48,
-    learning_rate=1e-3,
+    learning_rate=3e-4,
     learning_rate_warmup=5,
     eval_every=16,
     checkpoint_every=10_000,
@@ -159,29 +159,26 @@ def cost(rows: Rows, method: str, delay: int, number: str) -> dict[int, float]:
     return less(values(rows, method, 0, number), values(rows, method, delay, number))
 
 
+def arms_of(rows: Rows) -> list[tuple[str, int]]:
+    """Methods and delays that have rows, in the order of `ARMS`."""
+    found = {(row["method"], row["delay"]) for row in rows}
+    return [arm for arm in ARMS if arm in found]
+
+
 def comparisons(rows: Rows, number: str) -> dict[str, Interval]:
     """Statements, and by how much each is true."""
-    long = DELAYS[-1]
+    arms = arms_of(rows)
+    long = max(delay for _, delay in arms)
+    grpo = cost(rows, "GRPO", long, number)
     found = {
-        f"a delay of {long} costs GEPO less than GRPO": less(
-            cost(rows, "GRPO", long, number), cost(rows, "GEPO", long, number)
-        ),
-        f"a delay of {long} costs GSPO less than GRPO": less(
-            cost(rows, "GRPO", long, number), cost(rows, "GSPO", long, number)
-        ),
+        f"a delay of {long} costs {name} less than GRPO": less(grpo, cost(rows, name, long, number))
+        for name in ("GEPO", "GSPO")
     }
-    found |= {
-        f"a delay of {delay} costs {method}": cost(rows, method, delay, number)
-        for delay in DELAYS[1:]
-        for method in METHODS
-    }
-    for delay in DELAYS:
-        baseline = values(rows, "GRPO", delay, number)
-        found |= {
-            f"at a delay of {delay}, {method} is better than GRPO": less(values(rows, method, delay, number), baseline)
-            for method in [*METHODS][1:]
-            if (method, delay) in ARMS
-        }
+    found |= {f"a delay of {delay} costs {method}": cost(rows, method, delay, number) for method, delay in arms if delay}
+    for method, delay in arms:
+        if method != "GRPO":
+            better = less(values(rows, method, delay, number), values(rows, "GRPO", delay, number))
+            found[f"at a delay of {delay}, {method} is better than GRPO"] = better
     return {words: over_seeds([*by_seed.values()]) for words, by_seed in found.items()}
 
 
@@ -193,7 +190,7 @@ def report(rows: Rows) -> str:
         "| method | delay | mean accuracy | best | last | distance to the sampler, nats a token |",
         f"|{' --- |' * 6}",
     ]
-    for method, delay in ARMS:
+    for method, delay in arms_of(rows):
         cells = [over_seeds([*values(rows, method, delay, number).values()]).text() for number in NUMBERS]
         gap = np.mean([row["sampler_gap"] for row in rows if (row["method"], row["delay"]) == (method, delay)])
         lines.append(f"| {method} | {delay} | {' | '.join(cells)} | {gap:.2g} |")
@@ -213,9 +210,10 @@ def report(rows: Rows) -> str:
 def draw(rows: Rows, file: Path) -> None:
     """Draw the mean curve of each method at each delay, with its 95 % interval."""
     figure = Figure(figsize=(10, 3.2), dpi=110, layout="constrained")
-    for axes, delay in zip(figure.subplots(1, len(DELAYS), sharey=True), DELAYS, strict=True):
+    delays = sorted({delay for _, delay in arms_of(rows)})
+    for axes, delay in zip(figure.subplots(1, len(delays), sharey=True), delays, strict=True):
         for place, method in enumerate(METHODS):
-            if (method, delay) not in ARMS:
+            if (method, delay) not in arms_of(rows):
                 continue
             curves = np.array([row["curve"] for row in rows if (row["method"], row["delay"]) == (method, delay)])
             parts = [over_seeds(column) for column in curves.T]
@@ -241,6 +239,7 @@ def main(arguments: Arguments) -> None:
     for seed, (method, delay) in itertools.product(arguments.seeds, ARMS):
         if (
             method in arguments.methods
+            and delay in arguments.delays
             and (method, delay, seed) not in done
             and time.monotonic() - start <= 60 * arguments.minutes
         ):
@@ -248,7 +247,7 @@ def main(arguments: Arguments) -> None:
             lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
             atomic_write(file, f"[\n{lines}\n]\n".encode())
             print(json.dumps(rows[-1]), flush=True)
-    if {(row["method"], row["delay"]) for row in rows} == {*ARMS}:
+    if {method for method, _ in arms_of(rows)} == {*METHODS}:
         versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
         made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
         text = f"`python experiments/sampler_delay.py` ({made})\n\n{report(rows)}"
