@@ -147,7 +147,7 @@ def draw(rows: Rows, file: Path) -> None:
     axes.axhline(best, color="0.5", linestyle=":", linewidth=1)
     axes.annotate("best possible", (0, best), xytext=(2, 3), textcoords="offset points", fontsize=8, color="0.4")
     axes.set(xlabel="RL step", ylabel="held-out accuracy", ylim=(0, 1.04))
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.93))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file)
 
