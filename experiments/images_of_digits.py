@@ -143,7 +143,7 @@ def draw(rows: Rows, file: Path) -> None:
         steps = np.linspace(0, CONFIG.optimization.steps, found.shape[1])
         axes.plot(steps, found.T, color=f"C{place}", alpha=0.25, linewidth=0.8)
         axes.plot(steps, found.mean(0), "o-", color=f"C{place}", label=f"a patch is read as {arm}", markersize=3.5)
-    best = np.mean([row["best possible"] for row in rows])
+    best = float(np.mean([row["best possible"] for row in rows]))
     axes.axhline(best, color="0.5", linestyle=":", linewidth=1)
     axes.annotate("best possible", (0, best), xytext=(2, 3), textcoords="offset points", fontsize=8, color="0.4")
     axes.set(xlabel="RL step", ylabel="held-out accuracy", ylim=(0, 1.04))
