@@ -1,8 +1,11 @@
 """Pages for people: their links lead somewhere, their Python runs, their commands can be typed."""
 
 import ast
+import importlib.util
+import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,20 @@ def test_every_notebook_is_named_in_the_readme_or_the_site():
     readme = PAGES[0].read_text(encoding="utf-8")
     assert "(notebooks/index.md)" in readme
     assert len(readme.split()) <= 900
+
+
+@pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
+def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
+    file = ROOT / "experiments" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
+    experiment = importlib.util.module_from_spec(spec)
+    sys.modules[name] = experiment  # its dataclass looks up the module
+    spec.loader.exec_module(experiment)
+    rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    assert len({row["seed"] for row in rows}) >= 3
+    assert file.with_suffix(".md").read_text(encoding="utf-8").endswith(experiment.report(rows))
+    assert file.with_suffix(".png").stat().st_size > 10_000
+    assert {row["arm"] for row in rows} == set(experiment.ARMS)
 
 
 def test_numbers_of_a_run_have_their_names():

@@ -14,6 +14,7 @@ RESULTS = (
     "arithmetic_distillation",
     "calculator",
     "constitution",
+    "images_of_digits",
     "long_chain_algorithms",
     "selector",
     "tasks_that_separate",

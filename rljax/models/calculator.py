@@ -1,4 +1,4 @@
-"""Rules that calculate: they know the digits of the sum after `a+b=`, and have no opinion elsewhere."""
+"""Rules that calculate: they know the digits of the sum after `a+b=`, and have no opinion elsewhere, nor behind the last digit."""
 
 from collections.abc import Callable, Sequence
 
@@ -43,7 +43,7 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
 
 @shared
 def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
-    """Make rules that write the result of each step `a+b=` of a worked sum, and the `;` behind it.
+    """Make rules that write the result of each step `a+b=` of a worked sum; what comes behind it is left to the network.
 
     A sequence begins with a problem that ends with `=`, such as `7+5+9=`; the steps come after it. Anything but digits and one `+`
     before the `=` of a step, other operators among them, leaves the rules without an opinion until the next `;`. So do numbers of
@@ -67,7 +67,7 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         >>> CHARACTERS[logp.argmax()], bool(has_opinion)
         ('2', True)
     """
-    *digits, plus, equals, end = ids
+    *digits, plus, equals, end = ids  # an end begins the next step
     value_of = np.full(vocab_size, -1, np.int32)
     value_of[digits] = np.arange(10)
     token_of = np.array(digits, np.int32)
@@ -103,8 +103,7 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         result, powers = left + right, jnp.asarray(_POWERS)
         length = 1 + sum((result >= int(power)).astype(jnp.int32) for power in _POWERS[1:])
         digit = result // powers[jnp.clip(length - 1 - written, 0, 9)] % 10
-        token = jnp.where(written < length, jnp.asarray(token_of)[digit], end)
-        logp = jnp.where(jax.nn.one_hot(token, vocab_size, dtype=bool), 0.0, -jnp.inf)
-        return logp.astype(jnp.float32), (begun > 0) & (place == _RESULT)
+        logp = jnp.where(jax.nn.one_hot(jnp.asarray(token_of)[digit], vocab_size, dtype=bool), 0.0, -jnp.inf)
+        return logp.astype(jnp.float32), (begun > 0) & (place == _RESULT) & (written < length)
 
     return Rules((0,) * 5, read, opinion)

@@ -209,6 +209,9 @@ class Policy(NamedTuple):
     """params -> the parameters in the precision that they are multiplied in, once for all micro-batches of an update: their
     pytree, with None where a parameter has no copy; or None. `score` and `features` then find a `rljax.models.copies.Copied` in the
     place of each parameter with a copy, and read it with `in_precision`. None: they always get the parameters alone."""
+    supervised_score: Callable[[Params, Packed, float], Scores] | None = None
+    """`score` of the warm start and of the auxiliary loss, where these train something else, such as a network without the rules
+    that are mixed into it. None: `score`."""
     quantized: Callable[..., Params] | None = None
     """(random key, kind="int8" or "nf4") -> the parameters of `init` as the model below an adapter holds them, quantized one after
     the other; see `rljax.models.quantization`. None: this policy cannot be quantized."""

@@ -88,6 +88,8 @@ def mixed_logits(
 def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     """Mix a policy with rules, in its decoder and in its score.
 
+    The warm start and the auxiliary loss train the network with its own score, so that it learns what the rules know, too.
+
     The temperature applies to the mixture, not to the network alone. A saved folder holds the network alone. All logits of the
     scored tokens exist at once, so the vocabulary should be small.
 
@@ -110,7 +112,10 @@ def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     if policy.decoder is None or policy.features is None:
         raise InputError("a policy needs a decoder and features to be mixed with rules; give both.")
     return policy._replace(
-        score=_mixed_score(policy, rules, share), decoder=_mixed_decoder(policy.decoder, rules, share), features=None
+        score=_mixed_score(policy, rules, share),
+        decoder=_mixed_decoder(policy.decoder, rules, share),
+        features=None,
+        supervised_score=policy.score,
     )
 
 

@@ -39,7 +39,14 @@ from rljax.training.rollouts import make_prepare
 from rljax.training.seams import BUILT_IN, Seams, refuse_missing, saved_settings
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, kl_coefficient_of
-from rljax.training.update import make_gradient, make_score, on_sequences, put_layout, without_teacher
+from rljax.training.update import (
+    make_gradient,
+    make_score,
+    make_supervised_score,
+    on_sequences,
+    put_layout,
+    without_teacher,
+)
 from rljax.training.value_update import make_values, value_schedule
 
 RESPONSES, TOKENS, LEAVES = "responses", "tokens", "numbers"
@@ -281,7 +288,7 @@ def update_terms(
     compare, teacher = _comparison(setup)
     differentiated = jax.jit(make_gradient(setup.algorithm, compare, setup.policy.copies))
     pull = jax.jit(make_pull(config.algorithm.anchor))
-    score = make_score(setup.policy, config.sampling.temperature)
+    score = make_supervised_score(setup.policy, config.sampling.temperature)
     auxiliary = jax.jit(make_auxiliary(score, config.optimization.auxiliary))
     draw = make_draw(setup.examples, setup.mesh, config)
     rows = setup.rows_at_once(config.minibatch_rows)

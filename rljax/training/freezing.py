@@ -12,6 +12,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.packed import Features
 from rljax.models.patterns import matches, selected
 from rljax.models.policy import path_names
+from rljax.records import required
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 
@@ -57,17 +58,19 @@ def held(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     """
     if not patterns:
         return policy
-    score, features = _held(policy.score, policy.features, patterns)
-    return policy._replace(score=score, features=features)
+    score, features, supervised = _held(policy.score, policy.features, policy.supervised_score, patterns)
+    return policy._replace(score=score, features=features, supervised_score=supervised)
 
 
 @shared
 def _held(
     score_of: Callable[[Params, Packed, float], Scores],
     features_of: Callable[[Params, Packed], Features] | None,
+    supervised_of: Callable[[Params, Packed, float], Scores] | None,
     patterns: tuple[str, ...],
-) -> tuple[Callable, Callable | None]:
-    """The scores and the features; not the whole policy, whose `init` may hold parameters that would then be kept."""
+) -> tuple[Callable, Callable | None, Callable | None]:
+    """The scores, the features, and the scores of demonstrations; not the whole policy, whose `init` may hold parameters that would
+    then be kept."""
 
     def stopped(params: Params) -> Params:
         return tree_map_with_path(
@@ -77,13 +80,13 @@ def _held(
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
         return score_of(stopped(params), packed, temperature)
 
-    if features_of is None:
-        return score, None
-
     def features(params: Params, packed: Packed) -> Features:
-        return features_of(stopped(params), packed)
+        return required(features_of, "policy.features")(stopped(params), packed)
 
-    return score, features
+    def supervised(params: Params, packed: Packed, temperature: float) -> Scores:
+        return required(supervised_of, "policy.supervised_score")(stopped(params), packed, temperature)
+
+    return score, None if features_of is None else features, None if supervised_of is None else supervised
 
 
 @shared

@@ -35,7 +35,7 @@ from rljax.training.rollouts import make_prepare, make_remember
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState, kl_coefficient_of
 from rljax.training.teacher import make_comparison
-from rljax.training.update import make_policy_step, make_score, put_layout
+from rljax.training.update import make_policy_step, make_score, make_supervised_score, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, value_schedule
 
 Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
@@ -143,11 +143,12 @@ def make_improve(
     """
     algorithm, config = setup.algorithm, setup.config
     score = make_score(setup.policy, config.sampling.temperature)
+    supervised = make_supervised_score(setup.policy, config.sampling.temperature)
     parts = {
         "base": setup.base,
         "copy": setup.policy.copies,
         "pull": make_pull(config.algorithm.anchor),
-        "auxiliary": make_auxiliary(score, config.optimization.auxiliary),
+        "auxiliary": make_auxiliary(supervised, config.optimization.auxiliary),
         **comparison_of(setup),
     }
     update = make_policy_step(algorithm, score, setup.optimizer, state, setup.mesh, **parts)

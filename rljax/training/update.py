@@ -57,6 +57,18 @@ def make_score(policy: Policy, temperature: float) -> Score:
     return _score(policy.score, temperature)
 
 
+def make_supervised_score(policy: Policy, temperature: float) -> Score:
+    """Build the function that scores demonstrations and examples, as `make_score` does responses.
+
+    Returns:
+        `(params, packed) -> scores`, of `policy.supervised_score` if it has one.
+
+    Raises:
+        InputError: when called, if the scores are not of the batch's shape.
+    """
+    return _score(policy.score if policy.supervised_score is None else policy.supervised_score, temperature)
+
+
 @shared
 def _score(score_at: Callable[[Params, Packed, float], Scores], temperature: float) -> Score:
     def score(params: Params, packed: Packed) -> Scores:
@@ -83,7 +95,8 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
     logp = np.zeros(responses.shape, np.float32)
     packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
     try:
-        jax.eval_shape(_logp_gradient(make_score(policy, 1.0)), params, packed)
+        for score in {make_score(policy, 1.0), make_supervised_score(policy, 1.0)}:
+            jax.eval_shape(_logp_gradient(score), params, packed)
     except InputError:
         raise
     except Exception as error:  # a policy is user code, and may raise anything

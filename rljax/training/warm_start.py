@@ -14,7 +14,7 @@ from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.guard import skipped_in_a_row
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.run import Run
-from rljax.training.update import make_score, make_supervised_step
+from rljax.training.update import make_supervised_score, make_supervised_step
 
 
 def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
@@ -25,7 +25,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
     sequences = demonstrated(demonstrations)
     order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
-    score = make_score(setup.policy, config.sampling.temperature)
+    score = make_supervised_score(setup.policy, config.sampling.temperature)
     state = checkpoint.state
     optimizer, pull = warm_start_optimizer(config), make_pull(config.algorithm.anchor)
     step = make_supervised_step(score, optimizer, state, setup.mesh, base=setup.base, pull=pull)

@@ -358,6 +358,7 @@ def test_a_policy_is_no_more_than_a_stranger_is_told_of():
         "features",
         "copies",
         "quantized",
+        "supervised_score",
     }
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())

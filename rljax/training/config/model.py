@@ -34,9 +34,9 @@ class ModelConfig:
     """Tokens whose logits a device holds at once; by default as many as make 160 MB."""
     calculator: float | None = None
     """Mix the policy with a calculator, in sampling and in scoring: behind `a+b=` in a worked sum, this share of the probability of
-    each token is the calculator's, and the rest the network's. On the default task a share of 0.4 does harm. An exported model is
-    the network alone. The logits of all tokens of a device exist at once, so --score-chunk and --tensor cannot be used with it. By
-    default there is none."""
+    each digit of the result is the calculator's, and the rest the network's. The warm start trains the network alone, and an
+    exported model is the network alone. The logits of all tokens of a device exist at once, so --score-chunk and --tensor cannot be
+    used with it. By default there is none."""
     images: tuple[int, int] | None = None
     """Height and width, in pixels, of the images in prompts. Each Braille character there is a patch of 4 x 2 pixels, which the
     small transformer reads by a linear projection of its pixels, with its row and column, and never writes. Such a run has no

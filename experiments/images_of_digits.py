@@ -1,0 +1,180 @@
+"""Does RL raise the accuracy where the prompt is an image, and does it matter that the model sees pixels?
+
+The task is `digits`: two noisy images of digits, whose sum is the answer. The warm start is short, so that the model reads some
+digits and confuses others; RL with a reward for the sum alone has to do the rest. Two arms: with `--images 8 4` a patch is a linear
+projection of its pixels and of its place in the image; without, each of its 256 patterns is a token with a vector of its own.
+The settings and the problems are the same.
+
+Command:
+
+    python experiments/images_of_digits.py     (a few minutes on one CPU core)
+
+A finished run is not made again; `--seeds` and `--minutes` make a part.
+
+Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that reads text too.
+The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before RL; with 40
+steps and a rate of 1e-3, RL lowered that of the pixels in each of three seeds, from 32 to 24 % in the mean.
+
+It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL, with
+95 % t intervals over the seeds, and the best possible one, of a reader who knows the font and the noise.
+"""
+
+import itertools
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+
+import rljax
+from rljax.book.claims import over_seeds, verdict_of
+from rljax.files import atomic_write
+from rljax.machine import usable_processors
+from rljax.records import required
+from rljax.tasks.digits import HEIGHT, WIDTH
+from rljax.tracking.rows import read_metrics
+
+CONFIG = rljax.TrainConfig.flat(
+    task="digits",
+    pixel_noise=0.05,
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    layers=2,
+    width=64,
+    hidden=192,
+    max_prompt_tokens=8,
+    max_response_tokens=8,
+    train_problems=4000,
+    heldout_problems=256,
+    warm_start_steps=50,
+    warm_start_batch=32,
+    warm_start_optimizer="muon",
+    warm_start_learning_rate=4e-3,
+    keep_warm_start=False,
+    prompts=32,
+    group_size=8,
+    minibatches=1,
+    steps=50,
+    learning_rate=3e-4,
+    learning_rate_warmup=5,
+    eval_every=25,
+    checkpoint_every=10_000,
+    sample_every=0,
+    models="none",
+    quiet=True,
+)
+ARMS: Mapping[str, tuple[int, int] | None] = {"pixels": (HEIGHT, WIDTH), "tokens": None}
+"""Name of an arm -> size of the images that the model reads as such."""
+MARGIN = 0.02
+"""Smallest difference of accuracies that would matter."""
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Random seeds; the arms are compared with the same ones."""
+    out: Path = Path("experiments/images_of_digits")
+    """Where the results go: `.json`, `.md` and `.png`."""
+    minutes: float = 600.0
+    """Begin no further run after this time."""
+    work: Path = Path("runs/images_of_digits")
+    """Folder of the compiled programs."""
+
+
+def row_of(arm: str, seed: int) -> dict[str, Any]:
+    """Train one arm with one seed."""
+    config, begin = CONFIG.replace(seed=seed, images=ARMS[arm]), time.monotonic()
+    with TemporaryDirectory() as folder:
+        result = rljax.train(config.replace(run=f"{folder}/run"))
+        rows = read_metrics(result.run / "metrics.jsonl")
+    task = required(config.generated_task, "task")
+    _, heldout = task.problems(config.data.heldout_problems, seed=seed)
+    return {
+        "arm": arm,
+        "seed": seed,
+        "curve": [row["accuracy"] for row in rows if row["phase"] == "eval"],
+        "best possible": task.optimum(heldout),
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def curves(rows: Rows, arm: str) -> np.ndarray:
+    """Held-out accuracy of an arm, seeds in rows and evaluations in columns."""
+    return np.array([row["curve"] for row in sorted(rows, key=lambda row: row["seed"]) if row["arm"] == arm])
+
+
+def report(rows: Rows) -> str:
+    """Means over the seeds with their intervals, in Markdown."""
+    lines = ["| a patch is read as | after the warm start | after RL | change | RL raises it | lowest and highest change |"]
+    lines.append(f"|{' --- |' * 6}")
+    for arm in ARMS:
+        found = curves(rows, arm)
+        gain = found[:, -1] - found[:, 0]
+        cells = [over_seeds(column).text() for column in (found[:, 0], found[:, -1], gain)]
+        verdict = verdict_of(over_seeds(gain), kind="above", margin=MARGIN)
+        lines.append(f"| {arm} | {' | '.join(cells)} | {verdict} | {gain.min():.3f}, {gain.max():.3f} |")
+    ends = [curves(rows, arm)[:, -1] for arm in ARMS]
+    best = over_seeds([row["best possible"] for row in rows if row["arm"] == next(iter(ARMS))])
+    lines += [
+        "",
+        f"After RL, {' less '.join(ARMS)}, paired by seed: {over_seeds(ends[0] - ends[1]).text()}. Best possible: {best.text()}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def draw(rows: Rows, file: Path) -> None:
+    """Draw the curve of every seed, the mean of each arm, and the best possible accuracy."""
+    figure = Figure(figsize=(6, 3.4), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for place, arm in enumerate(ARMS):
+        found = curves(rows, arm)
+        steps = np.linspace(0, CONFIG.optimization.steps, found.shape[1])
+        axes.plot(steps, found.T, color=f"C{place}", alpha=0.25, linewidth=0.8)
+        axes.plot(steps, found.mean(0), "o-", color=f"C{place}", label=f"a patch is read as {arm}", markersize=3.5)
+    best = float(np.mean([row["best possible"] for row in rows]))
+    axes.axhline(best, color="0.5", linestyle=":", linewidth=1)
+    axes.annotate("best possible", (0, best), xytext=(2, 3), textcoords="offset points", fontsize=8, color="0.4")
+    axes.set(xlabel="RL step", ylabel="held-out accuracy", ylim=(0, 1.04))
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.93))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file)
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that are not in the JSON file yet; write that file after every run, then table and picture."""
+    jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
+    file, start = arguments.out.with_suffix(".json"), time.monotonic()
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    done = {(row["arm"], row["seed"]) for row in rows}
+    for seed, arm in itertools.product(arguments.seeds, ARMS):
+        if (arm, seed) not in done and time.monotonic() - start <= 60 * arguments.minutes:
+            rows.append(row_of(arm, seed))
+            lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+            atomic_write(file, f"[\n{lines}\n]\n".encode())
+            print(json.dumps(rows[-1]), flush=True)
+    if {row["arm"] for row in rows} == {*ARMS}:
+        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
+        arguments.out.with_suffix(".md").write_text(
+            f"`python experiments/images_of_digits.py` ({made}): accuracy of greedy answers to {CONFIG.data.heldout_problems} "
+            f"held-out problems, {CONFIG.to_flat()['pixel_noise']:.0%} of the pixels flipped, {len(curves(rows, 'pixels'))} "
+            f"seeds.\n\n{report(rows)}",
+            encoding="utf-8",
+        )
+        draw(rows, arguments.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
