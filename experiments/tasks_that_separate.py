@@ -1,20 +1,19 @@
 """Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are apart.
 
-Each task of `rljax.tasks` is made to show one thing. For seven of them (not for `countdown`), four algorithms or variants are
-compared for which theory predicts a difference in that thing. `CASES` has the arms and the prediction, and names the number that
-decides. All runs of a task begin with one base model, whose warm start has a seed of its own; the seeds of the arms vary RL: its
-problems, their order, sampling, and the held-out problems. Arms are apart where their 95 % t intervals over these seeds share no
-point. Another base model might give another order.
+Each task of `rljax.tasks` is made to show one thing. Four algorithms or variants are compared for which theory predicts a
+difference in it: see `CASES`. All runs of a task begin with one base model, whose warm start has a seed of its own; the
+seeds of the arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart where their 95 % t
+intervals over these seeds share no point. Another base model might give another order.
 
 Command:
 
     python experiments/tasks_that_separate.py     (an estimated hour on one CPU core)
 
-A finished row is not made again; `--tasks` and `--seeds` make a part. A row with another hash of its settings and of what its task
-draws is dropped. It writes OUT.json, OUT.md and OUT.png.
+A finished row is not made again; `--tasks` and `--seeds` make a part. A row with another hash of its settings and of what its
+task draws is dropped. It writes OUT.json, OUT.md and OUT.png.
 
-Deviations: no paper has these tasks. Pilots with seed 100 chose the KL coefficients of `exploit` and the arms and the number of
-`brackets`, and tried one or two arms of `tight`, `lengths` and `outliers`.
+Deviations: no paper has these tasks. Pilots with seed 100 chose arms and learning rates of `exploit`, `brackets`, `tight` and
+`countdown`. They found nothing learned in `outliers` and `mixed`, and little in `drift`, whatever the arm.
 """
 
 import hashlib
@@ -93,7 +92,7 @@ class Case(NamedTuple):
 
 
 def plain(**settings: Any) -> dict[str, Any]:
-    """GRPO without a KL penalty, and changes."""
+    """GRPO without a KL penalty, with these settings."""
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
@@ -104,8 +103,9 @@ def whole_batch(*parts: str) -> dict[str, Any]:
 
 def dapo(*without: str) -> dict[str, Any]:
     """DAPO without dynamic sampling and other parts; its soft penalty is on the last 24 of 32 tokens."""
-    numbers = {"max_length": 32, "cache": 24}
-    return plain(algorithm="dapo", algorithm_options=numbers, without=("dynamic_sampling", *without))
+    return plain(
+        algorithm="dapo", algorithm_options={"max_length": 32, "cache": 24}, without=("dynamic_sampling", *without)
+    )
 
 
 END, MEAN, SAMPLED_END = "accuracy at the end", "mean accuracy", "accuracy of samples at the end"
@@ -122,9 +122,8 @@ CASES: Mapping[str, Case] = {
             "centred": plain(**{"with": ("advantage=centered",)}),
         },
         GAIN,
-        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the whole scale of its group in a "
-        "z-score, and that of the whole batch where rewards are only centred. So ranks should learn most of the three, then "
-        "z-scores; rewards without outliers are the upper bound.",
+        "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the scale of its group in a z-score, "
+        "and that of the batch where rewards are only centred. Ranks should learn most; without outliers is the upper bound.",
     ),
     "lengths": Case(
         {"max_response_tokens": 16, "warm_start_accuracy": 0.4, "prompts": 16, "learning_rate": 5e-4, "eval_every": 20},
@@ -136,10 +135,16 @@ CASES: Mapping[str, Case] = {
         },
         WRONG_LENGTH,
         "How the loss weighs the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline is that "
-        "of the batch, so that an answer nobody can know has a negative advantage on average. α = 0 is a mean over all tokens, "
-        "α = 1 one over each response. The larger α, the less a long wrong answer is punished, and the longer wrong answers "
-        "should grow.",
+        "of the batch. α = 0 is a mean over all tokens, α = 1 one over each response. The larger α, the less a long wrong answer "
+        "is punished, and the longer wrong answers should grow.",
         (SAMPLED_LENGTH,),
+    ),
+    "countdown": Case(
+        {"max_response_tokens": 24, "learning_rate": 5e-4, "eval_every": 20},
+        {f"groups of {size}": plain(group_size=size) for size in (2, 4, 16, 64)},
+        GAIN,
+        "How many tries each of 8 problems gets in a step. A group without a right answer teaches nothing, so larger groups "
+        "should learn more, at the price of as many more responses.",
     ),
     "mixed": Case(
         {"max_response_tokens": 8, "warm_start_accuracy": 0.55, "prompts": 16, "learning_rate": 1e-3},
@@ -150,10 +155,9 @@ CASES: Mapping[str, Case] = {
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
-        "What a reward is compared with. `reinforce_pp` compares it with the whole batch, so copies are always good and "
-        "products always bad; the hierarchical baseline with problems of the same kind; the z-score with responses to the same "
-        "prompt, of which most groups have no differences. Dynamic sampling draws further prompts until enough groups have "
-        "some, so it should learn most, at the price of more responses; no group should learn least.",
+        "What a reward is compared with: the whole batch (no group), so that copies are always good and products always bad; "
+        "problems of the same kind; responses to the same prompt, of which most groups have no differences. Dynamic sampling draws "
+        "prompts until enough groups have some, so it should learn most, and no group least.",
     ),
     "drift": Case(
         {"max_response_tokens": 8, "stage_prompts": 320, "prompts": 16, "learning_rate": 1e-3},
@@ -164,9 +168,8 @@ CASES: Mapping[str, Case] = {
             "anchor": plain(anchor=100.0),
         },
         KEPT,
-        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL "
-        "rehearse them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either "
-        "kind.",
+        "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL rehearse "
+        "them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either kind.",
         ("accuracy of the kind difference at the end",),
     ),
     "brackets": Case(
@@ -178,9 +181,8 @@ CASES: Mapping[str, Case] = {
             "KL 4": plain(algorithm_options={"beta": 4.0}),
         },
         SAMPLED_END,
-        "How far the policy may leave its demonstrations, half of which are malformed. RL alone may; a loss on the "
-        "demonstrations beside RL teaches them again; a KL penalty holds it near the model that imitates them, the more the "
-        "larger its coefficient.",
+        "How far the policy may leave its demonstrations, half of which are malformed. A loss on them beside RL teaches them "
+        "again; a KL penalty holds the policy near the model that imitates them, the more the larger its coefficient.",
     ),
     "exploit": Case(
         {},
@@ -204,8 +206,7 @@ CASES: Mapping[str, Case] = {
             "penalty": dapo(),
         },
         SAMPLED_LENGTH,
-        "Whether responses that come near the limit are penalised, and how far the policy may go to be brief. With the penalty "
-        "responses should be shorter, the less so the larger the coefficient of a KL penalty beside it.",
+        "A penalty for responses near the limit should make them shorter, the less so the larger a KL penalty beside it.",
         ("cut off at the end",),
     ),
 }
@@ -329,8 +330,7 @@ def report(rows: Rows) -> str:
     at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
     lines[:0] = [
         "",
-        "All runs of a task begin with one base model; the intervals are over seeds of RL.",
-        "",
+        "All runs of a task begin with one base model; the intervals are over seeds of RL. "
         f"Tasks that are decided: {len(counts)}; with at least two arms apart: {at_least[2]}; with three: {at_least[3]}; "
         f"with all four: {at_least[4]}. Four arms are six pairs.",
     ]
