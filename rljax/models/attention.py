@@ -47,8 +47,8 @@ def attend(
 
         softmax(q k / √H + log visible) v        with scores and softmax in float32
     """
-    scores = jnp.einsum("BKQH,BKSH->BKQS", _scaled(query), keys, preferred_element_type=jnp.float32)
-    return _mixed_values(scores, values, visible, query)
+    scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=jnp.float32)
+    return _mix(scores, values, visible, query)
 
 
 def attend_cached(
@@ -57,18 +57,18 @@ def attend_cached(
     values: Float[Array, "B K S H"],
     visible: Bool[Array, "B T S"],
 ) -> Float[Array, "B T K G H"]:
-    """The same over a cache, whose keys have their slots last: CPUs multiply few queries with them in a third of the time."""
-    scores = jnp.einsum("BKQH,BKHS->BKQS", _scaled(query), keys, preferred_element_type=jnp.float32)
-    return _mixed_values(scores, values, visible, query)
+    """The same over a cache, whose keys have their slots last, so that CPUs multiply them with few queries faster."""
+    scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(query), keys, preferred_element_type=jnp.float32)
+    return _mix(scores, values, visible, query)
 
 
-def _scaled(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:
+def _by_group(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:
     """q / √H, with the heads of a group and the tokens as one axis Q."""
     rows, length, key_heads, group, features = query.shape
     return jnp.moveaxis(query * features**-0.5, 1, 3).reshape(rows, key_heads, group * length, features)
 
 
-def _mixed_values(
+def _mix(
     scores: Float[Array, "B K Q S"],
     values: Float[Array, "B K S H"],
     visible: Bool[Array, "B T S"],

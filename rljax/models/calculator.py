@@ -1,4 +1,4 @@
-"""Rules that calculate: they know the digits of the sum after `a+b=`, and have no opinion elsewhere, nor behind the last digit."""
+"""Rules that calculate: they know the digits of the sum after `a+b=`, and have no opinion elsewhere."""
 
 from collections.abc import Callable, Sequence
 

@@ -234,8 +234,8 @@ def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B
     slots = state.attention.shape[1]
     places = (jnp.arange(slots) + fresh.slot - slot) % slots
 
-    def turned(array: Array, *, axis: int) -> Array:
+    def turn(array: Array, *, axis: int) -> Array:
         return array.at[(slice(None),) * axis + (places,)].get(mode="fill", fill_value=0)
 
-    joining = over_slots(turned, fresh)
-    return insert_rows(state._replace(slot=()), joining._replace(slot=()), source)._replace(slot=slot)
+    fresh = over_slots(turn, fresh)
+    return insert_rows(state._replace(slot=()), fresh._replace(slot=()), source)._replace(slot=slot)

@@ -60,7 +60,8 @@ class Begin(Protocol):
             params: parameters of the policy.
             tokens: token ids, meaningless where `attention` is False.
             attention: which slots hold a token: the last ones of each row, at least one.
-            budget: largest number of tokens that will be drawn; `advance` is called fewer times than that.
+            budget: largest number of tokens that will be drawn; `advance` is called fewer times than that. For a decoder that can
+                `grow`: tokens that the state has to have room for at first, which may be 0.
 
         Returns:
             Logits of the first token, before any temperature, and a state: any pytree of arrays whose shapes stay the same, such as
@@ -90,7 +91,7 @@ class Insert(Protocol):
         """Replace some rows of a decode.
 
         Args:
-            state: of B rows.
+            state: of B rows; all zeros before the first prompts are put into it.
             fresh: of another number of rows, with the same prompt length and budget; just read, or in the middle of a decode. Of a
                 decoder that can `grow`, it may have room for fewer tokens.
             source: the row of `fresh` that each row of `state` becomes, in several rows if need be; below 0 the row stays.
@@ -109,7 +110,7 @@ class Grow(Protocol):
         """Enlarge a state.
 
         Args:
-            state: with room for n tokens after the prompts, of which at most n were read.
+            state: with room for n tokens after the prompts; no place was written twice.
             more: further tokens, at least 1.
 
         Returns:
@@ -209,12 +210,12 @@ class Policy(NamedTuple):
     """params -> the parameters in the precision that they are multiplied in, once for all micro-batches of an update: their
     pytree, with None where a parameter has no copy; or None. `score` and `features` then find a `rljax.models.copies.Copied` in the
     place of each parameter with a copy, and read it with `in_precision`. None: they always get the parameters alone."""
-    supervised_score: Callable[[Params, Packed, float], Scores] | None = None
-    """`score` of the warm start and of the auxiliary loss, where these train something else, such as a network without the rules
-    that are mixed into it. None: `score`."""
     quantized: Callable[..., Params] | None = None
     """(random key, kind="int8" or "nf4") -> the parameters of `init` as the model below an adapter holds them, quantized one after
     the other; see `rljax.models.quantization`. None: this policy cannot be quantized."""
+    supervised_score: Callable[[Params, Packed, float], Scores] | None = None
+    """`score` of the warm start and of the auxiliary loss, where these train something else, such as a network without the rules
+    that are mixed into it. None: `score`."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

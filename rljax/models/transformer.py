@@ -26,7 +26,7 @@ from rljax.records import documented
 
 @documented
 class LayerCache(NamedTuple):
-    """Keys and values of one layer, head-major so that a decoded token is written in place."""
+    """Keys and values of one layer, head-major: a decoded token's are written in place."""
 
     keys: Float[Array, "B K H S"]
     """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
@@ -182,7 +182,7 @@ class Attention(nnx.Module):
             mixed = attend_rows(grouped, keys, values, segments, config=self.config, mesh=self.mesh)
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
-            cache = self._written(cache, key.transpose(0, 2, 3, 1), values, slot)
+            cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
             visible = jnp.broadcast_to((segments > 0)[:, None], (rows, length, segments.shape[1]))
             mixed = attend_cached(grouped, cache.keys, cache.values, visible)
         mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
@@ -191,7 +191,7 @@ class Attention(nnx.Module):
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
         return out, cache
 
-    def _written(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
+    def _write(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
         """The cache with new tokens from a slot on."""
         keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
         values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)

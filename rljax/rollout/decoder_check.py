@@ -50,6 +50,7 @@ def check_decoder(decoder: Decoder, params: Params, vocab_size: int, *, rows: in
     if decoder.grow is not None:
         _, small = _traced("begin", begin_small, params, *prompts(rows))
         _check_state("grow", state, _traced("grow", grow, small)[1])
+        _check_state("insert", state, _traced("insert", insert, state, small, token)[1])
 
 
 @shared

@@ -39,8 +39,20 @@ FEWEST_ROWS = 8
 """Rows of the smallest batch that is made in this way."""
 LONG_BUDGET = 128
 """Tokens of a response from which on programs for fewer rows and for less room are worth compiling."""
-FIRST_PART = 4
-"""The state of a long decode begins with room for one token in four."""
+
+
+@documented
+class Decoding(NamedTuple):
+    """Rows in the middle of a decode, and what this host knows of them."""
+
+    rows: Rows
+    """The rows."""
+    holder: Int[np.ndarray, "B"]
+    """The request that each row answers; -1: it waits for one."""
+    room: int
+    """Tokens after a prompt that the decoder's state has room for."""
+    written: int = 0
+    """How many of these places have been written."""
 
 
 @dataclass(frozen=True)
@@ -100,57 +112,60 @@ class DecodingEngine:
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         slots = compiled_rows(min(len(requests), self.slots), row_shards(self.mesh))
         length = padded_length(requests, self.prompt_length)
-        room = budget if self.decoder.grow is None else first_room(budget)
+        can_grow = self.decoder.grow is not None
+        room = rooms(budget, length)[0] if can_grow else budget
         empty = partial(empty_rows, self.decoder, params, length=length, budget=budget, place=row_sharding(self.mesh))
-        batch = Batch(empty(rows=slots, room=room), np.full(slots, -1), room, 0)
+        decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
-            prompts = self._read(params, requests, block, length, 0 if self.decoder.grow else budget)
+            prompts = self._read(params, requests, block, length, 0 if can_grow else budget)
             waiting = block.waiting
             while waiting:
-                if (batch.holder >= 0).all():
-                    batch, ended = self._decoded(params, batch, requests, max(1, slots // 8), sampling)
+                if (decoding.holder >= 0).all():
+                    decoding = self._grow(decoding, budget)
+                    decoding, ended = self._decode(params, decoding, requests, max(1, slots // 8), sampling)
                     yield ended
-                free = np.flatnonzero(batch.holder < 0)[: len(waiting)]
+                free = np.flatnonzero(decoding.holder < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
-                batch = self._filled(batch, prompts, requests, free, begun, sampling)
-        while (live := int((batch.holder >= 0).sum())) > 0:
-            slots = len(batch.holder)
+                decoding = self._fill(decoding, prompts, requests, free, begun, sampling)
+        while (live := int((decoding.holder >= 0).sum())) > 0:
+            slots = len(decoding.holder)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh))
             if live <= fewer:
-                batch = self._moved(batch, empty(rows=fewer, room=batch.room))
+                decoding = self._move(decoding, empty(rows=fewer, room=decoding.room))
                 continue
             left = max(fewer, live - -(-slots // last))
-            batch, ended = self._decoded(params, batch, requests, slots - left, sampling)
+            decoding = self._grow(decoding, budget)
+            decoding, ended = self._decode(params, decoding, requests, slots - left, sampling)
             yield ended
 
-    def _moved(self, batch: "Batch", empty: Rows) -> "Batch":
+    def _move(self, decoding: Decoding, empty: Rows) -> Decoding:
         """The rows that answer a request, in fewer rows."""
-        live = np.flatnonzero(batch.holder >= 0)
+        live = np.flatnonzero(decoding.holder >= 0)
         source = np.full(empty.ended.shape[0], -1, np.int32)
         source[: len(live)] = live
-        moved = move_rows(self.decoder, empty, batch.rows, put_rows(self.mesh, source))
-        return batch._replace(rows=moved, holder=np.where(source >= 0, batch.holder[source], -1))
+        moved = move_rows(self.decoder, empty, decoding.rows, put_rows(self.mesh, source))
+        return decoding._replace(rows=moved, holder=np.where(source >= 0, decoding.holder[source], -1))
 
-    def _grown(self, batch: "Batch", budget: int) -> "Batch":
-        """A batch with room for another token of every row; one with room for a whole response never needs more."""
-        if batch.room == budget or batch.drawn < batch.room:
-            return batch
-        room = min(budget, 2 * batch.room)
-        rows = grow_rows(self.decoder, batch.rows, more=room - batch.room, place=row_sharding(self.mesh))
-        return batch._replace(rows=rows, room=room)
+    def _grow(self, decoding: Decoding, budget: int) -> Decoding:
+        """The same with room for another token of every row; with room for a whole response, places are written anew."""
+        if decoding.room == budget or decoding.written < decoding.room:
+            return decoding
+        room = min(budget, 2 * decoding.room)
+        return decoding._replace(rows=grow_rows(self.decoder, decoding.rows, more=room - decoding.room), room=room)
 
-    def _decoded(
-        self, params: Params, batch: "Batch", requests: Sequence[Request], enough: int, sampling: Sampling
-    ) -> tuple["Batch", dict[int, Response]]:
+    def _decode(
+        self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, sampling: Sampling
+    ) -> tuple[Decoding, dict[int, Response]]:
         """Draw until `enough` rows have ended; their responses, whose rows get free."""
         responses: dict[int, Response] = {}
-        budget, holder = sampling.max_tokens, batch.holder.copy()
+        budget, holder = sampling.max_tokens, decoding.holder.copy()
         check = CHECK_TOKENS if any(request.sampling.stop for request in requests) else budget
         while True:
-            batch = self._grown(batch, budget)
-            most = check if batch.room == budget else min(check, batch.room - batch.drawn)
-            rows, drawn = decode(self.decoder, params, batch.rows, np.int32(enough), np.int32(most), sampling=sampling)
-            ended, samples, drawn = fetch((rows.ended, rows.samples, drawn))
+            most = check if decoding.room == budget else min(check, decoding.room - decoding.written)
+            rows, drawn = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
+            decoding = decoding._replace(rows=rows, holder=holder, written=decoding.written + int(fetch(drawn)))
+            del rows  # a second name would keep a cache that has been copied
+            ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
             cut = self._cut(samples, ended, holder, requests)
             finished = [row for row in np.flatnonzero(holder >= 0).tolist() if ended[row] or row in cut]
             for row in finished:
@@ -159,10 +174,10 @@ class DecodingEngine:
             over = ended.copy()
             over[list(cut)] = True
             if cut:
-                rows = rows._replace(ended=put_rows(self.mesh, over))
-            batch = batch._replace(rows=rows, holder=holder, drawn=batch.drawn + int(drawn))
+                decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, over)))
             if over.sum() >= enough:
-                return batch, responses
+                return decoding, responses
+            decoding = self._grow(decoding, budget)
 
     def _cut(
         self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]
@@ -187,40 +202,26 @@ class DecodingEngine:
             parts.append(read_prompts(self.decoder, params, *placed, budget=room))
         return parts + parts[:1] * (block.parts - len(parts))
 
-    def _filled(
+    def _fill(
         self,
-        batch: "Batch",
+        decoding: Decoding,
         prompts: Sequence[Prompts],
         requests: Sequence[Request],
         free: Int[np.ndarray, "N"],
         begun: "Sequence[tuple[int, int]]",
         sampling: Sampling,
-    ) -> "Batch":
+    ) -> Decoding:
         """Begin responses in free rows."""
-        slots, holder = len(batch.holder), batch.holder.copy()
+        slots, holder = len(decoding.holder), decoding.holder.copy()
         holder[free] = [place for place, _ in begun]
         source, limit, seeds = np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros((slots, 2), np.uint32)
         source[free] = [prompt for _, prompt in begun]
         limit[free] = [requests[place].sampling.max_tokens for place, _ in begun]
         seeds[free] = seed_words([requests[place].seed for place, _ in begun])
         source, draws = put_rows(self.mesh, (source, Draws(seeds, limit)))
-        return batch._replace(
-            rows=fill_rows(self.decoder, batch.rows, prompts, source, draws, sampling=sampling), holder=holder
+        return decoding._replace(
+            rows=fill_rows(self.decoder, decoding.rows, prompts, source, draws, sampling=sampling), holder=holder
         )
-
-
-@documented
-class Batch(NamedTuple):
-    """Rows in the middle of a decode, and what this host knows of them."""
-
-    rows: Rows
-    """The rows."""
-    holder: Int[np.ndarray, "B"]
-    """The request that each row answers; -1: it waits for one."""
-    room: int
-    """Tokens after a prompt that the decoder's state has room for."""
-    drawn: int
-    """Tokens that were drawn of each row since the first one; those of a row that joined later included."""
 
 
 @documented
@@ -281,14 +282,23 @@ def compiled_rows(rows: int, devices: int) -> int:
     return -(-rows // devices) * devices
 
 
-def first_room(budget: int) -> int:
-    """Tokens that a decoder's state has room for in the beginning, if it can grow; the room doubles until it is the budget.
+def rooms(budget: int, length: int) -> tuple[int, ...]:
+    """Tokens that the state of a decoder that can grow has room for, one after the other, up to the budget.
+
+    Prompts longer than the budget leave little to save, and growing copies them too.
+
+    Args:
+        budget: most tokens of a response.
+        length: slots of a prompt, in tokens.
 
     Example:
-        >>> first_room(8_192), first_room(192), first_room(64)
-        (2048, 48, 64)
+        >>> rooms(8_192, 1_024), rooms(130, 20), rooms(512, 8_192), rooms(64, 8)
+        ((2048, 4096, 8192), (33, 66, 130), (512,), (64,))
     """
-    return -(-budget // FIRST_PART) if budget >= LONG_BUDGET else budget
+    if budget < max(LONG_BUDGET, length):
+        return (budget,)
+    quarter = -(-budget // 4)
+    return quarter, 2 * quarter, budget
 
 
 def fewer_rows(rows: int, budget: int, devices: int) -> int:

@@ -110,7 +110,7 @@ def decode_weights(decoder: Decoder, params: Params) -> Params:
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
 ) -> Prompts:
-    """Read prompts, padded on either side, with room for `budget` tokens after each; a decoder that can grow needs none."""
+    """Read prompts, padded on either side, with room for `budget` tokens after each: 0 if the decoder can grow."""
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
@@ -122,7 +122,7 @@ def empty_rows(
     rows: int,
     length: int,
     budget: int,
-    room: int | None = None,
+    room: int,
     place: NamedSharding | None = None,
 ) -> Rows:
     """Rows that all wait for a prompt of `length` slots.
@@ -133,11 +133,10 @@ def empty_rows(
         rows: B.
         length: L.
         budget: T, most tokens of a response.
-        room: tokens after a prompt that the decoder's state has room for; None: all of them.
+        room: tokens after a prompt that the decoder's state has room for.
         place: where rows lie.
     """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
-    room = budget if room is None else room
     begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
     numbers, whole, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
@@ -147,25 +146,18 @@ def empty_rows(
         draws=Draws(jnp.zeros((rows, 2), jnp.uint32), whole),
         samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none),
     )
-    return _placed(empty, place)
-
-
-def _placed(rows: Rows, place: NamedSharding | None) -> Rows:
-    """The rows where they are to lie."""
-    count = rows.ended.shape
 
     def placed(leaf: Array) -> Array:
-        is_spread = place is not None and leaf.shape[:1] == count
+        is_spread = place is not None and leaf.shape[:1] == (rows,)
         return jax.lax.with_sharding_constraint(leaf, place) if is_spread else leaf
 
-    return jax.tree.map(placed, rows)
+    return jax.tree.map(placed, empty)
 
 
-@partial(jax.jit, static_argnames=("decoder", "more", "place"))
-def grow_rows(decoder: Decoder, rows: Rows, *, more: int, place: NamedSharding | None = None) -> Rows:
-    """Rows with room for `more` further tokens; `place` says where they lie."""
-    grow = required(decoder.grow, "decoder.grow")
-    return _placed(rows._replace(state=grow(rows.state, more)), place)
+@partial(jax.jit, static_argnames=("decoder", "more"))
+def grow_rows(decoder: Decoder, rows: Rows, *, more: int) -> Rows:
+    """Rows with room for `more` further tokens, on the devices where they lie."""
+    return rows._replace(state=required(decoder.grow, "decoder.grow")(rows.state, more))
 
 
 def _with_token(

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
-from rljax.rollout.engine import first_room
+from rljax.rollout.engine import rooms
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -194,11 +194,9 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
-    """The same with the smaller cache that a long decode copies into it, which is held until the copy is made."""
+    """The same with the smaller cache of a long decode, which is held until it is copied."""
     budget = config.sampling.max_response_tokens
-    room = first_room(budget)
-    while 2 * room < budget:
-        room *= 2
-    copied = prompt_length + room if room < budget else 0
+    smaller = rooms(budget, prompt_length)[:-1]
+    before = prompt_length + smaller[-1] if smaller else 0
     slots = prompt_length + budget
-    return cache_bytes(config, shape, mesh, prompt_length) * (slots + copied) // slots
+    return cache_bytes(config, shape, mesh, prompt_length) * (slots + before) // slots

@@ -54,7 +54,7 @@ def make_score(policy: Policy, temperature: float) -> Score:
     Raises:
         InputError: when called, if the policy's scores are not of the batch's shape.
     """
-    return _score(policy.score, temperature)
+    return _score(policy.score, "policy.score", temperature)
 
 
 def make_supervised_score(policy: Policy, temperature: float) -> Score:
@@ -66,18 +66,20 @@ def make_supervised_score(policy: Policy, temperature: float) -> Score:
     Raises:
         InputError: when called, if the scores are not of the batch's shape.
     """
-    return _score(policy.score if policy.supervised_score is None else policy.supervised_score, temperature)
+    if policy.supervised_score is None:
+        return make_score(policy, temperature)
+    return _score(policy.supervised_score, "policy.supervised_score", temperature)
 
 
 @shared
-def _score(score_at: Callable[[Params, Packed, float], Scores], temperature: float) -> Score:
+def _score(score_at: Callable[[Params, Packed, float], Scores], name: str, temperature: float) -> Score:
     def score(params: Params, packed: Packed) -> Scores:
         scores = score_at(params, packed, temperature)
         expected = packed.place.shape
         found = [getattr(part, "shape", type(part).__name__) for part in scores]
         if not isinstance(scores, Scores) or found != [expected, expected]:
             raise InputError(
-                f"policy.score: rljax.models.Scores(logp, entropy) of the batch's shape [B, T] = {list(expected)} are needed; got "
+                f"{name}: rljax.models.Scores(logp, entropy) of the batch's shape [B, T] = {list(expected)} are needed; got "
                 f"{type(scores).__name__} of the shapes {', '.join(map(str, found))}."
             )
         return scores
@@ -94,16 +96,19 @@ def check_policy(policy: Policy, params: Params, *, rows: int, prompt_length: in
     prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
     logp = np.zeros(responses.shape, np.float32)
     packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
-    try:
-        for score in {make_score(policy, 1.0), make_supervised_score(policy, 1.0)}:
+    scores = {"policy.score": make_score(policy, 1.0)}
+    if policy.supervised_score is not None:
+        scores["policy.supervised_score"] = make_supervised_score(policy, 1.0)
+    for name, score in scores.items():
+        try:
             jax.eval_shape(_logp_gradient(score), params, packed)
-    except InputError:
-        raise
-    except Exception as error:  # a policy is user code, and may raise anything
-        raise InputError(
-            "policy.score: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
-            f"got {one_line(error):.200}"
-        ) from error
+        except InputError:
+            raise
+        except Exception as error:  # a policy is user code, and may raise anything
+            raise InputError(
+                f"{name}: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
+                f"got {one_line(error):.200}"
+            ) from error
 
 
 @shared

@@ -15,6 +15,7 @@ from rljax.models.axes import check_shape
 from rljax.models.language_model import abstract_params
 from rljax.parallel import make_mesh, policy_shardings, put, put_rows
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout.sampling import grow_rows
 
 CONFIG = TransformerConfig(vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
 PARAMS = init_params(CONFIG, jax.random.key(0))
@@ -110,10 +111,22 @@ def responses(mesh):
 
 
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
-def test_every_mesh_draws_the_same_tokens(drawn, axes):
+def test_every_mesh_draws_the_same_tokens(drawn, axes, monkeypatch):
+    """With a cache that grows on its devices, from room for 2 tokens to 4 and 6."""
+    places = []
+
+    def placed(decoder, rows, *, more):
+        larger = grow_rows(decoder, rows, more=more)
+        places.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
+        return larger
+
+    monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 6)
+    monkeypatch.setattr("rljax.rollout.engine.grow_rows", placed)
     for actual, expected in zip(responses(make_mesh(*axes)), drawn, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)
         np.testing.assert_allclose(actual.behaviour_logp, expected.behaviour_logp, atol=1e-5)
+    assert len(places) >= 2
+    assert all(before.is_equivalent_to(after, 4) for before, after in places)
 
 
 @pytest.mark.parametrize(

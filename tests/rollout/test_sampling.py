@@ -44,7 +44,7 @@ def sample(params, prompts, attention, seeds, sampling=SAMPLING):
     """One response to each prompt, all at once."""
     count, length = prompts.shape
     read = read_prompts(DECODER, params, prompts, attention, budget=BUDGET)
-    rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
+    rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
     draws = Draws(jnp.array(seeds), jnp.full(count, BUDGET))
     rows = fill_rows(DECODER, rows, [read], jnp.arange(count), draws, sampling=sampling)
     rows, _ = decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=sampling)
@@ -111,7 +111,7 @@ def test_prompts_inserted_in_parts_are_those_inserted_one_part_after_the_other(p
     draws = Draws(jnp.array(SEEDS[:count]), jnp.full(count, BUDGET))
 
     def drawn(*fills):
-        rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET)
+        rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
         for prompts, source in fills:
             rows = fill_rows(DECODER, rows, prompts, jnp.array(source), draws, sampling=SAMPLING)
         return decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=SAMPLING)[0].samples

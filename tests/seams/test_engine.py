@@ -299,9 +299,9 @@ def test_a_long_decode_begins_with_little_room(name, slots, monkeypatch):
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, slots)
     expected, grown = engine.generate(params, requests), []
 
-    def counted(decoder, rows, *, more, place):
+    def counted(decoder, rows, *, more):
         grown.append(more)
-        return grow_rows(decoder, rows, more=more, place=place)
+        return grow_rows(decoder, rows, more=more)
 
     monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 36)
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", counted)

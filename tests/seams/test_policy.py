@@ -295,6 +295,17 @@ INCOMPLETE = {
         with_decoder(grow=lambda state, more: state[:, more:]),
         r"^policy.decoder.grow: the new state must have .* of the old one, float32\[1, 16\]; got float32\[1, 4\]\.",
     ),
+    "prompts without room that cannot be put into rows": (
+        with_decoder(
+            begin=lambda params, tokens, attention, budget: (
+                jnp.zeros((len(tokens), VOCABULARY)),
+                jnp.zeros((len(tokens), budget)),
+            ),
+            advance=lambda params, token, state: (jnp.zeros((len(token), VOCABULARY)), state),
+            grow=lambda state, more: jnp.pad(state, ((0, 0), (0, more))),
+        ),
+        "^policy.decoder.insert: the decoder needs a function that JAX can trace and that returns a state; got ",
+    ),
     "a state that does not begin with rows": (
         with_decoder(
             begin=lambda params, tokens, attention, budget: (

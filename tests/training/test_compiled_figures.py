@@ -102,7 +102,9 @@ def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
 def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
     policy = transformer_policy(replace(QWEN, vocab_size=64, width=64, head_dim=16, hidden=64, layers=1), eos=0)
     params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128
-    rows = jax.eval_shape(lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget), params)
+    rows = jax.eval_shape(
+        lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget, room=budget), params
+    )
     prompts, attention = shape(2, length, dtype=jnp.int32), shape(2, length, dtype=jnp.bool_)
     part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
 

@@ -64,5 +64,7 @@ def test_rules_are_in_the_score_of_responses_alone(freeze):
 def test_a_wrong_one_is_refused():
     setup, state = first_state(TINY.replace(warm_start_steps=0))
     wrong = setup.policy._replace(supervised_score=lambda params, packed, temperature: Scores(packed.tokens, packed.tokens))
-    with pytest.raises(InputError, match=r"of the batch's shape \[B, T\] = \[2, 5\] are needed"):
+    with pytest.raises(
+        InputError, match=r"^policy.supervised_score: .* of the batch's shape \[B, T\] = \[2, 5\] are needed"
+    ):
         check_policy(wrong, state.params, rows=2, prompt_length=3, response_length=5)
