@@ -2,8 +2,8 @@
 
 A problem is `7593=`, a sum of single digits. The long way writes every step, `7+5=12;12+9=21;21+3=24;#24`, and the short one the
 running sums alone, `12;21;24;#24`. In 32 tokens the long way reaches its answer for up to four digits, the short one for seven.
-Only demonstrations of few digits show the short way; a warm start leaves out those that the limit would cut. How to be brief with more
-digits is left to RL.
+Only demonstrations of few digits show the short way; a warm start leaves out those that the limit would cut. How to be brief with
+more digits is left to RL.
 """
 
 from collections.abc import Sequence
