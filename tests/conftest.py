@@ -4,7 +4,7 @@ import ctypes
 import gc
 import os
 import sys
-from functools import cache
+import threading
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,10 +20,22 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
-from jax._src.interpreters import mlir
 
-if version("jaxlib").startswith("0.10."):  # JAX makes a context for each program, a fifth of the time of a small one
-    mlir.make_ir_context = cache(mlir.make_ir_context)
+CONTEXTS = threading.local()
+"""`one`: the MLIR context of all lowerings in this thread."""
+if version("jax").startswith("0.10."):
+    from jax._src.interpreters import mlir
+
+    make_context = mlir.make_ir_context
+
+    def context_of_thread():
+        """JAX makes a context for each lowering, which takes a fifth of the time that a small program needs in all."""
+        if not hasattr(CONTEXTS, "one"):
+            CONTEXTS.one = make_context()
+        return CONTEXTS.one
+
+    mlir.make_ir_context = context_of_thread
+
 # Tracing makes many objects and little garbage, and looking for it was a tenth of the suite's time.
 gc.set_threshold(50_000)
 MOST_MEMORY = 3 << 30
@@ -79,6 +91,7 @@ def bounded_memory():
     yield
     if resident_bytes() > MOST_MEMORY:
         jax.clear_caches()
+        vars(CONTEXTS).clear()
         gc.collect()
         libc = ctypes.CDLL(None)
         if hasattr(libc, "malloc_trim"):  # without it, glibc keeps what is free

@@ -123,10 +123,10 @@ def _code(file: Path) -> list[str]:
 
 def _text_of(node: ast.stmt | ast.expr, lines: Sequence[bytes]) -> str:
     """Source of a node; `ast.get_source_segment` splits the whole file again for each one."""
-    taken = [*lines[node.lineno - 1 : node.end_lineno]]
-    taken[-1] = taken[-1][: node.end_col_offset]
-    taken[0] = taken[0][node.col_offset :]
-    return b"".join(taken).decode()
+    own = [*lines[node.lineno - 1 : node.end_lineno]]
+    own[-1] = own[-1][: node.end_col_offset]
+    own[0] = own[0][node.col_offset :]
+    return b"".join(own).decode()
 
 
 def read_results(page: Page) -> Results:

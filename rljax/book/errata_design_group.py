@@ -27,8 +27,8 @@ def outcomes(size: int) -> jax.Array:
 
 def exact_variance(size: int) -> float:
     """Variance of a response's centred reward over all groups of fair 0/1 rewards (sigma^2 = 1/4)."""
-    centred = jax.jit(group_centered)(outcomes(size))
-    return float(np.square(centred[:, 0]).mean())
+    advantages = jax.jit(group_centered)(outcomes(size))
+    return float(np.square(advantages[:, 0]).mean())
 
 
 def dropped_covariance(size: int, variance: float) -> float:

@@ -191,8 +191,8 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
     """Compare rewards that are normalised in the group with GPG's default advantage."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
-    published = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
-    ours, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, published))
+    default = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
+    ours, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, default))
     numbers = f"rewards 1, 0, 0, 0: normalised {ours:.3f}, GPG {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 

@@ -128,10 +128,10 @@ class DecodingEngine:
         while (live := int((decoding.holder >= 0).sum())) > 0:
             slots = len(decoding.holder)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh))
-            if fitting := [size for size in fewer if live <= size]:
-                decoding = self._move(decoding, empty(rows=fitting[-1], room=decoding.room))
+            if sizes := [size for size in fewer if live <= size]:
+                decoding = self._move(decoding, empty(rows=sizes[-1], room=decoding.room))
                 continue
-            left = max(*fewer[:1], live - -(-slots // last), 0)
+            left = max(0, live - -(-slots // last), *fewer[:1])
             decoding = self._grow(decoding, budget)
             decoding, ended = self._decode(params, decoding, requests, slots - left, sampling)
             yield ended
@@ -310,10 +310,10 @@ def fewer_rows(rows: int, budget: int, devices: int) -> tuple[int, ...]:
         devices: number of devices that share the rows.
 
     Example:
-        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(64, 32, 1)
-        ((48, 32, 24, 16, 12, 8), (48, 32, 24, 16, 8), ())
+        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1)
+        ((48, 32, 24, 16, 12, 8), (48, 32, 24, 16, 8), (), ())
     """
-    if budget < LONG_BUDGET:
+    if budget < LONG_BUDGET or rows < 2 * FEWEST_ROWS:
         return ()
     sizes = {compiled_rows(size << power, devices) for power in range(rows.bit_length()) for size in (2, 3)}
     return tuple(sorted((size for size in sizes if FEWEST_ROWS <= size <= 7 * rows // 8), reverse=True))

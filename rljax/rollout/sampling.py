@@ -224,7 +224,7 @@ def fill_rows(
     return _with_token(begun, state, logits[jnp.maximum(source, 0)], is_new, sampling)
 
 
-@partial(jax.jit, static_argnames=("decoder",))
+@partial(jax.jit, static_argnames=("decoder",), donate_argnames="rows")
 def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
     """Put rows of one decode into another, of the same prompt length, budget and room; they go on as they would have.
 

@@ -185,23 +185,27 @@ def step_work(
     return work
 
 
+def decoded_rows(config: TrainConfig, mesh: Mesh) -> int:
+    """Rows that are decoded at once, on all devices together."""
+    sampling = config.sampling
+    return compiled_rows(min(sampling.decode_slots, sampling.prompts * sampling.group_size), row_shards(mesh))
+
+
 def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes of keys and values on each device, of the rows that are decoded at once."""
-    sampling = config.sampling
-    rows = math.ceil(min(sampling.decode_slots, sampling.prompts * sampling.group_size) / row_shards(mesh))
-    heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + sampling.max_response_tokens
+    rows = decoded_rows(config, mesh) // row_shards(mesh)
+    heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + config.sampling.max_response_tokens
     return 2 * shape.layers * rows * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
 
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
-    """The same with what a long decode copies it from or to: a cache of less room, or one of fewer rows for the last responses."""
-    sampling, shards = config.sampling, row_shards(mesh)
-    budget = sampling.max_response_tokens
+    """The most bytes of caches that a device holds at once: a long decode copies its cache.
+
+    It copies a cache with less room into a larger one, and at the end the last rows into a cache of fewer rows.
+    """
+    budget, rows = config.sampling.max_response_tokens, decoded_rows(config, mesh)
     whole = cache_bytes(config, shape, mesh, prompt_length)
-    smaller = [prompt_length + room for room in rooms(budget, prompt_length)[:-1]]
-    rows = compiled_rows(min(sampling.decode_slots, sampling.prompts * sampling.group_size), shards)
-    fewer = fewer_rows(rows, budget, shards)
-    grown, moved = (
-        whole * max(sizes, default=0) // size for sizes, size in ((smaller, prompt_length + budget), (fewer, rows))
-    )
-    return whole + max(grown, moved)
+    less_room = [prompt_length + room for room in rooms(budget, prompt_length)[:-1]]
+    growth = whole * max(less_room, default=0) // (prompt_length + budget)
+    move = whole * max(fewer_rows(rows, budget, row_shards(mesh)), default=0) // rows
+    return whole + max(growth, move)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import jax
 import numpy as np
@@ -17,11 +18,11 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.config import TransformerConfig
-from rljax.parallel import make_mesh
+from rljax.parallel import make_mesh, row_sharding
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
 from rljax.rollout.groups import padded_responses
 from rljax.rollout.request import check_responses
-from rljax.rollout.sampling import fill_rows, grow_rows, move_rows, read_prompts
+from rljax.rollout.sampling import empty_rows, fill_rows, grow_rows, move_rows, read_prompts
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
@@ -256,6 +257,17 @@ def test_few_slots_give_the_responses_of_many(name, slots):
         assert (one.prompt_id, one.finish) == (other.prompt_id, other.finish)
         np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
         np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
+
+
+def test_rows_that_move_are_written_over_the_empty_ones():
+    """So the caches of both batches are all that a move holds."""
+    policy, mesh = MODELS["transformer"], make_mesh(1, 1)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    empty = partial(empty_rows, policy.decoder, params, length=8, budget=128, room=128, place=row_sharding(mesh))
+    few, many = (jax.eval_shape(partial(empty, rows=rows)) for rows in (12, 16))
+    source = jax.ShapeDtypeStruct((12,), np.int32)
+    found = move_rows.lower(policy.decoder, few, many, source).compile().memory_analysis()
+    assert found.alias_size_in_bytes > 0.95 * found.output_size_in_bytes > 0
 
 
 @pytest.mark.parametrize("name", MODELS)

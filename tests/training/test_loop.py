@@ -19,6 +19,9 @@ from rljax.algorithms import BY_NAME
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
+from rljax.training.checkpoint import LAST
+from rljax.training.run import Run
+from rljax.training.state import RL, WARM_START
 
 
 def test_a_run_leaves_everything_behind(finished):
@@ -116,6 +119,19 @@ def test_own_problems_and_own_algorithm(tmp_path):
     assert len(prompts) == TINY.sampling.prompts * TINY.sampling.group_size
     assert all(level[i] == int(prompts[i].split("+")[0]) % 3 for i in range(len(prompts)))
     assert set(columns) == {"answer"}
+
+
+def test_the_state_is_saved_once_between_the_warm_start_and_rl(tmp_path, monkeypatch):
+    saves, save = [], Run.save
+
+    def counted(run, which, checkpoint):
+        saves.append((which, int(checkpoint.state.phase)))
+        save(run, which, checkpoint)
+
+    monkeypatch.setattr(Run, "save", counted)
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1, eval_every=0, checkpoint_every=9)
+    rljax.train(config, even_length, policy=BIGRAM)
+    assert [phase for which, phase in saves if which == LAST] == [WARM_START, RL, RL]  # at the start, before and after RL
 
 
 def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):

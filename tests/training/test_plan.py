@@ -277,7 +277,7 @@ def test_an_adapter_and_a_cut_model_need_less():
     [(16, 100, 16 * 120), (8, 130, 8 * (150 + 20 + 66)), (16, 130, (16 + 12) * 150), (16, 256, (16 + 12) * 276)],
 )
 def test_a_long_decode_copies_its_cache(decode_slots, budget, slots):
-    """From 128 tokens on: into more room, twice that of the copy before; from 16 rows on also into three quarters of the rows."""
+    """From 128 tokens on: into twice the room; and 16 rows and more into the largest of the smaller batches."""
     config = CONFIG.replace(max_response_tokens=budget, decode_slots=decode_slots)
     found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20)
     assert found == 2 * 1 * slots * 64 * 4
