@@ -12,8 +12,9 @@ Command:
 A finished row is not made again; `--tasks` and `--seeds` make a part. A row with another hash of its settings and of what its
 task draws is dropped. It writes OUT.json, OUT.md and OUT.png.
 
-Deviations: no paper has these tasks. Pilots with seed 100 chose arms and learning rates of `exploit`, `brackets`, `tight` and
-`countdown`. `tight` had 40 steps first, in which three arms of the seeds 0 to 7 were apart; its rows have 80, and seeds 8 to 15.
+Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. `tight` had 40 steps
+first, and three arms apart (seeds 0 to 7); `lengths` had a tilt of 0.5 in place of 4, and no arms apart in the length of wrong
+answers (seeds 0 to 4). Their rows have other seeds.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -36,8 +38,8 @@ from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import FEWEST_SEEDS, Interval, over_seeds
-from rljax.book.separation import certain_pairs, is_apart, tiers
-from rljax.data.problem import reward_columns
+from rljax.book.separation import certain_pairs, draw_arms, is_apart, tiers
+from rljax.data.problem import Problem, reward_columns
 from rljax.files import atomic_write
 from rljax.machine import usable_processors
 from rljax.records import required
@@ -129,15 +131,13 @@ CASES: Mapping[str, Case] = {
         {"max_response_tokens": 16, "warm_start_accuracy": 0.4, "prompts": 16, "learning_rate": 5e-4, "eval_every": 20},
         {
             "token mean": whole_batch(),
-            "tilt 0.5": whole_batch("weights=length_reweighted,alpha=0.5"),
-            "tilt 1": whole_batch("weights=length_reweighted,alpha=1.0"),
-            "tilt 2": whole_batch("weights=length_reweighted,alpha=2.0"),
+            **{f"tilt {alpha}": whole_batch(f"weights=length_reweighted,alpha={alpha}.0") for alpha in (1, 2, 4)},
         },
-        WRONG_LENGTH,
+        SAMPLED_LENGTH,
         "How the loss weighs the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline is that "
         "of the batch. α = 0 is a mean over all tokens, α = 1 one over each response. The larger α, the less a long wrong answer "
-        "is punished, and the longer wrong answers should grow.",
-        (SAMPLED_LENGTH,),
+        "is punished, and the longer responses should grow.",
+        (WRONG_LENGTH,),
     ),
     "countdown": Case(
         {"max_response_tokens": 24, "learning_rate": 5e-4, "eval_every": 20},
@@ -234,10 +234,16 @@ def config_of(task: str, arm: str, seed: int) -> rljax.TrainConfig:
     return CONFIG.replace(task=task).replace(**case.settings).replace(**case.arms[arm]).replace(seed=seed)
 
 
+@cache
+def hashed_problems(task: str) -> list[Problem]:
+    """Problems that the hashes of a task's rows depend on."""
+    parts = required(CONFIG.replace(task=task).replace(**CASES[task].settings).generated_task, "task").problems(32, seed=0)
+    return [problem for part in parts for problem in part[:32]]
+
+
 def hash_of(task: str, arm: str) -> str:
     """Hash of what a row depends on: the settings written here, and problems of the task with their demonstrations' rewards."""
-    config, case = config_of(task, arm, 0), CASES[task]
-    problems = [problem for part in required(config.generated_task, "task").problems(32, seed=0) for problem in part[:32]]
+    config, case, problems = config_of(task, arm, 0), CASES[task], hashed_problems(task)
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
     read = [STATED, BASE_SEED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
@@ -361,13 +367,7 @@ def draw(rows: Rows, file: Path) -> None:
         if task is None:
             axes.set_axis_off()
             break
-        found = intervals_of(rows, task, CASES[task].decides)
-        for place, (arm, (value, low, high, _)) in enumerate(found.items()):
-            seeds = [*values_of(rows, task, CASES[task].decides)[arm].values()]
-            axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
-            axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
-        axes.set_yticks(range(len(found)), list(found))
-        axes.set_ylim(-0.6, len(found) - 0.4)
+        draw_arms(axes, values_of(rows, task, CASES[task].decides))
         axes.set_title(f"{task}: {CASES[task].decides}", fontsize=9)
     figure.savefig(file)
 
