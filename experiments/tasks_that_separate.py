@@ -13,8 +13,8 @@ A finished row is not made again; `--tasks` and `--seeds` make a part. A row wit
 task draws is dropped. It writes OUT.json, OUT.md and OUT.png.
 
 Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. `tight` had 40 steps
-first, and three arms apart (seeds 0 to 7); `lengths` had a tilt of 0.5 in place of 4, and no arms apart in the length of wrong
-answers (seeds 0 to 4). Their rows have other seeds.
+first, and three arms apart (seeds 0 to 7). `lengths` had tilts of 0.5, 1 and 2 first, with no arms apart (seeds 0 to 4), then
+of 1, 2 and 4, with three apart when it was stopped (seeds 8 to 15). Their rows have other seeds.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ CASES: Mapping[str, Case] = {
         {"max_response_tokens": 16, "warm_start_accuracy": 0.4, "prompts": 16, "learning_rate": 5e-4, "eval_every": 20},
         {
             "token mean": whole_batch(),
-            **{f"tilt {alpha}": whole_batch(f"weights=length_reweighted,alpha={alpha}.0") for alpha in (1, 2, 4)},
+            **{f"tilt {alpha:g}": whole_batch(f"weights=length_reweighted,alpha={alpha}") for alpha in (1.0, 2.5, 6.0)},
         },
         SAMPLED_LENGTH,
         "How the loss weighs the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline is that "
