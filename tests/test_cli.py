@@ -196,15 +196,21 @@ def test_help_of_train_is_one_screen(capsys):
     assert any(line.split()[:2] == ["--learning-rate", "0.0002"] for line in lines)
 
 
-def test_help_all_lists_every_setting(capsys):
-    with pytest.raises(SystemExit):
+@pytest.fixture(scope="module")
+def all_help():
+    """What `rljax train --help-all` prints."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit):
         main(["train", "--help-all"])
-    text = capsys.readouterr().out
+    return printed.getvalue()
+
+
+def test_help_all_lists_every_setting(all_help):
     for name in TrainConfig(task=SumsConfig()).to_flat():
-        assert f"--{name.replace('_', '-')}" in text, name
-    assert "--iterations" not in text
+        assert f"--{name.replace('_', '-')}" in all_help, name
+    assert "--iterations" not in all_help
     for name in CORRECTIONS:
-        assert f"'{name}'" in text
+        assert f"'{name}'" in all_help
 
 
 def test_an_old_jax_is_refused_with_the_command_to_type():
@@ -247,10 +253,8 @@ def test_the_listing_of_algorithms_fits_80_columns_and_cuts_no_name(capsys, monk
     assert all(f"{name}={value}" in words for row in rows["algorithms"] for name, value in row["options"].items())
 
 
-def test_help_explains_the_teacher(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--help-all"])
-    assert "--teacher " in capsys.readouterr().out
+def test_help_explains_the_teacher(all_help):
+    assert "--teacher " in all_help
 
 
 def test_help_names_every_command(capsys):

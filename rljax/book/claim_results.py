@@ -110,14 +110,23 @@ def _decides(node: ast.stmt) -> bool:
 
 def _code(file: Path) -> list[str]:
     source = file.read_text(encoding="utf-8")
+    lines = source.encode().splitlines(keepends=True)
     parts: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == "CLAIM":
             settings = [word.value for word in node.value.keywords if word.arg in ("arms", "measure")]
-            parts += [ast.get_source_segment(source, value) or "" for value in settings]  # of the claim, only what runs
+            parts += [_text_of(value, lines) for value in settings]  # of the claim, only what runs
         elif not (_is_docstring(node) or _decides(node)):
-            parts.append(ast.get_source_segment(source, node) or "")
+            parts.append(_text_of(node, lines))
     return parts
+
+
+def _text_of(node: ast.stmt | ast.expr, lines: Sequence[bytes]) -> str:
+    """Source of a node; `ast.get_source_segment` splits the whole file again for each one."""
+    taken = [*lines[node.lineno - 1 : node.end_lineno]]
+    taken[-1] = taken[-1][: node.end_col_offset]
+    taken[0] = taken[0][node.col_offset :]
+    return b"".join(taken).decode()
 
 
 def read_results(page: Page) -> Results:

@@ -5,6 +5,7 @@ which must not be refuted.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import jax
@@ -31,7 +32,8 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
     """Enumerate the four responses of two binary tokens, with gamma = 0.5 and reward 1 if the last token is 1."""
     gamma, at = 0.5, jnp.zeros(2)
     tokens = jnp.array(list(product((0.0, 1.0), repeat=2)))
-    to_go = monte_carlo_returns(tokens * jnp.array([[0.0, 1.0]]), jnp.ones((4, 2), bool), gamma=gamma)
+    rewards = tokens * jnp.array([[0.0, 1.0]])
+    to_go = jax.jit(partial(monte_carlo_returns, gamma=gamma))(rewards, jnp.ones((4, 2), bool))
     weights = jnp.array([[weight(gamma, step) for step in range(2)]])
 
     def logp(logits: jax.Array) -> jax.Array:
@@ -43,7 +45,7 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
     def theorem(logits: jax.Array) -> jax.Array:
         return (jnp.exp(logp(at).sum(-1)) * (weights * logp(logits) * to_go).sum(-1)).sum()
 
-    exact, ours = (float(jax.grad(function)(at)[1]) for function in (expected_return, theorem))
+    exact, ours = (float(jax.jit(jax.grad(function))(at)[1]) for function in (expected_return, theorem))
     numbers = f"the theorem's {ours:.3f}, that of J itself {exact:.3f}"
     return Evidence(
         f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}", holds=abs(ours - exact) > 1e-6
@@ -75,7 +77,7 @@ def variance_ratio(length: int, alpha: float) -> float:
     """Variance of Eq. 12 of the document over that of GAE, at the first token, for independent TD errors of equal variance."""
 
     def weights(advantage: Callable) -> jax.Array:
-        return jax.grad(lambda td: advantage(td)[0])(jnp.zeros(length))
+        return jax.jit(jax.grad(lambda td: advantage(td)[0]))(jnp.zeros(length))
 
     mask = jnp.ones(length, bool)
     decayed = weights(lambda td: offset_decayed_gae(td, mask, lambda_base=LAMBDA_BASE, alpha=alpha, max_length=MAX_LENGTH))
@@ -112,7 +114,7 @@ def no_recursion(advantage: Callable[[jax.Array], jax.Array] = offset_weights) -
 
     A recursion A_t = δ_t + c_t A_{t+1} would make the two equal.
     """
-    weight = jax.jacobian(advantage)(jnp.zeros(3))
+    weight = jax.jit(jax.jacobian(advantage))(jnp.zeros(3))
     direct, product = float(weight[0, 2]), float(weight[0, 1] * weight[1, 2])
     numbers = f"weight of the TD error two tokens ahead: {direct:.3f}; by a recursion it would be {product:.3f}"
     return Evidence(numbers, holds=abs(direct - product) > 1e-3)

@@ -34,10 +34,10 @@ def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = document
         return surrogate(log_ratio, -jnp.ones(1))[0]
 
     at = jnp.log(jnp.array([0.5]))
-    ours, slope = float(value(at)), float(jax.grad(value)(at)[0])
-    paper = float(clipped(at, -jnp.ones(1))[0])
-    numbers = f"ratio 0.5, A = -1: {ours:.2f} and slope {slope:.2f}; PPO {paper:.2f} and slope 0"
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-3 and abs(slope) > 1e-3)
+    ours, slope = jax.jit(jax.value_and_grad(value))(at)
+    paper = float(jax.jit(clipped)(at, -jnp.ones(1))[0])
+    numbers = f"ratio 0.5, A = -1: {ours:.2f} and slope {slope[0]:.2f}; PPO {paper:.2f} and slope 0"
+    return Evidence(numbers, holds=bool(abs(ours - paper) > 1e-3 and abs(slope[0]) > 1e-3))
 
 
 def group_size_from_one(length: int) -> int:
@@ -70,8 +70,8 @@ def keep_everything(rewards: jax.Array) -> jax.Array:
 def useless_groups(keep: Callable[[jax.Array], jax.Array] = keep_everything) -> Evidence:
     """Evaluate a group whose responses are all right."""
     rewards = jnp.ones((1, 4))
-    is_kept, largest = bool(keep(rewards)[0]), float(jnp.abs(group_normalized(rewards)).max())
-    paper = bool(has_mixed_outcomes(rewards)[0])
+    is_kept, largest = bool(jax.jit(keep)(rewards)[0]), float(jnp.abs(jax.jit(group_normalized)(rewards)).max())
+    paper = bool(jax.jit(has_mixed_outcomes)(rewards)[0])
     numbers = f"4 of 4 correct: kept {is_kept}, largest advantage {largest:g}; kept by the paper: {paper}"
     return Evidence(numbers, holds=is_kept and largest == 0)
 
@@ -115,7 +115,7 @@ def unused_complexity(penalty: Callable[[float, float, float], float] = penalty_
 def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compare the advantages of one correct response of four under rewards of +1 and -1 and under rewards of +10 and -10."""
     rewards = jnp.array([1.0, -1.0, -1.0, -1.0])
-    once, tenfold = float(advantage(rewards)[0]), float(advantage(10 * rewards)[0])
+    once, tenfold = (float(jax.jit(advantage)(scale * rewards)[0]) for scale in (1, 10))
     numbers = f"advantage of the correct one: {once:.3f}, with rewards times 10: {tenfold:.3f}"
     return Evidence(numbers, holds=abs(once - tenfold) > 1e-3)
 

@@ -9,6 +9,7 @@ from itertools import product
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.book.erratum import DESIGN, Erratum, Evidence
 from rljax.ops.divergence import k3
@@ -26,7 +27,8 @@ def outcomes(size: int) -> jax.Array:
 
 def exact_variance(size: int) -> float:
     """Variance of a response's centred reward over all groups of fair 0/1 rewards (sigma^2 = 1/4)."""
-    return float(jnp.square(group_centered(outcomes(size))[:, 0]).mean())
+    centred = jax.jit(group_centered)(outcomes(size))
+    return float(np.square(centred[:, 0]).mean())
 
 
 def dropped_covariance(size: int, variance: float) -> float:
@@ -64,7 +66,7 @@ def relabelled(measured: dict[int, float] | None = None) -> Evidence:
 def scale_invariance(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compare the advantages under rewards 1 and 0 and under rewards 10 and 0."""
     rewards = jnp.array([1.0, 0.0])
-    once, tenfold = float(advantage(rewards)[0]), float(advantage(10 * rewards)[0])
+    once, tenfold = (float(jax.jit(advantage)(scale * rewards)[0]) for scale in (1, 10))
     numbers = f"advantage of the better of two: {once:.3f}, with rewards times 10: {tenfold:.3f}"
     return Evidence(numbers, holds=abs(once - tenfold) > 1e-3)
 
@@ -72,7 +74,7 @@ def scale_invariance(advantage: Callable[[jax.Array], jax.Array] = group_centere
 def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evidence:
     """Compare the weights in the loss of responses of 1 and 3 tokens."""
     mask = jnp.array([[1, 0, 0], [1, 1, 1]], bool)
-    short, long = (float(total) for total in weights(mask).sum(-1))
+    short, long = (float(total) for total in jax.jit(lambda mask: weights(mask).sum(-1))(mask))
     paper = float(sequence_mean(mask)[0, 0])
     numbers = f"responses of 1 and 3 tokens weigh {short:.2f} and {long:.2f}; GRPO weighs both {paper:.2f}"
     return Evidence(numbers, holds=abs(short - long) > 1e-6)
@@ -102,7 +104,7 @@ def same_equation(other: Callable[[jax.Array, jax.Array], jax.Array] = quality_b
 def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compare the advantages of one correct response of four."""
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
-    ours, paper = float(advantage(rewards)[0]), float(group_normalized(rewards)[0])
+    ours, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
     numbers = f"rewards 1, 0, 0, 0: advantage {ours:.3f} of the first; the paper's {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 

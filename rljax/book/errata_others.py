@@ -5,6 +5,7 @@ which must not be refuted.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ GRPO = "GRPO, arXiv:2402.03300"
 
 def response_weights(weights: Callable[[jax.Array], jax.Array]) -> tuple[float, float]:
     """Weights in the loss of a response of 1 token and of a response of 3 tokens."""
-    short, long = weights(jnp.array([[1, 0, 0], [1, 1, 1]], bool)).sum(-1)
+    short, long = jax.jit(lambda mask: weights(mask).sum(-1))(jnp.array([[1, 0, 0], [1, 1, 1]], bool))
     return float(short), float(long)
 
 
@@ -41,7 +42,7 @@ def symmetric(high: float = 0.2) -> Evidence:
     """Evaluate a token of advantage 1 whose ratio has grown to 1.25."""
     at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
     paper = BY_NAME["dapo"]().surrogate
-    ours, theirs = float(clipped(at, advantage, high=high)[0]), float(paper(at, advantage)[0])
+    ours, theirs = (float(jax.jit(function)(at, advantage)[0]) for function in (partial(clipped, high=high), paper))
     numbers = f"ratio 1.25, A = 1: clipped to {ours:.2f}; in DAPO {theirs:.2f}"
     return Evidence(numbers, holds=abs(ours - theirs) > 1e-6)
 
@@ -63,7 +64,7 @@ def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = co
 def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compute the document's example, R = 0.7, 0.5, 0.9."""
     rewards = jnp.array([0.7, 0.5, 0.9])
-    ours, paper = advantage(rewards), group_normalized(rewards, eps=0.0, ddof=0)
+    ours, paper = jax.jit(advantage)(rewards), jax.jit(partial(group_normalized, eps=0.0, ddof=0))(rewards)
     shown = [", ".join(f"{value:+.2f}" for value in values) for values in (ours, paper)]
     return Evidence(
         f"R = 0.7, 0.5, 0.9: {shown[0]}; with std {shown[1]}", holds=not bool(jnp.allclose(ours, paper, atol=1e-3))
@@ -130,7 +131,8 @@ def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence
     """Compute the denominator for two responses of one token, with q = 0.9 and 0.6."""
     q = jnp.array([0.9, 0.6])
     ours = estimate(q)
-    paper = float(jnp.exp(group_expectation_log_denominator(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool)))[0, 0, 0])
+    log_denominator = jax.jit(group_expectation_log_denominator)(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool))
+    paper = float(jnp.exp(log_denominator[0, 0, 0]))
     numbers = f"q = 0.9, 0.6: mean {ours:.3f}, the paper's sum q^2 / sum q {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-6)
 
@@ -147,7 +149,7 @@ HALVES, QUARTERS = (0.5, 0.5), (0.25, 0.75)
 
 def expectation_gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
     """Gradient of the document's KL, the expectation of the log-ratio."""
-    return jax.grad(lambda x: exact_kl(x, reference))(logits)
+    return jax.jit(jax.grad(lambda x: exact_kl(x, reference)))(logits)
 
 
 def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = expectation_gradient) -> Evidence:
@@ -158,7 +160,7 @@ def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = ex
         probability = jax.lax.stop_gradient(jax.nn.softmax(x))
         return (probability * k3(jax.nn.log_softmax(x), reference)).sum()
 
-    ours, paper = float(gradient(logits, reference)[0]), float(jax.grad(sampled)(logits)[0])
+    ours, paper = float(gradient(logits, reference)[0]), float(jax.jit(jax.grad(sampled))(logits)[0])
     numbers = (
         f"derivative with respect to the first logit: that of the expectation {ours:.4f}, that of sampled k3 {paper:.4f}"
     )
@@ -181,7 +183,7 @@ def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) 
 def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compare the advantages of one correct response of four."""
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
-    ours, paper = float(advantage(rewards)[0]), float(group_normalized(rewards)[0])
+    ours, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
     numbers = f"rewards 1, 0, 0, 0: {ours:.3f} for the first, with std {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 
@@ -189,10 +191,8 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
     """Compare rewards that are normalised in the group with GPG's default advantage."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
-    ours, paper = (
-        float(advantage(rewards)[0, 0]),
-        float(required(BY_NAME["gpg"]().advantage, "gpg.advantage")(rewards)[0, 0]),
-    )
+    published = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
+    ours, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, published))
     numbers = f"rewards 1, 0, 0, 0: normalised {ours:.3f}, GPG {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 

@@ -33,10 +33,8 @@ from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_
 
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Slots of prompts that a device reads at once, unless a single prompt has more."""
-SHRINK = 2
-"""When no request waits and no more than one row in two goes on, those rows go on alone."""
 FEWEST_ROWS = 8
-"""Rows of the smallest batch that is made in this way."""
+"""Rows of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
 """Tokens of a response from which on programs for fewer rows and for less room are worth compiling."""
 
@@ -130,10 +128,10 @@ class DecodingEngine:
         while (live := int((decoding.holder >= 0).sum())) > 0:
             slots = len(decoding.holder)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh))
-            if live <= fewer:
-                decoding = self._move(decoding, empty(rows=fewer, room=decoding.room))
+            if fitting := [size for size in fewer if live <= size]:
+                decoding = self._move(decoding, empty(rows=fitting[-1], room=decoding.room))
                 continue
-            left = max(fewer, live - -(-slots // last))
+            left = max(*fewer[:1], live - -(-slots // last), 0)
             decoding = self._grow(decoding, budget)
             decoding, ended = self._decode(params, decoding, requests, slots - left, sampling)
             yield ended
@@ -301,8 +299,10 @@ def rooms(budget: int, length: int) -> tuple[int, ...]:
     return quarter, 2 * quarter, budget
 
 
-def fewer_rows(rows: int, budget: int, devices: int) -> int:
-    """Rows in which the last responses of a decode go on; 0 if they stay where they are.
+def fewer_rows(rows: int, budget: int, devices: int) -> tuple[int, ...]:
+    """Sizes of the batches in which the last responses of a decode go on, descending; none if they stay where they are.
+
+    Powers of two and three quarters of them: each size is another program, so there are two for each doubling.
 
     Args:
         rows: of the decode.
@@ -310,13 +310,13 @@ def fewer_rows(rows: int, budget: int, devices: int) -> int:
         devices: number of devices that share the rows.
 
     Example:
-        >>> fewer_rows(256, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(8, 192, 1), fewer_rows(256, 32, 1)
-        (128, 32, 0, 0)
+        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(64, 32, 1)
+        ((48, 32, 24, 16, 12, 8), (48, 32, 24, 16, 8), ())
     """
-    if budget < LONG_BUDGET or rows < SHRINK * FEWEST_ROWS:
-        return 0
-    fewer = compiled_rows(rows // SHRINK, devices)
-    return fewer if fewer < rows else 0
+    if budget < LONG_BUDGET:
+        return ()
+    sizes = {compiled_rows(size << power, devices) for power in range(rows.bit_length()) for size in (2, 3)}
+    return tuple(sorted((size for size in sizes if FEWEST_ROWS <= size <= 7 * rows // 8), reverse=True))
 
 
 def seed_words(seeds: Sequence[int]) -> UInt32[np.ndarray, "B 2"]:

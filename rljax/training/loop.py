@@ -48,7 +48,7 @@ from rljax.training.saver import Saver
 from rljax.training.seams import ROWS, Seams
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
-from rljax.training.value_pretraining import pretrain_value
+from rljax.training.value_pretraining import pretrain_value, pretraining_steps
 
 ABANDONED = (
     "The process that trained here before did not end by itself: it was killed (by a person, for its memory, with its machine), "
@@ -300,7 +300,8 @@ def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
             checkpoint = kept_or_new_warm_start(run, checkpoint)
         checkpoint = checkpoint._replace(state=rl_state(setup, checkpoint.state))
         checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
-        run.save(LAST, checkpoint)
+        if pretraining_steps(setup.algorithm, run.config):  # without, the save at the beginning of RL follows at once
+            run.save(LAST, checkpoint)
         run.stop_if_asked(checkpoint)
     if int(checkpoint.state.phase) != RL:
         checkpoint = pretrain_value(run, checkpoint)

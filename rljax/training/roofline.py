@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import row_shards
 from rljax.records import documented
-from rljax.rollout.engine import rooms
+from rljax.rollout.engine import compiled_rows, fewer_rows, rooms
 from rljax.training.config import TrainConfig
 from rljax.training.setup import rows_at_once
 from rljax.training.value_update import value_schedule
@@ -194,9 +194,14 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
-    """The same with the smaller cache of a long decode, which is held until it is copied."""
-    budget = config.sampling.max_response_tokens
-    smaller = rooms(budget, prompt_length)[:-1]
-    before = prompt_length + smaller[-1] if smaller else 0
-    slots = prompt_length + budget
-    return cache_bytes(config, shape, mesh, prompt_length) * (slots + before) // slots
+    """The same with what a long decode copies it from or to: a cache of less room, or one of fewer rows for the last responses."""
+    sampling, shards = config.sampling, row_shards(mesh)
+    budget = sampling.max_response_tokens
+    whole = cache_bytes(config, shape, mesh, prompt_length)
+    smaller = [prompt_length + room for room in rooms(budget, prompt_length)[:-1]]
+    rows = compiled_rows(min(sampling.decode_slots, sampling.prompts * sampling.group_size), shards)
+    fewer = fewer_rows(rows, budget, shards)
+    grown, moved = (
+        whole * max(sizes, default=0) // size for sizes, size in ((smaller, prompt_length + budget), (fewer, rows))
+    )
+    return whole + max(grown, moved)

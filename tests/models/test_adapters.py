@@ -22,6 +22,7 @@ from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put
 
 
+@partial(jax.jit, static_argnames="config")
 def logp_of(params, config=LLAMA):
     return score_tokens(Model(config), params, a_packed()).logp
 
@@ -47,7 +48,7 @@ def test_an_adapter_beside_its_matrices_is_the_merged_one(targets, remat):
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
     def both(form):
-        return jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum())(adapter)
+        return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum()))(adapter)
 
     np.testing.assert_allclose(logp_of(scored(base, adapter), config), logp_of(whole(base, adapter), config), atol=1e-5)
     (found, by_factor), (expected, by_merged) = both(scored), both(whole)
@@ -146,7 +147,9 @@ def test_an_adapter_lies_where_its_matrices_lie():
     assert specs["feed_forward"]["down"] == (("tensor", None), (None, "fsdp"))
     on_mesh = put(params, policy_shardings(mesh, params, params, policy.partition))
     merged = jax.jit(merge)(on_mesh, put(adapter, places), SCALE)
-    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), jax.device_get(merged), merge(params, adapter, SCALE))
+    jax.tree.map(
+        partial(np.testing.assert_allclose, atol=1e-6), jax.device_get(merged), jax.jit(merge)(params, adapter, SCALE)
+    )
 
 
 def test_a_base_is_recognised_by_its_shape_and_by_its_weights():

@@ -260,10 +260,10 @@ def test_few_slots_give_the_responses_of_many(name, slots):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
-    """Long responses: when half of the rows have ended, the others move to a smaller batch, and their draws stay the same."""
+    """Long responses: as rows end, the others move to the smallest batch that holds them, and their draws stay the same."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
-    budgets = [3 + place % 5 if place % 8 else 20 + place for place in range(32)]
+    budgets = [3 + place % 3 if place % 8 else 20 + place for place in range(32)]
     prompts = [tuple(range(2, 4 + place % 5)) for place in range(32)]
     requests = [
         Request(prompts[i], i, 0, Sampling(budget, -1, temperature=0.8), seed=i << 40) for i, budget in enumerate(budgets)
@@ -278,9 +278,9 @@ def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
     monkeypatch.setattr("rljax.rollout.engine.LONG_BUDGET", 44)
     monkeypatch.setattr("rljax.rollout.engine.move_rows", counted)
     actual = engine.generate(params, requests)
-    assert moved == [(32, 16, 14), (16, 8, 4)]
+    assert moved == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # from 16 past 12: nine rows end at once
     streamed = {place: response for ended in engine.stream(params, requests) for place, response in ended.items()}
-    assert [sizes for *sizes, _ in moved] == [[32, 16], [16, 8]] * 2
+    assert [sizes for *sizes, _ in moved] == [[32, 24], [24, 16], [16, 8]] * 2
     for place, one in enumerate(expected):
         for other in (actual[place], streamed[place]):
             np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from curves import drawn
 from small_cli import printed, refused
 from whole_runs import TINY, distances, rows
 
@@ -63,9 +62,9 @@ def served(tmp_path_factory):
     (place / "mine.py").write_text(REWARD)
     sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
     sizes |= {"algorithm_options": {"max_length": 14, "cache": 2}, "warm_start_optimizer": "adamw"}
+    sizes |= {"warm_start_eval_every": 50, "checkpoint_every": 50}
     config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
-    with drawn():
-        rljax.train(config)
+    rljax.train(config)
     opened = load(place / "run", which="last")
     prompts = [problem.prompt for problem in opened.worker.prompts.problems]
     return SimpleNamespace(

@@ -49,7 +49,6 @@ TINY = SMALL.replace(
     minibatches=2,
     learning_rate=1e-2,
     eval_every=0,
-    checkpoint_every=1,
     sample_every=0,
     lora_rank=2,
 )

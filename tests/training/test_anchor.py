@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bigram import BIGRAM
 from recorded_runs import recorded
 from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length
@@ -32,7 +33,6 @@ TINY = SMALL.replace(
     group_size=4,
     learning_rate=1e-2,
     eval_every=0,
-    checkpoint_every=1,
     sample_every=0,
     anchor=WEIGHT,
 )
@@ -79,7 +79,7 @@ def test_an_update_is_pulled_towards_the_anchor(config):
     after, moved = [], {}
     for weight, problems in ((None, None), (WEIGHT, config.algorithm.anchor_problems)):
         chosen = config.replace(anchor=weight, anchor_problems=problems)
-        setup, state = first_state(chosen, reward=even_length, optimizer=optax.sgd(1.0))
+        setup, state = first_state(chosen, reward=even_length, policy=BIGRAM, optimizer=optax.sgd(1.0))
         state = rl_state(setup, state)
         groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -99,13 +99,14 @@ def test_an_update_is_pulled_towards_the_anchor(config):
 
 def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
     config = config.replace(warm_start_steps=2, warm_start_batch=8)
-    run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), even_length).run
-    saved = checkpoint_of(config, run, reward=even_length).state
-    setup, state = first_state(config, reward=even_length)
+    parts = {"reward": even_length, "policy": BIGRAM}
+    run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
+    saved = checkpoint_of(config, run, **parts).state
+    setup, state = first_state(config, **parts)
     begun = anchored(setup, state)
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.anchor, begun.anchor)))
     assert any(leaf.any() for leaf in host(begun.anchor.fisher))
-    rljax.train(config.replace(run=str(run), steps=2), even_length, resume=run)
+    rljax.train(config.replace(run=str(run), steps=2), resume=run, **parts)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, second, third, fourth = (row["anchor_penalty"] for row in rows if row["phase"] in ("warm_start", "rl"))
     assert first == 0 < min(second, third), "the warm start is held too"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bigram import BIGRAM
 from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, is_time, stopping_after
 
@@ -56,8 +57,8 @@ def finished(tmp_path_factory):
     return rljax.train(TINY.replace(run=str(path)), even_length)
 
 
-def last_state(config, path):
-    return checkpoint_of(config, path, reward=even_length).state
+def last_state(config, path, **seams):
+    return checkpoint_of(config, path, reward=even_length, **seams).state
 
 
 def rows(path, phase):
@@ -98,6 +99,7 @@ def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
         run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8, microbatch_rows=64
     )
     config = config.replace(max_response_tokens=4, value_pretraining_steps=40, critic_learning_rate=4e-2)
+    config = config.replace(checkpoint_every=40)
     result = rljax.train(config, starts_with_a_digit)
     explained = [row["explained_variance"] for row in rows(result.run, "value")]
     assert max(explained[:2]) < 0.3
@@ -106,9 +108,10 @@ def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
 
 def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
     easy = {"value_pretraining_explained_variance": -1e9}
-    both = rljax.train(TINY.replace(run=str(tmp_path / "a"), steps=0, value_pretraining_loss=1e9, **easy), even_length)
+    config = TINY.replace(warm_start_steps=0, steps=0, **easy)
+    both = rljax.train(config.replace(run=str(tmp_path / "a"), value_pretraining_loss=1e9), even_length)
     assert len(rows(both.run, "value")) == 1
-    one = rljax.train(TINY.replace(run=str(tmp_path / "b"), steps=0, value_pretraining_loss=1e-9, **easy), even_length)
+    one = rljax.train(config.replace(run=str(tmp_path / "b"), value_pretraining_loss=1e-9), even_length)
     assert len(rows(one.run, "value")) == TINY.critic.pretraining_steps
 
 
@@ -147,30 +150,46 @@ def test_a_critic_reads_the_log_probabilities_of_the_policy_that_sampled():
     assert not packed.policy_logp[:, start:][~sequences.attention].any()
 
 
-def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(tmp_path):
-    config = TINY.replace(critic_surprisal=True, warm_start_steps=0, steps=1)
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    rljax.train(config.replace(run=str(whole)), even_length)
+READING_LOGP = TINY.replace(critic_surprisal=True, mix_pretrained_value=True, warm_start_steps=0, steps=1)
+
+
+@pytest.fixture(scope="module")
+def reading_logp(tmp_path_factory):
+    """Folder of a run whose critic reads log-probabilities, and whose values are blended with the pretrained critic's."""
+    path = tmp_path_factory.mktemp("runs") / "reading"
+    return rljax.train(READING_LOGP.replace(run=str(path)), even_length).run
+
+
+def test_a_critic_that_reads_log_probabilities_is_resumed_and_taken_up_as_such(reading_logp, tmp_path):
+    stopped = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        rljax.train(config.replace(run=str(stopped)), stopping_after(2))
+        rljax.train(READING_LOGP.replace(run=str(stopped)), stopping_after(2))
     rljax.train(None, even_length, resume=stopped)
-    end = last_state(config, whole)
-    chex.assert_trees_all_equal(last_state(config, stopped), end)
-    start = first_state(config)[1].critic.params
+    end = last_state(READING_LOGP, reading_logp)
+    chex.assert_trees_all_equal(last_state(READING_LOGP, stopped), end)
+    start = first_state(READING_LOGP)[1].critic.params
     assert distance(end.critic.params["surprisal"], start["surprisal"]) > 1e-3
 
-    next_config = config.replace(critic=str(whole), value_pretraining_steps=0, steps=0)
+    next_config = READING_LOGP.replace(critic=str(reading_logp), value_pretraining_steps=0, steps=0)
     rljax.train(next_config.replace(run=str(tmp_path / "next")), even_length)
-    _, saved = load_value_model(whole / "critic")
+    _, saved = load_value_model(reading_logp / "critic")
     chex.assert_trees_all_equal(last_state(next_config, tmp_path / "next").critic.params, saved)
     with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
         rljax.train(next_config.replace(run=str(tmp_path / "other"), critic_surprisal=False), even_length)
 
 
+def test_the_blended_critic_is_the_pretrained_one(reading_logp):
+    state = last_state(READING_LOGP, reading_logp)
+    _, saved = load_value_model(reading_logp / "critic")
+    chex.assert_trees_all_equal(state.critic.pretrained, saved)
+    assert distance(state.critic.params, saved) > 0
+
+
 def test_a_frozen_trunk_stays(tmp_path):
     config = TINY.replace(run=str(tmp_path / "frozen"), critic_frozen_trunk=True, warm_start_steps=0, steps=1)
-    rljax.train(config, even_length)
-    start, end = first_state(config)[1].critic.params, last_state(config, tmp_path / "frozen").critic.params
+    rljax.train(config, even_length, policy=BIGRAM)
+    start = first_state(config, policy=BIGRAM)[1].critic.params
+    end = last_state(config, tmp_path / "frozen", policy=BIGRAM).critic.params
     assert distance(end["trunk"], start["trunk"]) == 0
     assert distance(end["head"], start["head"]) > 0
 
@@ -178,7 +197,7 @@ def test_a_frozen_trunk_stays(tmp_path):
 @pytest.fixture(scope="module")
 def sampled():
     """A rollout whose groups have responses of both rewards."""
-    setup, state = first_state(TINY, reward=even_length)
+    setup, state = first_state(TINY, reward=even_length, policy=BIGRAM)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -202,9 +221,10 @@ def sampled():
     ids=lambda change: "-".join(map(str, change.values())),
 )
 def test_variants_learn(sampled, change):
-    """The updates of a step, of policy and critic."""
+    """The updates of a step, of policy and critic: of bigram models, where the critic reads tokens alone."""
     config = TINY.replace(warm_start_steps=0, minibatches=1, microbatch_rows=None, **change)
-    setup, state = first_state(config, reward=even_length)
+    models = {} if config.critic.surprisal else {"policy": BIGRAM}
+    setup, state = first_state(config, reward=even_length, **models)
     state = place(begin_rl(rl_state(setup, state)), setup.mesh, setup.policy.partition)
     policy, critic = jax.device_get((state.params, state.critic.params))
     state, metrics = make_learner(setup, state)(state, sampled)
@@ -215,15 +235,6 @@ def test_variants_learn(sampled, change):
     )
     assert distance(state.params, policy) > 0
     assert distance(state.critic.params, critic) > 0
-
-
-def test_the_blended_critic_is_the_pretrained_one(tmp_path):
-    config = TINY.replace(run=str(tmp_path / "run"), mix_pretrained_value=True, warm_start_steps=0, steps=1)
-    result = rljax.train(config, even_length)
-    state = last_state(config, result.run)
-    _, saved = load_value_model(result.run / "critic")
-    chex.assert_trees_all_equal(state.critic.pretrained, saved)
-    assert distance(state.critic.params, saved) > 0
 
 
 @pytest.mark.parametrize("name", sorted(name for name in BY_NAME if BY_NAME[name]().critic is not None))
@@ -279,7 +290,7 @@ def test_credit_is_measured_as_by_hand():
 
 @pytest.fixture(scope="module", params=[False, True], ids=["reads tokens", "reads log-probabilities"])
 def taught(request):
-    """One critic update of the same data, cut and sharded in several ways."""
+    """One critic update of the same data, cut and sharded in any way, and its result in one piece."""
     config = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     policy, rng = init_params(config, jax.random.key(0)), np.random.default_rng(0)
     prompts, tokens = np.split(rng.integers(2, 16, (16, 8)).astype(np.int32), [3], axis=1)
@@ -310,13 +321,13 @@ def taught(request):
         state, metrics = step(state, *put_layout(mesh, layout, batch))
         return jax.device_get((state.critic.params, metrics))
 
-    return update
+    return update, update(16, make_mesh(1, 1))
 
 
 @pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1)), (8, (2, 2, 2))])
 def test_micro_batches_and_meshes_change_nothing(taught, microbatch, mesh):
-    whole, cut = taught(16, make_mesh(1, 1)), taught(microbatch, make_mesh(*mesh))
-    chex.assert_trees_all_close(cut, whole, rtol=1e-7, atol=2e-5)
+    update, whole = taught
+    chex.assert_trees_all_close(update(microbatch, make_mesh(*mesh)), whole, rtol=1e-7, atol=2e-5)
 
 
 def test_returns_beyond_the_support_are_refused():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bigram import BIGRAM
 from safetensors.numpy import save_file
 from small_cli import printed, refused
 from small_runs import SMALL, even_length
@@ -153,8 +154,8 @@ def last_state(path):
 
 
 def lesson_of(config, **reward):
-    """A setup, its state before RL, and what its first step learns from."""
-    setup = make_setup(config, Seams(**reward))
+    """A setup of a bigram model, its state before RL, and what its first step learns from."""
+    setup = make_setup(config, Seams(policy=BIGRAM, **reward))
     state = initial_state(setup, first_params(setup))
     state = place(begin_rl(rl_state(setup, state)), setup.mesh, setup.policy.partition)
     groups = setup.train.generate(state.params, range(2), 4, jax.random.key(0))

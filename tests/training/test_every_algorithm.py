@@ -1,4 +1,4 @@
-"""Every algorithm learns from what the trainer prepares for it."""
+"""Every algorithm learns from what the trainer prepares for it. The policy is a bigram model, which compiles fast."""
 
 import json
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from bigram import BIGRAM
 from reopened import checkpoint_of, first_state
 from small_runs import even_length
 from whole_runs import TINY, distances, rows
@@ -37,6 +38,12 @@ ONE_STEP = TINY.replace(
 )
 
 
+def begun(config, reward=even_length):
+    """Setup and state at the beginning of RL, of a bigram model."""
+    setup, state = first_state(config, reward=reward, policy=BIGRAM)
+    return setup, rl_state(setup, state)
+
+
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
     """A file with a function that judges steps."""
@@ -51,16 +58,17 @@ def test_a_run_with_credit_of_another_kind(tmp_path, judge, name):
     config = ONE_STEP.replace(
         run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
     )
-    result = rljax.train(config.replace(value_pretraining_steps=1 if name in CRITICS else None), even_length)
+    config = config.replace(value_pretraining_steps=1 if name in CRITICS else None)
+    result = rljax.train(config, even_length, policy=BIGRAM)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
-    assert max(distances(result.params, first_state(TINY)[1].params)) > 0
+    assert max(distances(result.params, begun(config)[1].params)) > 0
 
 
 @pytest.fixture(scope="module")
 def sampled(judge):
     """A rollout with judged steps, whose groups have responses of both rewards."""
-    setup, state = first_state(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge), reward=even_length)
+    setup, state = begun(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge))
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -70,8 +78,7 @@ def sampled(judge):
 def test_every_algorithm_learns(judge, sampled, name):
     """The updates of a step, with all that the trainer prepares for them."""
     config = ONE_STEP.replace(algorithm=name, step_reward=judge if name == "grpo_process" else None)
-    setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    setup, state = begun(config)
     before = jax.device_get(state.params)
     state, metrics = make_learner(setup, state)(state, sampled)
     numbers = present(metrics)
@@ -89,10 +96,9 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     )
     config = ONE_STEP.replace(algorithm="dapo", schedule="cosine", **{"with": parts})
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    setup, state = first_state(config, reward=even_length)
+    setup, state = begun(config)
     assert setup.algorithm.advantage is rank_based
     assert setup.algorithm.keep_group.keywords == {"low": 0.5, "high": 0.5}
-    state = rl_state(setup, state)
     before = jax.device_get(state.params)
     state, metrics = make_learner(setup, state)(state, sampled)
     assert max(distances(state.params, before)) > 0
@@ -107,9 +113,8 @@ def test_the_kinds_of_the_problems_reach_a_part(sampled):
     with pytest.raises(
         InputError, match=r"dr_grpo and --with kind_advantage=hierarchical compares problems of one kind, and no"
     ):
-        first_state(config, reward=even_length)
-    setup, state = first_state(config.replace(operands=(2, 3), max_prompt_tokens=8), reward=even_length)
-    state = rl_state(setup, state)
+        begun(config)
+    setup, state = begun(config.replace(operands=(2, 3), max_prompt_tokens=8))
     operands = [problem.columns["operands"] for problem in setup.train.prompts.problems]
     groups = sampled._replace(prompt_ids=np.array([operands.index(count) for count in (2, 3, 3, 2)]))
     lesson = make_study(setup)(state, groups)
@@ -122,8 +127,7 @@ def test_the_kinds_of_the_problems_reach_a_part(sampled):
 def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     """In value pretraining, too, where a part of the algorithm is left."""
     part = "critic.advantage=complexity_weighted,max_length=12,beta=0.5"
-    setup, state = first_state(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}), reward=even_length)
-    state = rl_state(setup, state)
+    setup, state = begun(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
     alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
     state, metrics = make_value_learner(alone, state, 1)(state, sampled)
@@ -140,8 +144,7 @@ def test_plans_are_credited_apart(judge, sampled):
     for weight in (0, 2):
         part = f"step_advantage=plan_and_answer,plan_weight={weight}"
         config = ONE_STEP.replace(algorithm="dr_grpo", step_reward=judge, **{"with": (part,)})
-        setup, state = first_state(config, reward=even_length)
-        state = rl_state(setup, state)
+        setup, state = begun(config)
         rollout = sampled.rollout
         first = np.zeros_like(rollout.step_end)
         first[..., 0] = rollout.mask.sum(-1) > 1
@@ -159,9 +162,8 @@ def test_several_rewards_reach_a_part():
 
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("rollout_advantage=reliability_quality",)})
     with pytest.raises(InputError, match=r"cannot train on .*: the reliability of a reward needs two rewards .*, got 1"):
-        first_state(config, reward=even_length)
-    setup, state = first_state(config, reward=[even_length, length])
-    state = rl_state(setup, state)
+        begun(config)
+    setup, state = begun(config, [even_length, length])
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     before = jax.device_get(state.params)
     state, _ = make_learner(setup, state)(state, groups)
@@ -196,8 +198,7 @@ def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():
     learned = []
     for weights in (None, (1.0, -2.0)):
         config = ONE_STEP.replace(algorithm="gdpo", reward_weights=weights)
-        setup, state = first_state(config, reward=[even_length, length])
-        state = rl_state(setup, state)
+        setup, state = begun(config, [even_length, length])
         groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
         parts = for_algorithm(groups).reward_parts
         factors = dict(zip(parts, weights or (1.0, 1.0), strict=True))
@@ -218,8 +219,7 @@ def test_one_reward_is_its_only_part(sampled):
 
 def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
     config = ONE_STEP.replace(algorithm="remax", prompts=4, group_size=1)
-    setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    setup, state = begun(config)
     groups = setup.train.generate(state.params, range(4), 1, jax.random.key(0))
     greedy = setup.train.drawn_with(temperature=0.0).answer(state.params, range(4), jax.random.key(1))
     texts = [setup.train.judge.completion(response) for response in greedy]
@@ -236,8 +236,8 @@ def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
 
 
 def test_a_moving_reference_follows_the_policy(tmp_path):
-    config = TINY.replace(run=str(tmp_path / "moving"), algorithm="t1", algorithm_options={}, warm_start_steps=0, steps=2)
-    rljax.train(config, even_length)
-    state, start = checkpoint_of(config, tmp_path / "moving", reward=even_length).state, first_state(config)[1].params
-    first, reference, now = (np.asarray(tree["embedding"]) for tree in (start, state.reference, state.params))
+    config = ONE_STEP.replace(run=str(tmp_path / "moving"), algorithm="t1", steps=2)
+    result = rljax.train(config, even_length, policy=BIGRAM)
+    state, start = checkpoint_of(config, result.run, reward=even_length, policy=BIGRAM).state, begun(config)[1].params
+    first, reference, now = (tree["table"] for tree in jax.device_get((start, state.reference, state.params)))
     assert 0 < np.abs(reference - first).max() < np.abs(now - first).max()

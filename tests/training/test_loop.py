@@ -1,4 +1,7 @@
-"""Whole runs, small: what they leave behind, and what a user's own parts see of them."""
+"""Whole runs, small: what they leave behind, and what a user's own parts see of them.
+
+The run of all tests trains a transformer; those of single tests a bigram model, which compiles in a third of the time.
+"""
 
 import json
 
@@ -6,6 +9,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from bigram import BIGRAM
 from reopened import checkpoint_of, first_state
 from small_runs import even_length
 from whole_runs import TINY, distances, rows
@@ -79,11 +83,11 @@ def test_a_run_never_ends_well_with_broken_parameters(tmp_path, settings, messag
     config = TINY.replace(run=str(tmp_path / "run"), algorithm="grpo", algorithm_options={}, steps=6, warm_start_steps=6)
     config = config.replace(**settings)
     with pytest.raises(InputError, match=message):
-        rljax.train(config, anything)
+        rljax.train(config, anything, policy=BIGRAM)
     saved = [which.name for which in (tmp_path / "run" / "checkpoints").glob("*")]
     assert "last" in saved
     for which in saved:
-        state = checkpoint_of(config, tmp_path / "run", which, reward=anything).state
+        state = checkpoint_of(config, tmp_path / "run", which, reward=anything, policy=BIGRAM).state
         assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(state.params)) < 10
 
 
@@ -105,7 +109,8 @@ def test_own_problems_and_own_algorithm(tmp_path):
 
     config = TINY.replace(run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1)
     own = BY_NAME["dr_grpo"](max_length=8)._replace(keep_group=None)
-    result = rljax.train(config, reward, algorithm=own, problems=(problems[:6], problems[6:]))
+    parts = {"policy": BIGRAM, "algorithm": own, "problems": (problems[:6], problems[6:])}
+    result = rljax.train(config, reward, **parts)
     chex.assert_tree_all_finite(result.params)
     prompts, level, columns = calls[1]
     assert len(prompts) == TINY.sampling.prompts * TINY.sampling.group_size
@@ -115,8 +120,8 @@ def test_own_problems_and_own_algorithm(tmp_path):
 
 def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):
     config = TINY.replace(run=str(tmp_path / "flat"), warm_start_steps=0, steps=1, max_tries=2)
-    result = rljax.train(config, lambda completions: [0.0] * len(completions))
-    chex.assert_trees_all_equal(result.params, first_state(config)[1].params)
+    result = rljax.train(config, lambda completions: [0.0] * len(completions), policy=BIGRAM)
+    chex.assert_trees_all_equal(result.params, first_state(config, policy=BIGRAM)[1].params)
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert not {"loss", "ratio", "kl", "grad_norm"} & set(row), "nothing was learnt, so nothing was measured of it"
     shown = " ".join(capsys.readouterr().out.split())
@@ -126,7 +131,7 @@ def test_no_kept_group_leaves_the_policy_as_it_is(tmp_path, capsys):
 def test_opinionless_responses_take_no_part(tmp_path):
     config = TINY.replace(run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
     silent_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
-    result = rljax.train(config, silent_on_short)
+    result = rljax.train(config, silent_on_short, policy=BIGRAM)
     chex.assert_tree_all_finite(result.params)
 
 
@@ -152,7 +157,7 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
         return [-0.25 if len(calls) == 5 else -0.5] * len(completions)
 
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=3, eval_every=1)
-    rljax.train(config.replace(algorithm="rloo", algorithm_options={}), negative)
+    rljax.train(config.replace(algorithm="rloo", algorithm_options={}), negative, policy=BIGRAM)
     shown = capsys.readouterr().out
     assert "Held-out rewards above 0: 0.0% (mean reward -0.500) before RL, 0.0% (mean reward -0.500) after" in shown
     assert "step 2, rewards above 0 0.0% (mean reward -0.250) (" in shown
@@ -166,10 +171,12 @@ def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
 
     problems = [Problem(f"{n // 10}+{n % 10}=", str(n // 10 + n % 10)) for n in range(10, 90)]
     config = TINY.replace(run=str(tmp_path / "run"), algorithm="rloo", algorithm_options={}, warm_start_steps=0, steps=16)
-    config = config.replace(prompts=8, sample_every=0, difficulty_window=(0.0, 0.9), eval_every=0, tokenizer="characters")
-    rljax.train(config, easy_below_50, problems=(problems, problems[:4]))
-    setup, _ = first_state(config, problems=(problems, problems[:4]))
-    found = checkpoint_of(config, tmp_path / "run", problems=(problems, problems[:4]))
+    config = config.replace(prompts=8, difficulty_window=(0.0, 0.9), tokenizer="characters")
+    config = config.replace(sample_every=0, eval_every=0, checkpoint_every=16)
+    parts = {"problems": (problems, problems[:4]), "policy": BIGRAM}
+    rljax.train(config, easy_below_50, **parts)
+    setup, _ = first_state(config, **parts)
+    found = checkpoint_of(config, tmp_path / "run", **parts)
     asked = found.history.tokens > 0
     assert asked.all(), "80 problems, 128 questions: one epoch is done"
     assert int(found.state.position) > 8 * 16, "some were passed over"
@@ -194,7 +201,7 @@ def test_a_tracker_of_one_s_own_hears_what_the_files_hold(tmp_path):
 
     recorder = Recorder()
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1)
-    result = rljax.train(config, even_length, trackers=[recorder])
+    result = rljax.train(config, even_length, policy=BIGRAM, trackers=[recorder])
     assert [list(row) for row in recorder.rows] == [list(row) for row in rows(result.run, timed=True)]
     assert recorder.shown == [(1, config.run.shown_samples)]
     assert recorder.closed == 1

@@ -272,11 +272,15 @@ def test_an_adapter_and_a_cut_model_need_less():
     assert one.cache == 2 * 1 * 16 * 32 * 64 * 4, "keys and values, layers, rows, slots, features, bytes"
 
 
-@pytest.mark.parametrize(("budget", "slots"), [(100, 120), (130, 150 + 20 + 66), (256, 276 + 20 + 128)])
-def test_a_long_decode_copies_its_cache_to_have_more_room(budget, slots):
-    """From 128 tokens on the room is a quarter, half and all of them; beside the last one there is the one before."""
-    found = most_cache_bytes(CONFIG.replace(max_response_tokens=budget), replace(SHAPE, layers=1), make_mesh(1, 1), 20)
-    assert found == 2 * 1 * 16 * slots * 64 * 4
+@pytest.mark.parametrize(
+    ("decode_slots", "budget", "slots"),
+    [(16, 100, 16 * 120), (8, 130, 8 * (150 + 20 + 66)), (16, 130, (16 + 12) * 150), (16, 256, (16 + 12) * 276)],
+)
+def test_a_long_decode_copies_its_cache(decode_slots, budget, slots):
+    """From 128 tokens on: into more room, twice that of the copy before; from 16 rows on also into three quarters of the rows."""
+    config = CONFIG.replace(max_response_tokens=budget, decode_slots=decode_slots)
+    found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20)
+    assert found == 2 * 1 * slots * 64 * 4
 
 
 def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):

@@ -47,7 +47,6 @@ TINY = SMALL.replace(
     group_size=4,
     learning_rate=1e-2,
     eval_every=0,
-    checkpoint_every=1,
     sample_every=0,
 )
 

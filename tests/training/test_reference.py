@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bigram import BIGRAM
 from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, stopping_after
 
@@ -43,10 +44,9 @@ TINY = SMALL.replace(
     minibatches=2,
     learning_rate=1e-2,
     eval_every=0,
-    checkpoint_every=1,
     sample_every=0,
 )
-BOTH = TINY.replace(kl_target=TARGET, kl_gain=GAIN, reference_period=2)
+BOTH = TINY.replace(kl_target=TARGET, kl_gain=GAIN, reference_period=2, learning_rate=0.2)
 
 
 def equal(ours, theirs):
@@ -55,7 +55,7 @@ def equal(ours, theirs):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return rljax.train(BOTH.replace(run=str(tmp_path_factory.mktemp("runs") / "whole")), even_length)
+    return rljax.train(BOTH.replace(run=str(tmp_path_factory.mktemp("runs") / "whole")), even_length, policy=BIGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,14 @@ def rows(finished):
 
 @pytest.fixture(scope="module")
 def learned():
-    """(settings) -> setup, state at the beginning of RL, and a rollout whose groups have responses of both rewards."""
+    """(settings) -> setup, state at the beginning of RL, and a rollout whose groups have responses of both rewards.
+
+    The policy is a bigram model, or a transformer if the settings have an adapter.
+    """
 
     def begin(config):
-        setup, state = first_state(config, reward=even_length)
+        own = {} if config.adapter.rank else {"policy": BIGRAM}
+        setup, state = first_state(config, reward=even_length, **own)
         state = rl_state(setup, state)
         groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -98,13 +102,14 @@ def test_a_reset_makes_the_policy_the_reference(rows):
 def test_a_run_resumed_after_a_reset_goes_on_bit_for_bit(finished, tmp_path):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        rljax.train(BOTH.replace(run=str(path)), stopping_after(4))
-    stopped = checkpoint_of(BOTH, path, reward=even_length).state
+        rljax.train(BOTH.replace(run=str(path)), stopping_after(4), policy=BIGRAM)
+    parts = {"reward": even_length, "policy": BIGRAM}
+    stopped = checkpoint_of(BOTH, path, **parts).state
     assert 2 <= int(stopped.step) < 4, "after the first reset, before the end"
     assert kl_coefficient_of(stopped) != pytest.approx(BETA)
-    resumed = rljax.train(None, even_length, resume=path)
+    resumed = rljax.train(None, resume=path, **parts)
     equal(resumed.params, finished.params)
-    equal(*(checkpoint_of(BOTH, run, reward=even_length).state for run in (path, finished.run)))
+    equal(*(checkpoint_of(BOTH, run, **parts).state for run in (path, finished.run)))
 
 
 @pytest.mark.parametrize("rank", [None, 2])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bigram import BIGRAM
 from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, stopping_after
 from whole_runs import rows
@@ -62,6 +63,8 @@ MORE = RUN.replace(
 )
 """Several draws and updates a step, an adapter, and a correction."""
 VARIANTS = {"plain": RUN, "more": MORE}
+PARTS = {"plain": {"reward": even_length, "policy": BIGRAM}, "more": {"reward": even_length}}
+"""What is passed beside the settings: an adapter needs the built-in policy."""
 
 
 class Drawn(NamedTuple):
@@ -101,8 +104,8 @@ def whole_run(tmp_path_factory):
         folder = tmp_path_factory.mktemp("runs") / name
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reinforce, "next_rollout", recording)
-            rljax.train(VARIANTS[name].replace(run=str(folder)), even_length)
-        runs[name] = Run(folder, found, first_state(VARIANTS[name], reward=even_length)[0])
+            rljax.train(VARIANTS[name].replace(run=str(folder)), **PARTS[name])
+        runs[name] = Run(folder, found, first_state(VARIANTS[name], **PARTS[name])[0])
         return runs[name]
 
     return trained
@@ -180,7 +183,7 @@ def test_the_divergence_of_a_step_is_that_from_the_old_policy(whole_run, name):
 def stale():
     """Setup with a correction and an algorithm that reads the sampler's entropy; a state, and older parameters with their draws."""
     config = RUN.replace(algorithm="forking_tokens", algorithm_options={"max_length": 12, "cache": 2}, correction="capped")
-    setup, state = first_state(config, reward=even_length)
+    setup, state = first_state(config, **PARTS["plain"])
     state = rl_state(setup, state)
     old = jax.tree.map(lambda leaf: leaf * 2, state.params)
     groups = setup.train.generate(old, range(4), 4, jax.random.key(3))
@@ -239,9 +242,9 @@ def test_a_run_that_is_stopped_and_resumed_ends_bit_for_bit_as_the_whole_one(who
 def test_the_last_checkpoint_alone_has_the_parameters_of_the_last_steps(whole_run):
     for name, config in VARIANTS.items():
         run = whole_run(name)
-        ring = checkpoint_of(config, run.folder, reward=even_length).ring
+        ring = checkpoint_of(config, run.folder, **PARTS[name]).ring
         equal(ring, tuple(found.now for found in run.drawn[-DELAY:]))
-        assert checkpoint_of(config, run.folder, "best", reward=even_length).ring == ()
+        assert checkpoint_of(config, run.folder, "best", **PARTS[name]).ring == ()
 
 
 def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
@@ -266,9 +269,9 @@ def test_without_a_delay_nothing_is_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reinforce, "next_rollout", recording)
     config = RUN.replace(sampler_delay=0, steps=2, run=str(tmp_path / "run"))
-    rljax.train(config, even_length)
+    rljax.train(config, **PARTS["plain"])
     assert drawn == [True, True]
-    assert checkpoint_of(config, tmp_path / "run", reward=even_length).ring == ()
+    assert checkpoint_of(config, tmp_path / "run", **PARTS["plain"]).ring == ()
     assert not list((tmp_path / "run").rglob("ring"))
 
 
@@ -357,5 +360,6 @@ def test_the_controller_needs_a_correction_beside_a_delay(whole_run):
         check_controller(config, algorithm, own_optimizer=False)
     check_controller(config.replace(sampler_delay=0), algorithm, own_optimizer=False)
     check_controller(config, planned_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)
+    other = RUN.replace(run=str(whole_run("plain").folder), sampler_delay=1)
     with pytest.raises(InputError, match="cannot change sampler_delay: 2 -> 1"):
-        rljax.train(RUN.replace(run=str(whole_run("plain").folder), sampler_delay=1), even_length, resume="auto")
+        rljax.train(other, **PARTS["plain"], resume="auto")
