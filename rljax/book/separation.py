@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljax.book.claims import Interval, over_seeds
@@ -65,6 +66,28 @@ def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
         for one, other in itertools.combinations(values.values(), 2)
     ]
     return sum(pair.low > 0 or pair.high < 0 for pair in differences)
+
+
+def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]], file: Path) -> None:
+    """Draw comparisons beside each other, each with its title; those without arms that were run are left out.
+
+    Args:
+        comparisons: for each title, a number of each arm, by seed.
+        file: the picture.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415  who reads intervals need not wait for it
+
+    shown = {title: values for title, values in comparisons.items() if all(values.values())}
+    rows = math.ceil(len(shown) / 2)
+    figure = Figure(figsize=(11, 2.1 * rows), dpi=100, layout="constrained")
+    places = figure.subplots(rows, 2, squeeze=False).ravel()
+    for axes, (title, values) in zip(places, shown.items(), strict=False):
+        draw_arms(axes, values)
+        axes.set_title(title, fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[len(shown) :]:
+        axes.set_axis_off()
+    figure.savefig(file)
 
 
 def draw_arms(axes: "Axes", values: Mapping[str, Mapping[int, float]]) -> None:

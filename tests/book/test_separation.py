@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from rljax.book.claims import Interval
-from rljax.book.separation import draw_arms, is_apart, tiers
+from rljax.book.separation import draw_arms, draw_comparisons, is_apart, tiers
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "tasks_that_separate.py"
 
@@ -99,3 +100,20 @@ def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([rows[0], rows[1] | {"settings": "other"}]))
     assert experiment.read_rows(file) == [rows[0]]
+
+
+def test_the_picture_leaves_out_what_has_not_been_run(tmp_path):
+    seen = {"one": {"a": {0: 1.0}, "b": {0: 2.0}}, "two": {"a": {}, "b": {}}}
+    file = tmp_path / "arms.png"
+    draw_comparisons(seen, file)
+    height, width, _ = imread(file).shape
+    assert (width, height) == (1100, 210)
+
+
+def test_rows_of_seeds_that_a_task_does_not_have_are_not_read(experiment, rows, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([rows[0] | {"seed": 99}, rows[0]]))
+    assert experiment.read_rows(file) == [rows[0]]
+    assert {task: {row["seed"] for row in rows if row["task"] == task} for task in experiment.CASES} == {
+        task: set(case.seeds) for task, case in experiment.CASES.items()
+    }
