@@ -9,22 +9,25 @@ Command:
 
     python experiments/tasks_that_separate.py     (an estimated hour on one CPU core)
 
-A finished row is not made again; `--tasks` and `--seeds` make a part. A row with another hash of its settings and of what its
+A finished row is not made again; `--tasks` and `--minutes` make a part. A row with another hash of its settings and of what its
 task draws is dropped. It writes OUT.json, OUT.md and OUT.png.
 
-Deviations: no paper has these tasks. Pilots with seed 100 chose arms and learning rates of `exploit`, `brackets`, `tight` and
-`countdown`. `tight` had 40 steps first, in which three arms of the seeds 0 to 7 were apart; its rows have 80, and seeds 8 to 15.
+Deviations: no paper has these tasks. Pilots with seeds from 100 on chose arms, steps and learning rates. Two tasks were measured
+again, with seeds that had not been used. `tight` had 40 steps first, and three arms were apart (seeds 0 to 7). `lengths` was to be
+decided by the length of wrong answers first, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to 4); then by the length
+of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), as 1 and 2 were too close. With
+tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter.
 """
 
 import hashlib
 import itertools
 import json
-import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -32,12 +35,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tyro
-from matplotlib.figure import Figure
 
 import rljax
 from rljax.book.claims import FEWEST_SEEDS, Interval, over_seeds
-from rljax.book.separation import certain_pairs, is_apart, tiers
-from rljax.data.problem import reward_columns
+from rljax.book.separation import certain_pairs, draw_comparisons, is_apart, tiers
+from rljax.data.problem import Problem, reward_columns
 from rljax.files import atomic_write
 from rljax.machine import usable_processors
 from rljax.records import required
@@ -89,6 +91,8 @@ class Case(NamedTuple):
     """What the arms differ in, and which difference is expected."""
     shown: tuple[str, ...] = ()
     """Further numbers on the page."""
+    seeds: range = range(8)
+    """Seeds of RL, the same ones for all arms."""
 
 
 def plain(**settings: Any) -> dict[str, Any]:
@@ -124,20 +128,20 @@ CASES: Mapping[str, Case] = {
         GAIN,
         "How a reward becomes an advantage. An outlier is one rank among eight; it takes up the scale of its group in a z-score, "
         "and that of the batch where rewards are only centred. Ranks should learn most; without outliers is the upper bound.",
+        seeds=range(5),
     ),
     "lengths": Case(
         {"max_response_tokens": 16, "warm_start_accuracy": 0.4, "prompts": 16, "learning_rate": 5e-4, "eval_every": 20},
         {
             "token mean": whole_batch(),
-            "tilt 0.5": whole_batch("weights=length_reweighted,alpha=0.5"),
-            "tilt 1": whole_batch("weights=length_reweighted,alpha=1.0"),
-            "tilt 2": whole_batch("weights=length_reweighted,alpha=2.0"),
+            **{f"tilt {alpha:g}": whole_batch(f"weights=length_reweighted,alpha={alpha}") for alpha in (1.0, 2.5, 6.0)},
         },
-        WRONG_LENGTH,
+        SAMPLED_LENGTH,
         "How the loss weighs the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline is that "
         "of the batch. α = 0 is a mean over all tokens, α = 1 one over each response. The larger α, the less a long wrong answer "
-        "is punished, and the longer wrong answers should grow.",
-        (SAMPLED_LENGTH,),
+        "is punished, and the longer responses should grow.",
+        (WRONG_LENGTH,),
+        range(24, 40),
     ),
     "countdown": Case(
         {"max_response_tokens": 24, "learning_rate": 5e-4, "eval_every": 20},
@@ -158,6 +162,7 @@ CASES: Mapping[str, Case] = {
         "What a reward is compared with: the whole batch (no group), so that copies are always good and products always bad; "
         "problems of the same kind; responses to the same prompt, of which most groups have no differences. Dynamic sampling draws "
         "prompts until enough groups have some, so it should learn most, and no group least.",
+        seeds=range(5),
     ),
     "drift": Case(
         {"max_response_tokens": 8, "stage_prompts": 320, "prompts": 16, "learning_rate": 1e-3},
@@ -171,6 +176,7 @@ CASES: Mapping[str, Case] = {
         "What is kept of the sums that came first while differences are trained. Demonstrations of both kinds beside RL rehearse "
         "them; a KL penalty and a Fisher anchor hold the policy near the model before RL, which knew little of either kind.",
         ("accuracy of the kind difference at the end",),
+        range(5),
     ),
     "brackets": Case(
         {"max_response_tokens": 24},
@@ -208,6 +214,7 @@ CASES: Mapping[str, Case] = {
         SAMPLED_LENGTH,
         "A penalty for responses near the limit should make them shorter, the less so the larger a KL penalty beside it.",
         ("cut off at the end",),
+        range(8, 16),
     ),
 }
 
@@ -220,8 +227,6 @@ class Arguments:
     """Where the results go: `.json`, `.md` and `.png`."""
     tasks: tuple[str, ...] = tuple(CASES)
     """Tasks to run."""
-    seeds: tuple[int, ...] = tuple(range(8))
-    """Seeds to run; the arms of a task are compared with the same ones."""
     minutes: float = 600.0
     """Begin no further run after this time."""
     work: Path = Path("runs/separate")
@@ -234,10 +239,16 @@ def config_of(task: str, arm: str, seed: int) -> rljax.TrainConfig:
     return CONFIG.replace(task=task).replace(**case.settings).replace(**case.arms[arm]).replace(seed=seed)
 
 
+@cache
+def problems_of(task: str) -> list[Problem]:
+    """Problems that the hashes of a task's rows depend on."""
+    parts = required(CONFIG.replace(task=task).replace(**CASES[task].settings).generated_task, "task").problems(32, seed=0)
+    return [problem for part in parts for problem in part[:32]]
+
+
 def hash_of(task: str, arm: str) -> str:
     """Hash of what a row depends on: the settings written here, and problems of the task with their demonstrations' rewards."""
-    config, case = config_of(task, arm, 0), CASES[task]
-    problems = [problem for part in required(config.generated_task, "task").problems(32, seed=0) for problem in part[:32]]
+    config, case, problems = config_of(task, arm, 0), CASES[task], problems_of(task)
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
     read = [STATED, BASE_SEED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
@@ -292,10 +303,11 @@ def numbers_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Rows of a file that were made with the present settings."""
+    """Rows of a file that were made with the present settings and seeds."""
     rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     known = {(task, arm): hash_of(task, arm) for task, case in CASES.items() for arm in case.arms}
-    return [row for row in rows if known.get((row["task"], row["arm"])) == row["settings"]]
+    present = [row for row in rows if known.get((row["task"], row["arm"])) == row["settings"]]
+    return [row for row in present if row["seed"] in CASES[row["task"]].seeds]
 
 
 def values_of(rows: Rows, task: str, number: str) -> dict[str, dict[int, float]]:
@@ -351,27 +363,6 @@ def section(rows: Rows, task: str) -> list[str]:
     return lines
 
 
-def draw(rows: Rows, file: Path) -> None:
-    """Draw the number that decides, for each arm of each task: every seed, the mean and its interval."""
-    tasks = [task for task in CASES if any(row["task"] == task for row in rows)]
-    figure = Figure(figsize=(11, 2.1 * math.ceil(len(tasks) / 2)), dpi=100, layout="constrained")
-    places = figure.subplots(math.ceil(len(tasks) / 2), 2, squeeze=False).ravel()
-    for axes, task in itertools.zip_longest(places, tasks):
-        axes.spines[["top", "right"]].set_visible(False)
-        if task is None:
-            axes.set_axis_off()
-            break
-        found = intervals_of(rows, task, CASES[task].decides)
-        for place, (arm, (value, low, high, _)) in enumerate(found.items()):
-            seeds = [*values_of(rows, task, CASES[task].decides)[arm].values()]
-            axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
-            axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
-        axes.set_yticks(range(len(found)), list(found))
-        axes.set_ylim(-0.6, len(found) - 0.4)
-        axes.set_title(f"{task}: {CASES[task].decides}", fontsize=9)
-    figure.savefig(file)
-
-
 def main(arguments: Arguments) -> None:
     """Do the runs that are not in the file yet, and write it after every run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
@@ -379,8 +370,8 @@ def main(arguments: Arguments) -> None:
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     rows = read_rows(file)
     done = {(row["task"], row["arm"], row["seed"]) for row in rows}
-    for seed, task in itertools.product(arguments.seeds, arguments.tasks):
-        for arm in CASES[task].arms:
+    for task in arguments.tasks:
+        for seed, arm in itertools.product(CASES[task].seeds, CASES[task].arms):
             if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
                 continue
             rows.append(row_of(task, arm, seed, arguments.work))
@@ -393,7 +384,8 @@ def main(arguments: Arguments) -> None:
         arguments.out.with_suffix(".md").write_text(
             f"`python experiments/tasks_that_separate.py` ({made})\n{report(rows)}", encoding="utf-8"
         )
-        draw(rows, arguments.out.with_suffix(".png"))
+        decisive = {f"{task}: {case.decides}": values_of(rows, task, case.decides) for task, case in CASES.items()}
+        draw_comparisons(decisive, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,13 @@
 import itertools
 import math
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rljax.book.claims import Interval, over_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def is_apart(one: Interval, other: Interval) -> bool:
@@ -61,3 +66,43 @@ def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
         for one, other in itertools.combinations(values.values(), 2)
     ]
     return sum(pair.low > 0 or pair.high < 0 for pair in differences)
+
+
+def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]], file: Path) -> None:
+    """Draw comparisons beside each other, each with its title; those without arms that were run are left out.
+
+    Args:
+        comparisons: for each title, a number of each arm, by seed.
+        file: the picture.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415  who reads intervals need not wait for it
+
+    shown = {title: values for title, values in comparisons.items() if all(values.values())}
+    rows = math.ceil(len(shown) / 2)
+    figure = Figure(figsize=(11, 2.1 * rows), dpi=100, layout="constrained")
+    places = figure.subplots(rows, 2, squeeze=False).ravel()
+    for axes, (title, values) in zip(places, shown.items(), strict=False):
+        draw_arms(axes, values)
+        axes.set_title(title, fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[len(shown) :]:
+        axes.set_axis_off()
+    figure.savefig(file)
+
+
+def draw_arms(axes: "Axes", values: Mapping[str, Mapping[int, float]]) -> None:
+    """Draw a row for each arm, the lowest mean first: a dot for every seed, the mean, and its interval.
+
+    Args:
+        axes: where to draw.
+        values: a number of each arm, by seed.
+    """
+    found = {arm: over_seeds([*by_seed.values()]) for arm, by_seed in values.items()}
+    order = sorted(found, key=lambda arm: found[arm].value)
+    for place, arm in enumerate(order):
+        value, low, high, _ = found[arm]
+        seeds = [*values[arm].values()]
+        axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
+        axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
+    axes.set_yticks(range(len(order)), order)
+    axes.set_ylim(-0.6, len(order) - 0.4)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from rljax.book.claims import Interval
-from rljax.book.separation import is_apart, tiers
+from rljax.book.separation import draw_arms, draw_comparisons, is_apart, tiers
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "tasks_that_separate.py"
 
@@ -48,6 +50,16 @@ def test_intervals_that_touch_or_have_no_ends_are_not_apart():
     assert not is_apart(low, Interval(1.5, 1.0, 2.0, 5))
     assert is_apart(Interval(1.5, 1.01, 2.0, 5), low)
     assert tiers({"one seed": Interval(0.5, math.nan, math.nan, 1)}) == []
+
+
+def test_a_picture_has_a_row_for_each_arm_with_all_its_seeds():
+    axes = Figure().subplots()
+    draw_arms(axes, {"high": {0: 3.0, 1: 5.0}, "low": {0: 1.0, 1: 2.0, 2: 1.5}})
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["low", "high"]
+    seeds = [sorted(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "."]
+    assert seeds == [[1.0, 1.5, 2.0], [3.0, 5.0]]
+    means = [float(bars.lines[0].get_xdata()[0]) for bars in axes.containers]
+    assert means == [1.5, 4.0]
 
 
 def test_committed_rows_are_of_the_present_settings_and_each_is_there_once(experiment, rows):
@@ -88,3 +100,20 @@ def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([rows[0], rows[1] | {"settings": "other"}]))
     assert experiment.read_rows(file) == [rows[0]]
+
+
+def test_the_picture_leaves_out_what_has_not_been_run(tmp_path):
+    seen = {"one": {"a": {0: 1.0}, "b": {0: 2.0}}, "two": {"a": {}, "b": {}}}
+    file = tmp_path / "arms.png"
+    draw_comparisons(seen, file)
+    height, width, _ = imread(file).shape
+    assert (width, height) == (1100, 210)
+
+
+def test_rows_of_seeds_that_a_task_does_not_have_are_not_read(experiment, rows, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([rows[0] | {"seed": 99}, rows[0]]))
+    assert experiment.read_rows(file) == [rows[0]]
+    assert {task: {row["seed"] for row in rows if row["task"] == task} for task in experiment.CASES} == {
+        task: set(case.seeds) for task, case in experiment.CASES.items()
+    }
