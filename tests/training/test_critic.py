@@ -95,12 +95,9 @@ def test_a_critic_that_learns_comes_to_know_the_outcome(tmp_path):
     def starts_with_a_digit(completions):
         return [float(completion[:1].isdigit()) for completion in completions]
 
-    config = TINY.replace(
-        run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8, microbatch_rows=64
-    )
-    config = config.replace(
-        max_response_tokens=4, value_pretraining_steps=40, critic_learning_rate=4e-2, checkpoint_every=40
-    )
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8)
+    config = config.replace(microbatch_rows=64, max_response_tokens=4, checkpoint_every=40)
+    config = config.replace(value_pretraining_steps=40, critic_learning_rate=4e-2)
     result = rljax.train(config, starts_with_a_digit)
     explained = [row["explained_variance"] for row in rows(result.run, "value")]
     assert max(explained[:2]) < 0.3
