@@ -1,0 +1,60 @@
+"""Does a step learn more from prompts of intermediate difficulty?
+
+Bae and others keep prompts whose pass rate lies in a window around one half, and report that training gets further in as
+many steps than without a filter.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
+policy is right on about one response in four, and every seed has another one. Groups of 8 responses, so the window from 0.25
+to 0.75 is 2 to 6 right ones. A hard start is right on about one response in 50.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; GRPO
+without a penalty, Adam at 0.05. Instead of sampling on, each step draws four times as many prompts, and trains on those
+in the window first. The arm of mixed outcomes does the same with 1 to 7 right ones. Only the abstract of the paper was
+read; the ends of the window are ours. The hard start was the only one at first. There the window leaves out the groups
+with one right response in eight, from which such a policy first learns; so a policy that is right more often was made the
+question, and the hard start is a further figure.
+
+Command: rljax claims --rerun difficulty_window
+"""
+
+from functools import partial
+
+from rljax.algorithms import grpo
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, measure
+from rljax.book.worlds import codes, leaning
+from rljax.ops.selection import has_mixed_outcomes, in_difficulty_window
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+
+
+def run(keep, *, lean=3.0, **settings):
+    """One arm."""
+    algorithm = grpo(beta=0.0)._replace(keep_group=keep)
+    return Setting(WORLD, leaning(WORLD, lean=lean), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
+
+
+WINDOW = partial(in_difficulty_window, low=0.25, high=0.75)
+ARMS = {
+    "without": run(None),
+    "window": run(WINDOW, tries=4),
+    "mixed outcomes": run(has_mixed_outcomes, tries=4),
+    "without, hard start": run(None, lean=1.5),
+    "window, hard start": run(WINDOW, lean=1.5, tries=4),
+}
+
+CLAIM = Claim(
+    paper="Online difficulty filtering, arXiv:2504.03380",
+    place="Abstract",
+    text="a step learns more from prompts of intermediate difficulty than from any",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("area", "window", "without"),
+    unit="mean pass rate during training with a window of difficulty, less that without, at equal trained prompts",
+    margin=0.005,
+    figures={
+        "pass rate at the end, the same arms": difference("success", "window", "without"),
+        "mean pass rate during training, window less mixed outcomes": difference("area", "window", "mixed outcomes"),
+        "mean pass rate during training, hard start": difference("area", "window, hard start", "without, hard start"),
+    },
+)
