@@ -48,7 +48,6 @@ def run(notebook: nbformat.NotebookNode, home: Path) -> nbformat.NotebookNode:
     environment |= {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUMPY_RANK_PROMOTION": "raise",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",  # the last one counts
         "IPYTHONDIR": str(home / "ipython"),
     }
     client = NotebookClient(notebook, km=manager, timeout=300, resources={"metadata": {"path": str(ROOT)}})

@@ -78,7 +78,7 @@ def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]
     from matplotlib.figure import Figure  # noqa: PLC0415  who reads intervals need not wait for it
 
     shown = {title: values for title, values in comparisons.items() if all(values.values())}
-    rows = math.ceil(len(shown) / 2)
+    rows = max(1, math.ceil(len(shown) / 2))
     figure = Figure(figsize=(11, 2.1 * rows), dpi=100, layout="constrained")
     places = figure.subplots(rows, 2, squeeze=False).ravel()
     for axes, (title, values) in zip(places, shown.items(), strict=False):

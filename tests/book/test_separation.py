@@ -102,8 +102,9 @@ def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
     assert experiment.read_rows(file) == [rows[0]]
 
 
-def test_the_picture_leaves_out_what_has_not_been_run(tmp_path):
-    seen = {"one": {"a": {0: 1.0}, "b": {0: 2.0}}, "two": {"a": {}, "b": {}}}
+@pytest.mark.parametrize("one", [{0: 1.0}, {}])
+def test_the_picture_leaves_out_what_has_not_been_run(tmp_path, one):
+    seen = {"one": {"a": one, "b": {0: 2.0}}, "two": {"a": {}, "b": {}}}
     file = tmp_path / "arms.png"
     draw_comparisons(seen, file)
     height, width, _ = imread(file).shape
