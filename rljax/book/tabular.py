@@ -4,7 +4,8 @@ The losses are those of the library, `rljax.algorithms.prepare` and `loss`; only
 train here. What depends on a network (features that prompts share, the noise of a large vocabulary, a capacity that runs out) does
 not show in a table.
 
-Axes: S states, V tokens, R rows of logits, C contexts (prompts), and those of a rollout, P prompts, G responses, T tokens.
+Axes: S states, V tokens, R rows of logits, N numbers of the critic's head, C contexts (prompts), and those of a rollout, P prompts,
+G responses, T tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,14 +74,15 @@ class Setting(NamedTuple):
     value_steps: int = 0
     """Rollouts of the first policy on which only the critic learns, from the Monte-Carlo return."""
     first_value: float = 0.0
-    """The critic's value of every state before it learns."""
+    """The critic's value of every state before it learns. A head of several numbers begins with zeros; the value of a categorical
+    one is then the middle of its support."""
     points: int = 10
     """Points of a curve after the first."""
 
 
 class _Tables(NamedTuple):
     logits: Table
-    values: Float[Array, "S"]
+    outputs: Float[Array, "S N"]
 
 
 class _Sample(NamedTuple):
@@ -129,6 +131,11 @@ def _first(array: Array, kept: Array, count: int) -> Array:
     return array[jnp.argsort(~kept, stable=True)[:count]]
 
 
+def _values(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
+    """Values of the critic's numbers for each state."""
+    return required(algorithm.critic, "algorithm.critic").head.value(outputs)
+
+
 def _of_token(of_state: Float[Array, "S V"], states: Array, tokens: Array) -> Array:
     return of_state[states, tokens]
 
@@ -163,7 +170,7 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _S
         policy_logp=None if setting.sampler is None else _of_token(policy, states, tokens),
         ref_logp=None if reference is None else _of_token(reference, states, tokens),
         truncated=~jnp.asarray(world.ends)[last],
-        values=tables.values[states] if algorithm.needs("values") else None,
+        values=_values(algorithm, tables.outputs[states]) if algorithm.needs("values") else None,
         behaviour_entropy=entropy_of[states] if algorithm.needs("behaviour_entropy") else None,
         square_sum=jnp.square(p).sum(-1)[states] if algorithm.needs("square_sum") else None,
     )
@@ -186,7 +193,8 @@ def _objective(
         entropy = -(jnp.exp(logp) * logp).sum(-1)[states] if algorithm.needs("entropy") else None
         total = total + loss(algorithm, _of_token(logp, states, tokens), batch, entropy=entropy)[0]
     if algorithm.critic is not None:
-        total = total + value_loss(algorithm, tables.values[states], batch)[0]
+        outputs = tables.outputs[states]
+        total = total + value_loss(algorithm, _values(algorithm, outputs), batch, outputs=outputs)[0]
     return total
 
 
@@ -236,8 +244,11 @@ def _optimizer(setting: Setting) -> optax.GradientTransformation:
 
 def _begin(setting: Setting, logits: Table) -> _Carry:
     """State of a run before its first rollout."""
-    world = setting.world
-    tables = _Tables(logits, jnp.full(len(world.row), setting.first_value, jnp.float32))
+    world, critic = setting.world, setting.algorithm.critic
+    size = 1 if critic is None else critic.head.size
+    if setting.first_value and size > 1:
+        raise ValueError(f"first_value must be 0 for a critic with {size} numbers a state, got {setting.first_value:g}")
+    tables = _Tables(logits, jnp.full((len(world.row), size), setting.first_value, jnp.float32))
     ring = jnp.broadcast_to(logits[None], (setting.delay + 1, *logits.shape))
     history = empty_history(len(world.start), setting.past) if setting.past else None
     return _Carry(tables, _optimizer(setting).init(tables), ring, history)

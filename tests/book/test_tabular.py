@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import BY_NAME, dapo, grpo, rloo
+from rljax.algorithms.value_head import HEADS
 from rljax.book.tabular import (
     Setting,
     _begin,
@@ -80,8 +81,14 @@ def test_the_mean_gradient_of_rloo_is_that_of_the_pass_rate():
     np.testing.assert_allclose(mean, expected, atol=0.02 * float(jnp.abs(expected).max()) + 0.002)
 
 
+def with_head(algorithm, name):
+    """The algorithm, with another last layer of its critic."""
+    return algorithm._replace(critic=algorithm.critic._replace(head=HEADS[name]()))
+
+
 CASES = {
     "critic": {"algorithm": BY_NAME["vc_ppo"](), "value_steps": 5},
+    "distribution": {"algorithm": with_head(BY_NAME["vc_ppo"](), "two_hot"), "value_steps": 5},
     "entropy": {"algorithm": BY_NAME["forking_tokens"](), "tries": 2},
     "reference": {"algorithm": grpo(), "passes": 2, "minibatches": 2},
     "past": {"algorithm": grpo(beta=0.0), "past": 4, "group": 2},
@@ -122,6 +129,12 @@ def test_a_response_over_budget_is_wrong():
     found = exact(world, on)
     assert float(found.success[0]) == pytest.approx(0, abs=1e-6)
     assert float(found.length) == pytest.approx(2)
+
+
+def test_only_one_number_can_be_the_first_value():
+    setting = Setting(SMALL, leaning(SMALL), with_head(BY_NAME["vc_ppo"](), "two_hot"), steps=2, points=2, first_value=0.5)
+    with pytest.raises(ValueError, match="first_value must be 0 for a critic with 21 numbers"):
+        train_seeds(setting, [0])
 
 
 def test_points_that_do_not_divide_the_steps_are_refused():
