@@ -11,6 +11,7 @@ import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -57,24 +58,14 @@ class _Difficulty:
         """Count the prompts of a split: exactly if they can be listed, else a safe lower bound."""
         size = self.size(operands)
         if size <= LARGEST_COUNTED:
-            return len(self.listed(split, operands))
+            return len(_listed(self, operands)[split == "heldout"])
         # The hash holds out size/8 to within a few per mille; drawing half of either side needs few rejected draws.
         return size // (2 * HELDOUT_PERIOD) if split == "heldout" else size // 2
-
-    def listed(self, split: str, operands: int) -> list[tuple]:
-        """List every prompt of the split with this many operands, each with the parts it is made of."""
-        everything = itertools.product(
-            itertools.product(range(self.smallest, self.beyond), repeat=operands),
-            itertools.product(self.operators, repeat=operands - 1),
-            _groupings(operands, self.nesting, 0),
-        )
-        prompts = ((_write(*parts), *parts) for parts in everything)
-        return [prompt for prompt in prompts if is_heldout(prompt[0]) == (split == "heldout")]
 
     def draw(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
         """Draw `count` different problems of the split at random."""
         if self.size(operands) <= LARGEST_COUNTED:
-            prompts = self.listed(split, operands)
+            prompts = _listed(self, operands)[split == "heldout"]
             return [_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
         found: dict[str, Problem] = {}
         while len(found) < count:
@@ -86,6 +77,21 @@ class _Difficulty:
                 if is_heldout(prompt) == (split == "heldout") and len(found) < count:
                     found[prompt] = _problem(prompt, *parts)
         return list(found.values())
+
+
+@lru_cache(maxsize=8)
+def _listed(difficulty: _Difficulty, operands: int) -> dict[bool, list[tuple]]:
+    """List every prompt with this many operands, each with the parts it is made of, by whether it is held out."""
+    everything = itertools.product(
+        itertools.product(range(difficulty.smallest, difficulty.beyond), repeat=operands),
+        itertools.product(difficulty.operators, repeat=operands - 1),
+        _groupings(operands, difficulty.nesting, 0),
+    )
+    found: dict[bool, list[tuple]] = {False: [], True: []}
+    for parts in everything:
+        prompt = _write(*parts)
+        found[is_heldout(prompt)].append((prompt, *parts))
+    return found
 
 
 def _count_groupings(operands: int, nesting: int) -> int:
