@@ -8,7 +8,8 @@ errs on one response in 20. The first policy is right on about one response in 4
 engine rounds log-probabilities to multiples of 4 nats: of the tokens that it draws from the first policy, the mask drops
 one in 7, and one in 110 has a ratio above 5. Two further arms draw by top-p, 0.9, while the learner's
 probabilities are those before the cut; a ratio lies between 0.9 and 1 there, so that nothing is masked and cap and mask are
-one weight.
+one weight. It is the same for all tokens that can be drawn at a place, so that weights change little; the others
+are never drawn, which no weight repairs.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; it
 has no experts, whose routing makes the ratios extreme in the paper, and whose mask drops far fewer tokens. The rounding

@@ -8,7 +8,8 @@ Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are
 errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. The
 engine rounds log-probabilities to multiples of 2 nats: of the tokens that it draws from the first policy, one in 15 has
 a ratio above 2. Two further arms draw by top-p, 0.9, from the exact probabilities, while the learner's are those before the
-cut; a ratio lies between 0.9 and 1 there.
+cut; a ratio lies between 0.9 and 1 there. It is the same for all tokens that can be drawn at a place, so that weights
+change little; the others are never drawn, which no weight repairs.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
 rounding is coarser than that of 8 bits, and is that of the last layer alone. Adam; each arm has the learning rate, of
