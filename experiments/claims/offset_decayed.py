@@ -21,21 +21,15 @@ Command: rljax claims --rerun offset_decayed
 from functools import partial
 
 from rljax.algorithms import vc_ppo
+from rljax.algorithms.parts import with_parts
 from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
 from rljax.book.worlds import leaning
 from rljax.book.worlds_of_lengths import chains
-from rljax.ops.gae import td_errors
-from rljax.ops.unpublished.offset_gae import offset_decayed_gae
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
-
-
-def by_offset(rewards, values, mask):
-    """Advantage whose lambda falls with the offset."""
-    return offset_decayed_gae(td_errors(rewards, values, mask), mask, lambda_base=0.95, alpha=0.05, max_length=32)
 
 
 def run(algorithm):
@@ -43,11 +37,8 @@ def run(algorithm):
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
 
 
-FIXED = vc_ppo()
-ARMS = {
-    "0.95": run(FIXED),
-    "by offset": run(FIXED._replace(critic=FIXED.critic._replace(advantage=by_offset))),
-}
+BY_OFFSET = "critic.advantage=offset_decayed,lambda_base=0.95,alpha=0.05,max_length=32"
+ARMS = {"0.95": run(vc_ppo()), "by offset": run(with_parts(vc_ppo(), [BY_OFFSET]))}
 
 CLAIM = Claim(
     paper="the framework document (unpublished)",
