@@ -5,7 +5,7 @@ whole batch (its Eq. 51, 0.7 of the former); its Table 6 gains 0.8 points on GSM
 
 Setting: 8 codes, 4 of them of 3 tokens and 4 of 9, each token out of 2; a response is right if all its tokens are, and
 the reward is 1 or 0. The length is the kind of a problem, and kinds differ in difficulty. Every seed has another first
-policy.
+policy. The arms are the trainer's part hierarchical.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
 arm divides by a deviation, as the document's equation has none. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3

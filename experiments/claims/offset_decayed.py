@@ -7,6 +7,7 @@ length instead.
 Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
 0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
 another one. The critic has a value for every state, and is pretrained on 50 rollouts in both arms; its own lambda is 1.
+The arm is the trainer's part offset_decayed.
 
 Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
 critic's state includes whether all tokens so far were right. No complexity term. alpha is the document's 0.05, the

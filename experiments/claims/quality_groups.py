@@ -7,6 +7,7 @@ Setting: 8 contexts; a right response takes 4 steps of thought and an answer, an
 ends it. It is cut off after 16 tokens, which counts as wrong. Each of the three tokens has a logit of its own at each
 step. The first policy wanders with most tokens, and two responses in five are cut off; every seed has another one. So
 responses differ in length and in confidence.
+The arms are the trainer's parts length_quality and confidence_quality.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
 arm divides by a deviation, as the document's equation has none. Confidence is the geometric mean of the tokens'

@@ -5,7 +5,8 @@ and DAPO takes +1 and -1 where GRPO takes 1 and 0. With a division by the standa
 out the scale, nothing should change; with a critic that starts at 0, it may.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+policy is right on about one response in 150, and every seed has another one. +1 and -1 are the trainer's part
+outcome_reward=rule.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
 at 0.05.
