@@ -305,6 +305,32 @@ def test_a_value_has_one_name(record):
     assert {name for name in record._fields if "logp" in name} <= names
 
 
+LOGP_OF_OPS = {
+    *("behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"),  # those of the records
+    *("logp", "mean_logp", "symbolic_logp"),  # of the policy that is trained, its mean over a response, and of another kind of model
+}
+
+
+def parameters_of(tree):
+    """Names of the parameters of every function in a syntax tree, with the function's name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            arguments = node.args
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                yield argument.arg, getattr(node, "name", "lambda")
+
+
+def test_an_equation_calls_log_probabilities_as_its_callers_do():
+    found = {}
+    for file in sorted((PACKAGE / "ops").rglob("*.py")):
+        for name, function in parameters_of(ast.parse(file.read_text())):
+            if name.endswith("logp"):
+                found.setdefault(name, []).append(f"{file.stem}.{function}")
+    assert set(found) == LOGP_OF_OPS, found
+    assert "correction.truncated_importance_weight" in found["behaviour_logp"]
+    assert "divergence.importance_weighted_k3" in found["behaviour_logp"]
+
+
 FORMER = {"denominator_logp", "asked", "said", "given", "there", "told"}
 FOLDERS = ("rollout", "training", "models", "algorithms")
 FILES = sorted(file for folder in FOLDERS for file in (PACKAGE / folder).rglob("*.py"))
