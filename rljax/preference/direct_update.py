@@ -90,11 +90,13 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
         InputError: all donors have the same prompt.
     """
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
-    given = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
+    donor_prompts = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
     responses = _responses(donors)
-    after = _next_other(given)
-    starts = [(place + 1) % len(given) for place in range(len(prompts))]
-    places = [after[start] if given[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)]
+    after = _next_other(donor_prompts)
+    starts = [(place + 1) % len(donor_prompts) for place in range(len(prompts))]
+    places = [
+        after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
+    ]
     return _arranged(prompts, [responses[place] for place in places], pad_id)
 
 

@@ -163,11 +163,11 @@ def has_responses(part: Layout) -> Bool[Array, ""]:
 def rows_of(batch: Batch[Array], responses: Int[Array | np.ndarray, "C"]) -> Batch[Array]:
     """Pick the rows of a micro-batch; where there is no response, everything is 0."""
     responses = jnp.asarray(responses)
-    is_there = (responses >= 0)[:, None]
+    response_mask = (responses >= 0)[:, None]
 
     def picked(array: Array) -> Array:
         rows = array[jnp.maximum(responses, 0)]
-        return jnp.where(is_there, rows, jnp.zeros_like(rows))
+        return jnp.where(response_mask, rows, jnp.zeros_like(rows))
 
     return jax.tree.map(picked, batch)
 

@@ -1,8 +1,6 @@
-"""One value, one name: what an engine answers is followed by its numbers to the loss, and no second name for it exists."""
+"""One value, one name: what an engine answers is followed by its numbers to the loss, through every record on its way."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +11,19 @@ from reopened import first_state
 from small_runs import SMALL, even_length
 
 import rljax
-from rljax.algorithms import BY_NAME, Batch, Rollout, loss, prepare
+from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.data.history import Choice, no_history
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Packed
 from rljax.rewards import verifier
-from rljax.rollout import Collected, Groups, Response, Sequences, Step, pack, sequences_of
+from rljax.rollout import Collected, Response, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
-from rljax.training import learner, update
+from rljax.training import learner
 from rljax.training.closing import accuracy_name
 from rljax.training.metrics import rollout_metrics
 from rljax.training.rollouts import next_rollout
 
-PACKAGE = Path(rljax.__file__).parent
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROMPTS, GROUP, LENGTH = 3, 2, 12
@@ -285,84 +281,3 @@ def test_the_loss_divides_by_old_logp(answered):
     for name, ratio in (("policy_logp", 1.0), ("behaviour_logp", np.exp(0.005))):
         logp = jnp.asarray(laid_out(responses, name).reshape(-1, LENGTH))
         np.testing.assert_allclose(loss(algorithm, logp, batch)[1].numbers()["ratio"], ratio, rtol=1e-5)
-
-
-LIVES_ON = {
-    Response: {"prompt_id", "group", "tokens", "mask", "behaviour_logp", "policy_logp", "finish", "version", "turns"},
-    Rollout: {"mask", "behaviour_logp", "policy_logp", "truncated"},
-    Groups: {"rollout", "prompt_ids", "tokens", "attention", "version"},
-    Sequences: {"tokens", "attention", "policy_logp"},
-    Packed: {"tokens", "policy_logp"},
-    Batch: {"mask", "policy_logp", "old_logp"},
-}
-
-
-@pytest.mark.parametrize("record", LIVES_ON, ids=lambda record: record.__name__)
-def test_a_value_has_one_name(record):
-    """Of log-probabilities there are few names in all."""
-    assert LIVES_ON[record] <= set(record._fields)
-    names = {"behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"}
-    assert {name for name in record._fields if "logp" in name} <= names
-
-
-LOGP_OF_OPS = {
-    *("behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"),  # those of the records
-    *("logp", "mean_logp", "symbolic_logp"),  # of the policy that is trained, its mean over a response, and of another kind of model
-}
-
-
-def parameters_of(tree):
-    """Names of the parameters of every function in a syntax tree, with the function's name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            arguments = node.args
-            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-                yield argument.arg, getattr(node, "name", "lambda")
-
-
-def test_an_equation_calls_log_probabilities_as_its_callers_do():
-    found = {}
-    for file in sorted((PACKAGE / "ops").rglob("*.py")):
-        for name, function in parameters_of(ast.parse(file.read_text())):
-            if name.endswith("logp"):
-                found.setdefault(name, []).append(f"{file.stem}.{function}")
-    assert set(found) == LOGP_OF_OPS, found
-    assert "correction.truncated_importance_weight" in found["behaviour_logp"]
-    assert "divergence.importance_weighted_k3" in found["behaviour_logp"]
-
-
-FORMER = {"denominator_logp", "asked", "said", "given", "there", "told"}
-FOLDERS = ("rollout", "training", "models", "algorithms")
-FILES = sorted(file for folder in FOLDERS for file in (PACKAGE / folder).rglob("*.py"))
-
-
-def names_in(node):
-    """Every name that a node of the syntax tree uses: of a variable, an attribute, a parameter, a function or a class."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=name):
-            return {name}
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.alias(asname=name):
-            return {name}
-    return set()
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
-def test_no_former_name_is_left(file):
-    found = {(name, node.lineno) for node in ast.walk(ast.parse(file.read_text())) for name in names_in(node) & FORMER}
-    assert not found
-
-
-def test_no_function_moves_the_state_under_anybodys_hands():
-    """A state is returned, never assigned to an attribute."""
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-                assert node.attr != "state", (file, node.lineno)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-                raise AssertionError((file, node.lineno))
-
-
-def test_these_tests_see_what_they_look_for():
-    tree = ast.parse("def f(asked, *, given=1):\n    run.state = there\n    x.said = told(denominator_logp=1)\n")
-    assert set().union(*(names_in(node) for node in ast.walk(tree))) >= FORMER
-    assert update.make_policy_step is learner.make_policy_step

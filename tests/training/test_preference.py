@@ -106,7 +106,7 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"loss": "dop"}, "The loss 'dop' is unknown; choose one of dpo, cdpo, ipo"),
         ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
@@ -115,8 +115,8 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
         ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
     ],
 )
-def test_settings_that_cannot_work(changes, said):
-    with pytest.raises(InputError, match=said):
+def test_settings_that_cannot_work(changes, message):
+    with pytest.raises(InputError, match=message):
         make_preference_setup(replace(CONFIG, **changes), DATA)
 
 
