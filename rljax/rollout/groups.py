@@ -33,6 +33,8 @@ class Groups(NamedTuple):
     """Which response slots hold a token, which later tokens see. `rollout.mask` says which of them are trained on."""
     version: Int32[np.ndarray, "P G"]
     """RL steps that the sampling policy had made."""
+    turns: Int32[np.ndarray, "P G"]
+    """Turns of the policy in each response; 0 where there is no response."""
     failed: Int8[np.ndarray, "P G"]
     """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     parts: dict[str, Float32[np.ndarray, "P G"]] | None = None

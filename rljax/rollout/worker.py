@@ -221,6 +221,7 @@ def _stacked(
         tokens=rows["tokens"],
         attention=rows["attention"],
         version=grouped(np.array(versions, np.int32), member),
+        turns=grouped(np.array([response.turns for response in responses], np.int32), member),
         failed=grouped(verdicts.failed, member),
         parts=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.parts),
     )

@@ -163,6 +163,8 @@ class RolloutMetrics(NamedTuple):
     unknown of every response."""
     response_length: float
     """Mean number of tokens per response."""
+    turns: float
+    """Mean number of turns of the policy per response."""
     truncated_share: float
     """Share of the responses that were cut off."""
     group_size: float
@@ -219,6 +221,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         reward=float(rewards.mean()) if rewards.size else None,
         accuracy=float(right[known].mean()) if known.any() else None,
         response_length=float(lengths.mean()),
+        turns=float(sampled.turns[sampled.present].mean()),
         truncated_share=float(required(rollout.truncated, "rollout.truncated")[sampled.present].mean()),
         group_size=float(sampled.present.sum(-1).mean()),
         filtered_ratio=collected.filtered_ratio,

@@ -29,6 +29,7 @@ def answered(lengths, rewards, valid):
             tokens=np.zeros((count, 1, 40), np.int32),
             attention=attention,
             version=np.zeros((count, 1), np.int32),
+            turns=np.ones((count, 1), np.int32),
             failed=np.zeros((count, 1), np.int8),
         )
     )

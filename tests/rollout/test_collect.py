@@ -28,6 +28,7 @@ def groups(*prompt_ids):
         tokens=token.astype(np.int32),
         attention=token.astype(bool),
         version=np.zeros((count, 2), np.int32),
+        turns=np.ones((count, 2), np.int32),
         failed=np.zeros((count, 2), np.int8),
     )
 

@@ -176,6 +176,14 @@ WRONG = {
         with_first(finish="eos"),
         "response 0 must have ended by one of 'stop', 'length', 'turns'; got finish='eos'",
     ),
+    "no turn": (
+        with_first(turns=0),
+        "response 0 must have a whole number of at least 1 as its turns; got 0",
+    ),
+    "places of turns": (
+        with_first(turns=(0, 3)),
+        r"response 0 must have a whole number of at least 1 as its turns; got \(0, 3\)",
+    ),
 }
 
 

@@ -17,7 +17,7 @@ PACKAGE = Path(rljax.__file__).parent
 LIVES_ON = {
     Response: {"prompt_id", "group", "tokens", "mask", "behaviour_logp", "policy_logp", "finish", "version", "turns"},
     Rollout: {"mask", "behaviour_logp", "policy_logp", "truncated"},
-    Groups: {"rollout", "prompt_ids", "tokens", "attention", "version"},
+    Groups: {"rollout", "prompt_ids", "tokens", "attention", "version", "turns"},
     Sequences: {"tokens", "attention", "policy_logp"},
     Packed: {"tokens", "policy_logp"},
     Batch: {"mask", "policy_logp", "old_logp"},

@@ -46,6 +46,7 @@ def response(request, number):
         policy_logp=np.where(drawn, -(number + 1) - places / 100 - 0.005, 99).astype(np.float32),
         finish=("stop", "length", "turns")[number % 3],
         version=20 + number,
+        turns=1 + number % 3,
     )
 
 
@@ -188,6 +189,13 @@ def test_the_version_becomes_the_staleness(answered):
     groups, *_ = answered
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
     assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).staleness == 30 - 22.5
+
+
+def test_the_turns_of_a_response_become_a_metric(answered):
+    groups, responses, _ = answered
+    assert groups.turns.reshape(-1).tolist() == [each.turns for each in responses] == [1, 2, 3, 1, 2, 3]
+    collected = Collected(groups, None, groups, 1, 0.0, complete=True)
+    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).turns == 2.0
 
 
 def test_a_checkpoint_of_groups_copies_nothing_by_name(answered):
