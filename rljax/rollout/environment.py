@@ -202,10 +202,10 @@ def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
     requests = []
     for episode in episodes:
         budget = min(1 << (most - 1).bit_length(), episode.request.sampling.max_tokens)
-        context = episode.request.tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
+        context = episode.request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
         seed = episode.request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
         sampling = episode.request.sampling._replace(max_tokens=budget)
-        requests.append(episode.request._replace(tokens=context, sampling=sampling, seed=seed))
+        requests.append(episode.request._replace(prompt_tokens=context, sampling=sampling, seed=seed))
     return requests
 
 

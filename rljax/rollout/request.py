@@ -37,8 +37,8 @@ class Sampling(NamedTuple):
 class Request(NamedTuple):
     """One response to be drawn."""
 
-    tokens: tuple[int, ...]
-    """Ids of the prompt, or of the prompt and the turns so far."""
+    prompt_tokens: tuple[int, ...]
+    """Token ids of the prompt, or of the prompt and the turns so far."""
     prompt_id: int
     """Index of the prompt in the set of prompts."""
     group: int

@@ -44,8 +44,8 @@ OUTCOMES = (
         "Mean number of turns of the policy in a response: 1 without an environment.",
         "mean of the turns of a response", "rljax.training.metrics.rollout_metrics",
         "What the task needs; it changes as the policy learns to ask or to act.",
-        "Near the environment's max_turns: episodes are cut off; read truncated_share. Falling to 1: the policy no longer uses what "
-        "the environment answers; read samples.jsonl.",
+        "Near the environment's max_turns: episodes are cut off; read truncated_share. Falling to 1: the policy no longer uses "
+        "what the environment answers; read samples.jsonl.",
     ),
     Entry(
         "truncated_share", f"{RL} {HELD}", "share, 0 to 1",

@@ -112,7 +112,7 @@ def test_turns_and_observations_stand_in_one_response():
     assert groups.turns.tolist() == [[3], [1], [3]]
     second = engine.contexts[1]
     assert set(second) == {0, 2}, "an episode that is done is not continued"
-    assert second[0].tokens == (*TOKENIZER.encode("10?="), *TOKENIZER.encode("9"), EOS, *TOKENIZER.encode("<<"))
+    assert second[0].prompt_tokens == (*TOKENIZER.encode("10?="), *TOKENIZER.encode("9"), EOS, *TOKENIZER.encode("<<"))
     assert len({engine.contexts[turn][0].seed for turn in range(3)}) == 3
 
 

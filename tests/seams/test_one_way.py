@@ -54,9 +54,10 @@ class HandMade:
     """Answers every call with the responses above."""
 
     def __init__(self):
-        self.responses = []
+        self.requests, self.responses = [], []
 
     def generate(self, params, requests):
+        self.requests = requests
         self.responses = [response(request, number) for number, request in enumerate(requests)]
         return self.responses
 
@@ -105,6 +106,17 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
     assert groups.attention.sum(-1).reshape(-1).tolist() == [4, 5, 6, 7, 8, 9]
     texts = [TOKENIZER.decode(each.tokens[each.mask].tolist()) for each in responses]
     assert groups.rollout.rewards.reshape(-1).tolist() == even_length(texts), "observations are not judged"
+
+
+def test_a_prompt_has_its_name_from_the_request_on():
+    engine = HandMade()
+    setup, state = first_state(OWN, engine=engine, **PARTS)
+    groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0))
+    sequences = sequences_of(groups)
+    for number, request in enumerate(engine.requests):
+        for record, place in ((groups, number // GROUP), (sequences, number)):
+            tokens = record.prompt_tokens[place][record.prompt_attention[place]]
+            assert tokens.tolist() == list(request.prompt_tokens)
 
 
 @verifier
