@@ -9,16 +9,19 @@ import pytest
 import rljax
 from rljax.algorithms import Batch, Rollout
 from rljax.models import Packed
-from rljax.rollout import Groups, Response, Sequences
+from rljax.rollout import Groups, Request, Response, Sequences
+from rljax.rollout.judging import Verdicts
 from rljax.training import learner, update
 
 PACKAGE = Path(rljax.__file__).parent
 
 LIVES_ON = {
+    Request: {"prompt_tokens", "prompt_id", "group"},
     Response: {"prompt_id", "group", "tokens", "mask", "behaviour_logp", "policy_logp", "finish", "version", "turns"},
-    Rollout: {"mask", "behaviour_logp", "policy_logp", "truncated"},
-    Groups: {"rollout", "prompt_ids", "tokens", "attention", "version", "turns"},
-    Sequences: {"tokens", "attention", "policy_logp"},
+    Verdicts: {"rewards", "valid", "reward_parts", "correct"},
+    Rollout: {"mask", "behaviour_logp", "policy_logp", "truncated", "rewards", "valid", "reward_parts", "correct"},
+    Groups: {"rollout", "prompt_ids", "prompt_tokens", "tokens", "attention", "version", "turns"},
+    Sequences: {"prompt_tokens", "tokens", "attention", "policy_logp"},
     Packed: {"tokens", "policy_logp"},
     Batch: {"mask", "policy_logp", "old_logp"},
 }
@@ -26,8 +29,10 @@ LIVES_ON = {
 
 @pytest.mark.parametrize("record", LIVES_ON, ids=lambda record: record.__name__)
 def test_a_value_has_one_name(record):
-    """Of log-probabilities there are few names in all."""
+    """Of log-probabilities there are few names in all, and nothing lives twice: what the rollout holds, the groups do not."""
     assert LIVES_ON[record] <= set(record._fields)
+    assert not {"parts"} & set(record._fields)
+    assert record is not Groups or not set(Groups._fields) & set(Rollout._fields)
     names = {"behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"}
     assert {name for name in record._fields if "logp" in name} <= names
 

@@ -22,7 +22,7 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import learner
 from rljax.training.closing import accuracy_name
 from rljax.training.metrics import rollout_metrics
-from rljax.training.rollouts import next_rollout
+from rljax.training.rollouts import for_algorithm, next_rollout
 
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
@@ -152,7 +152,12 @@ def test_what_a_verifier_finds_reaches_the_rollout_the_accuracy_and_the_samples(
     np.testing.assert_array_equal(groups.rollout.rewards.reshape(-1), right + 1.5)
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
     assert 0 < right.mean() < 1
-    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).accuracy == pytest.approx(right.mean())
+    numbers = rollout_metrics(collected, wanted=1, version=30, seconds=1.0)
+    assert numbers.accuracy == pytest.approx(right.mean())
+    parts = {"is_even": right, "one_point_five": np.full(len(right), 1.5)}
+    found = {name: part.reshape(-1) for name, part in for_algorithm(groups).reward_parts.items()}
+    jax.tree.map(np.testing.assert_array_equal, found, parts)
+    assert numbers.parts == {f"reward_{name}": pytest.approx(part.mean()) for name, part in parts.items()}
     assert [row["correct"] for row in setup.train.shown(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
     assert [accuracy_name(worker) for worker in (setup.heldout, replace(setup.heldout, environment=Guessing()))] == [
