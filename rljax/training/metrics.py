@@ -85,6 +85,22 @@ class UpdateMetrics(NamedTuple):
 
 
 @documented
+class SupervisedMetrics(NamedTuple):
+    """One update on demonstrations; everything is computed before it, over their response tokens."""
+
+    loss: Float[Array, ""]
+    """Mean negative log-likelihood, nats a token."""
+    entropy: Float[Array, ""]
+    """Mean entropy of the policy, nats."""
+    grad_norm: Float[Array, ""]
+    """Norm of the gradient before it is clipped."""
+    skipped_updates: Float[Array, ""]
+    """1 where the update was skipped, because it was not sound."""
+    anchor_penalty: Float[Array, ""] | None = None
+    """Penalty of the Fisher anchor; None without an anchor."""
+
+
+@documented
 class CriticMetrics(NamedTuple):
     """Averages over the critic updates of one rollout."""
 

@@ -193,7 +193,7 @@ def test_the_warm_start_trains_the_adapter():
     losses = []
     for _ in range(6):
         state, metrics = step(state, pack(sequences), sequences.attention)
-        losses.append(float(metrics["loss"]))
+        losses.append(float(metrics.loss))
     assert losses[-1] < losses[0]
 
 

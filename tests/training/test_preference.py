@@ -63,7 +63,18 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
     rows = rows_of(result.folder)
     assert [row["phase"] for row in rows] == ["eval", *["preference"] * 30, "eval"]
     assert rows[-1] == {"phase": "eval", "step": 30} | result.after
-    assert {"loss", "accuracy", "margin", "chosen_logp", "rejected_logp", "grad_norm"} <= set(rows[1])
+    numbers = {
+        "loss",
+        "accuracy",
+        "margin",
+        "chosen_logp",
+        "rejected_logp",
+        "grad_norm",
+        "skipped_updates",
+        "learning_rate",
+    }
+    assert set(rows[1]) - {"reference_point"} == {"phase", "step"} | numbers
+    assert ("reference_point" in rows[1]) == (name == "kto")
     if BY_NAME[name]().reference:
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 

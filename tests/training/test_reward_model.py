@@ -83,6 +83,8 @@ def test_it_learns_which_response_is_preferred(trained):
     assert [row["phase"] for row in rows] == ["eval", *["reward_model"] * 60, "eval"]
     assert rows[-1]["accuracy"] == trained.accuracy_after
     assert rows[1]["loss"] == pytest.approx(math.log(2), abs=0.1)
+    numbers = {"loss", "accuracy", "lead", "score", "grad_norm", "skipped_updates", "learning_rate", "seconds"}
+    assert set(rows[1]) == {"phase", "step"} | numbers
     assert rows[-1]["loss"] < 0.3
     assert (
         json.loads((trained.folder / "settings.json").read_text()) == replace(CONFIG, output=str(trained.folder)).to_json()
