@@ -67,7 +67,7 @@ def test_an_equation_calls_log_probabilities_as_its_callers_do():
     assert "divergence.importance_weighted_k3" in found["behaviour_logp"]
 
 
-FORMER = {"denominator_logp", "learner_logp", "sampler_logp"}
+FORMER = {"denominator_logp", "learner_logp", "sampler_logp", "make_lesson_learner", "LearnLesson"}
 NO_NOUNS = {"asked", "given", "said", "there", "told"}
 REPOSITORY = PACKAGE.parent
 FILES = sorted(file for folder in ("rljax", "experiments", "tests") for file in (REPOSITORY / folder).rglob("*.py"))
