@@ -250,10 +250,10 @@ def answers_of(
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
     parts = _leaves(reward)
     in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts]
-    asked, answered = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
+    chat_prompts, chat_completions = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
         [
-            ask(part, asked if chat else prompts, answered if chat else completions, columns, progress)
+            ask(part, chat_prompts if chat else prompts, chat_completions if chat else completions, columns, progress)
             for part, chat in zip(parts, in_chat, strict=True)
         ]
     )

@@ -26,7 +26,7 @@ class Verdicts(NamedTuple):
     """Whether the reward had an opinion."""
     failed: Int8[np.ndarray, "N"]
     """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
-    parts: dict[str, Float32[np.ndarray, "N"]] | None = None
+    reward_parts: dict[str, Float32[np.ndarray, "N"]] | None = None
     """Each part of a reward that has several; NaN where the part has no opinion."""
     correct: Float32[np.ndarray, "N"] | None = None
     """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""

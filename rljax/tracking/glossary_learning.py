@@ -140,7 +140,7 @@ POLICY = (
     Entry(
         "sampler_kl", RL, "nats per token",
         "Estimate of the KL divergence of the policy from the one that sampled, a term of the loss.",
-        "mean of k3(log π, log π_sampler)", "rljax.algorithms.terms.kl_to_sampler",
+        "mean of k3(log π, log π_behaviour)", "rljax.algorithms.terms.kl_to_sampler",
         "Near 0.", "Large: a lower --learning-rate.",
     ),
     Entry(

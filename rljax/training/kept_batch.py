@@ -20,7 +20,7 @@ from rljax.training.lesson import Lesson
 
 NAME = "stopped_batch.safetensors"
 """Name of the file in the run folder."""
-FORMAT = "rljax stopped batch 2"
+FORMAT = "rljax stopped batch 3"
 GROUPS, PAST = "groups", "past"
 
 

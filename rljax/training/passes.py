@@ -35,7 +35,7 @@ def is_beyond(limit: float | None, updates: Sequence[UpdateMetrics]) -> bool:
 
     ::
 
-        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_sampler, log π_i), π_i the policy as update i found it
+        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_behaviour, log π_i), π_i the policy as update i found it
 
     Args:
         limit: δ, nats a token; None: there is none.

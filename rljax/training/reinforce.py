@@ -14,7 +14,7 @@ from rljax.tracking.alarms import Watch
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.grace import Grace, leave
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import LearnLesson, make_lesson_learner
+from rljax.training.learner import Learn, make_learner
 from rljax.training.lesson import Lesson, Study, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.optimizer import policy_optimizer
@@ -71,7 +71,7 @@ class Tools(NamedTuple):
     """What the run uses, with the settings in force."""
     study: Study
     """Scores a rollout."""
-    learn: LearnLesson
+    learn: Learn
     """Makes the updates."""
 
 
@@ -124,7 +124,7 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
     """What the steps after a checkpoint are made with, until the next remedy."""
     setup = remedied_setup(run.setup, checkpoint.remedies, own_optimizer=has_own_optimizer(run))
-    return Tools(setup, make_study(setup), make_lesson_learner(setup, checkpoint.state))
+    return Tools(setup, make_study(setup), make_learner(setup, checkpoint.state))
 
 
 def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: bool) -> Setup:

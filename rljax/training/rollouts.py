@@ -140,7 +140,8 @@ def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np
 def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
     """The rollout as algorithms see it: `valid` is None if every response has a reward, and one reward is its only part."""
     rollout = groups.rollout
-    rollout = rollout._replace(reward_parts={"reward": rollout.rewards} if groups.parts is None else groups.parts)
+    if rollout.reward_parts is None:
+        rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
     return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
 

@@ -24,8 +24,8 @@ RULES = (*ALGORITHMS, *PARTS)
 
 def facts_of(rule):
     """Facts that meet the conditions of a rule, and are the defaults otherwise."""
-    given = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
-    return Facts(**given)
+    values = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
+    return Facts(**values)
 
 
 def chosen(**facts):

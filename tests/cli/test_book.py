@@ -25,10 +25,10 @@ def printed(capsys, *arguments) -> str:
 
 def refused(capsys, *arguments) -> str:
     assert main(list(arguments)) == 2
-    told = capsys.readouterr().err.strip()
-    assert told.startswith("rljax: ")
-    assert "\n" not in told
-    return told
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("rljax: ")
+    assert "\n" not in message
+    return message
 
 
 @pytest.fixture(scope="module")

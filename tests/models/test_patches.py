@@ -139,7 +139,7 @@ def drawn(params):
     ]
     responses = DecodingEngine(POLICY.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = padded_responses(responses, 8)
-    prompts = left_pad([request.tokens for request in requests], 8, 0)
+    prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
     return pack(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
 
 

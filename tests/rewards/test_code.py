@@ -253,7 +253,7 @@ def test_empty_functions_pass_nothing(shared_data):
 
 @pytest.mark.parametrize("reward", [code, code_fraction])
 def test_code_tells_how_far_it_is(reward):
-    told = []
+    progress = []
     tests = [["assert f(1) == 1"], None, ["assert f(2) == 2"]]
-    reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: told.append(counts))
-    assert told == [(1, 2), (2, 2)], "of those that have tests"
+    reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: progress.append(counts))
+    assert progress == [(1, 2), (2, 2)], "of those that have tests"

@@ -137,10 +137,10 @@ def ends(pid: int, seconds: float) -> bool:
 
 
 def test_values_come_back_in_order_and_progress_is_told(pool):
-    told = []
+    progress = []
     items = [{"kind": "value", "value": number} for number in range(50)]
-    assert pool.map(items, lambda done, count: told.append((done, count))) == list(range(50))
-    assert told == [(done, 50) for done in range(1, 51)]
+    assert pool.map(items, lambda done, count: progress.append((done, count))) == list(range(50))
+    assert progress == [(done, 50) for done in range(1, 51)]
     assert pool.map([]) == []
 
 

@@ -96,9 +96,9 @@ def whole(served, tmp_path_factory):
     """An adaptation to all lines that was never stopped."""
     folder = tmp_path_factory.mktemp("whole")
     written(served, folder)
-    said = []
-    adapt(config_of(served, folder), said.append)
-    return SimpleNamespace(run=folder / "adapted", said=said)
+    lines = []
+    adapt(config_of(served, folder), lines.append)
+    return SimpleNamespace(run=folder / "adapted", lines=lines)
 
 
 def log(run, name="feedback.jsonl"):
@@ -125,7 +125,7 @@ def test_the_log_names_every_line_once(served, whole):
     assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
     assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
     assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
-    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.said)
+    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.lines)
 
 
 class Killed(BaseException):
@@ -215,11 +215,11 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
         return Heldout((np.arange(24) < 24 * share).astype(float), {"accuracy": share, "reward": share})
 
     monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
-    said = []
-    adapt(config_of(served, tmp_path, guard=True), said.append)
+    lines = []
+    adapt(config_of(served, tmp_path, guard=True), lines.append)
     updates = log(tmp_path / "adapted", "updates.jsonl")
     assert [row["outcome"] for row in updates] == ["kept", "kept", "worse", "kept"]
-    assert any("the accuracy is lower, so the earlier model is kept" in line for line in said)
+    assert any("the accuracy is lower, so the earlier model is kept" in line for line in lines)
     assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
     best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
     assert max(distances(best, found[1])) == 0
@@ -246,14 +246,14 @@ def test_the_policy_that_drew_a_response(served, tmp_path):
     state = state_like(setup)
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
     place = Place("q", "q", 1, 1, "")
-    said = (-0.5, -0.25, -1.0)
-    examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, said)]
+    logp = (-0.5, -0.25, -1.0)
+    examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, logp)]
     found = {}
     for which in ("first", "newest"):
         tools = make_tools(config_of(served, tmp_path, served=which), setup, state)
         found[which] = rollout_of(tools, state, examples, [])
     for rollout in found.values():
-        np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(said))
+        np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(logp))
         assert rollout.mask.sum() == 6
     first, newest = found["first"], found["newest"]
     np.testing.assert_array_equal(first.behaviour_logp[0], first.ref_logp[0])

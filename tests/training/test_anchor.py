@@ -9,7 +9,7 @@ import optax
 import pytest
 from bigram import BIGRAM
 from recorded_runs import recorded
-from reopened import checkpoint_of, first_state
+from reopened import checkpoint_of, first_state, learn_from
 from small_runs import SMALL, even_length
 
 import rljax
@@ -18,7 +18,6 @@ from rljax.rollout import pack
 from rljax.training.anchor import estimated, responses_of
 from rljax.training.beginning import anchored, rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
 from rljax.training.problems import anchor_problems, training_problems
 from rljax.training.update import make_score
 
@@ -89,7 +88,7 @@ def test_an_update_is_pulled_towards_the_anchor(config):
             star = jax.tree.map(lambda leaf: leaf - 0.01, state.params)
             state = state._replace(anchor=state.anchor._replace(params=star, fisher=stiff))
             moved = {"fisher": host(stiff), "sizes": [leaf.size for leaf in host(stiff)]}
-        state, metrics = make_learner(setup, state)(state, groups)
+        state, metrics = learn_from(setup, state, groups)
         after.append(host(state.params))
     for free, held, fisher in zip(*after, moved["fisher"], strict=True):
         np.testing.assert_allclose(held - free, -WEIGHT * fisher * 0.01, rtol=1e-2, atol=2e-5)

@@ -101,8 +101,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, messa
     assert value == 1.0
     assert damaged[0].startswith(f"{folder / '2'}: ")
     assert message in damaged[0]
-    (told,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
-    assert told.startswith(f"{folder / '2'} is damaged: ")
+    (damage,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
+    assert damage.startswith(f"{folder / '2'} is damaged: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
     assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
     save(folder, Checkpoint(state_of(7), no_history(2)), MARKS)

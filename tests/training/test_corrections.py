@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from small_runs import SMALL, even_length
 
 import rljax
@@ -18,7 +18,6 @@ from rljax.training.algorithm import corrected, make_algorithm
 from rljax.training.batch_statistics import cut_share
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
 from rljax.training.metrics import present
 
 TINY = SMALL.replace(
@@ -68,7 +67,7 @@ def test_every_correction_learns(name, sampled):
     config = TINY.replace(correction=name, minibatches=1, warm_start_steps=0, **NEEDED.get(name, {}))
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
-    numbers = present(make_learner(setup, state)(state, sampled)[1])
+    numbers = present(learn_from(setup, state, sampled)[1])
     assert 0 <= numbers["correction_cut"] <= 1
     assert np.isfinite(numbers.get("loss", 0.0))
 

@@ -42,7 +42,7 @@ from rljax.training.debugging import (
 )
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
-from rljax.training.learner import make_lesson_learner
+from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
 from rljax.training.seams import Seams, saved_settings
 from rljax.training.setup import make_setup
@@ -172,7 +172,7 @@ def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
     setup, state, lesson = lesson_of(
         TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
     )
-    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    state, _ = make_learner(setup, state)(state, lesson)
     folder = RunFolder.create(tmp_path / "run", {})
     terms = {
         term.name: term
@@ -190,7 +190,7 @@ def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
     state, lesson = state._replace(step=jnp.int32(2)), lesson._replace(progress=0.5)
     found = replay(setup, state, KeptBatch(lesson, 3, 0, None))
     terms = {term.name: term for term in found.terms}
-    _, metrics = make_lesson_learner(setup, state)(state, lesson)
+    _, metrics = make_learner(setup, state)(state, lesson)
     assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.auxiliary_loss), rel=1e-5)
     assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
 

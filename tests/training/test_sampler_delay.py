@@ -26,7 +26,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.controller import check_controller
 from rljax.training.fitting import bytes_on_a_device, check_room, planned_algorithm, ring_bytes, state_bytes, state_shapes
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_lesson_learner
+from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study, scored_rows
 from rljax.training.plan import Plan
 from rljax.training.ring import cast_of, first_ring, numbered, ring_like, with_newest
@@ -220,7 +220,7 @@ def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
     assert lesson.sampler_gap is None
     fresh = make_study(plain)(state, groups)
     assert differ(fresh.groups.rollout.behaviour_entropy, lesson.groups.rollout.behaviour_entropy)
-    state, metrics = make_lesson_learner(plain, state)(jax.tree.map(jnp.copy, state), lesson)
+    state, metrics = make_learner(plain, state)(jax.tree.map(jnp.copy, state), lesson)
     assert metrics.sampler_gap > 1e-3, "the first update measures it"
 
 

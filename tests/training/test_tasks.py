@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from whole_runs import TINY, distances
 
 from rljax.cli import parse
@@ -23,7 +23,6 @@ from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"
@@ -180,7 +179,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
     assert groups.rollout.correct is not None
     groups = groups._replace(rollout=groups.rollout._replace(rewards=np.tile(rewards, (4, 1))))
     state, before = rl_state(setup, state), jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, groups)
+    state, _ = learn_from(setup, state, groups)
     assert max(distances(state.params, before)) > 0
 
 

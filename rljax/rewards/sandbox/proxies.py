@@ -278,11 +278,11 @@ def _remote_class(abilities: frozenset[str]) -> type[Remote]:
 def _derived_class(base: Any) -> type:
     methods: dict[str, Any] = {name: _METHODS[name] for name in ("__repr__", "__str__", "__copy__", "__deepcopy__")}
     for name in (*ARITHMETIC, "__contains__"):
-        methods[name] = _asked_or_native(name, getattr(base, name, None))
+        methods[name] = _remote_or_native(name, getattr(base, name, None))
     return type(f"Derived {base.__name__}", (_Changing if base in MUTABLE else Derived, base), methods)
 
 
-def _asked_or_native(action: str, native: Callable | None) -> Callable:
+def _remote_or_native(action: str, native: Callable | None) -> Callable:
     """Ask for the result of an operator where the object may decide it; otherwise the plain content decides."""
 
     def method(proxy: object, other: object) -> object:
