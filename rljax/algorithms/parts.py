@@ -63,7 +63,7 @@ class Part(NamedTuple):
         return f"{self.slot}={self.name}"
 
     def value(self, **numbers: int | float) -> Callable[..., Any]:
-        """What the slot holds, with these hyper-parameters in place of the defaults.
+        """Content of the slot, with these hyper-parameters in place of the defaults.
 
         Raises:
             ValueError: the part has no such hyper-parameter.

@@ -194,7 +194,7 @@ def run(arguments: list[str]) -> int:
 
 
 def answer_to(error: Exception) -> str | None:
-    """What a person has to correct so that a command does not end with this error; None if it is a fault of rljax."""
+    """Text that tells a person what to correct so that a command does not end with this error; None if it is a fault of rljax."""
     # What fails while the files of a run are closed must not hide why it ended.
     answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
     if answer is not None:

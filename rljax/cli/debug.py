@@ -117,7 +117,7 @@ def text(found: "Diagnosis", columns: int) -> str:
 
 
 def _of_the_critic(found: "Diagnosis", columns: int) -> list[str]:
-    """Which terms are of a critic that may have learned from the batch; none without one."""
+    """Name the terms of a critic that may have learned from the batch; nothing without a critic."""
     if not any(term.name == "value now" for term in found.terms):
         return []
     return [wrapped("value now and value_loss are of the critic after this batch: it may have learned from it.", columns)]
@@ -138,7 +138,7 @@ def _worst(found: "Diagnosis", what: str) -> list[str]:
 
 
 def _place(term: "Term") -> str:
-    """Where the first such number lies."""
+    """Position of the first such number, in words."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""
     names = zip(("row", "token"), term.place, strict=False)

@@ -22,7 +22,7 @@ WHOLE = 3
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
-    """What each entry is linked with: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
+    """Links of each entry: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
     records = calls_of_records() | {f"preference --loss {name}": ops_in(make()) for name, make in DIRECT_LOSSES.items()}
     calls = calls_of_ops()
     used, called = users(records), users(calls)

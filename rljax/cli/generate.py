@@ -95,7 +95,7 @@ def _generated(settings: dict) -> list[str]:
 
 
 def verdict(right: int, judged: int, rows: int) -> str:
-    """What a verifier finds, of the rows that it could decide on.
+    """Share of right responses by a verifier, of the rows that it could decide on, in words.
 
     Example:
         >>> verdict(3, 4, 4), verdict(3, 4, 20)

@@ -34,7 +34,7 @@ class Recommend:
 
 
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
-    """What the experiments on a rule's claims say; case -> one for each claim."""
+    """Evidence of the experiments on each rule's claims; case -> one entry for each claim."""
     from rljax.book.claim_results import outcome_of, read_results  # noqa: PLC0415  --help need not wait for JAX
     from rljax.book.claims import find_page  # noqa: PLC0415  as above
 

@@ -1,4 +1,4 @@
-"""What `rljax compare` shows: several runs as one record that JSON can hold, and that record as text."""
+"""The output of `rljax compare`: several runs as one record that JSON can hold, and that record as text."""
 
 import math
 import string

@@ -134,7 +134,7 @@ def check_whole_images(text: str, *, height: int, width: int) -> None:
 
 
 def has_patch(text: str) -> bool:
-    """Whether a text has a Braille character.
+    """True if a text has a Braille character.
 
     Example:
         >>> has_patch("3+4="), has_patch("⣇=")

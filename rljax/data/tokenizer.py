@@ -278,7 +278,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
 
 
 def holds_tokenizer(folder: Path) -> bool:
-    """Whether a folder has a file of a tokenizer."""
+    """True if a folder has a file of a tokenizer."""
     return any((folder / file).is_file() for file in _TOKENIZER_FILES)
 
 

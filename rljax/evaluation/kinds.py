@@ -1,4 +1,4 @@
-"""What was learned, by kind of problem: held-out answers before and after RL, grouped by a column of the data."""
+"""Progress by kind of problem: held-out answers before and after RL, grouped by a column of the data."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

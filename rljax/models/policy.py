@@ -141,7 +141,7 @@ def unchanged(params: Params) -> Params:
 
 @documented
 class Decoder(NamedTuple):
-    """What the built-in engine needs to sample from a model. All functions are traced, and have to be hashable."""
+    """Functions with which the built-in engine samples from a model. All of them are traced, and have to be hashable."""
 
     begin: Begin
     """(params, prompts [B, L] with their tokens at the right end, attention [B, L], budget) -> (logits [B, V], state)."""

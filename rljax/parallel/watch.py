@@ -48,7 +48,7 @@ class Heard(NamedTuple):
 
 
 def heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> dict[int, Heard]:
-    """What is known of the other processes after their beats were read.
+    """Update what is known of the other processes with the beats that were read.
 
     Args:
         before: what was known.
@@ -64,7 +64,7 @@ def heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> 
 
 
 def lost(known: Mapping[int, Heard], now: float, limit: float) -> str | None:
-    """Which process has been silent for longer than the limit, in words; None if there is none.
+    """Name the process that has been silent for longer than the limit, in words; None if there is none.
 
     Example:
         >>> lost({1: Heard("7", 0.0)}, 12.0, 10.0)
@@ -191,7 +191,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Whether an error may come from the loss of a connection: those of JAX's runtime begin with the name of a status.
+    """True if an error may come from the loss of a connection: those of JAX's runtime begin with the name of a status.
 
     Example:
         >>> is_of_connection(ValueError("UNKNOWN: Gloo AllGather failed")), is_of_connection(ValueError("steps is 0"))
@@ -229,7 +229,7 @@ def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
 
 
 def is_gone(address: str) -> bool:
-    """Whether nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
+    """True if nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

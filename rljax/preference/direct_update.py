@@ -54,7 +54,7 @@ class Laid(NamedTuple, Generic[Data]):
 
 @documented
 class DirectBatch(NamedTuple):
-    """What an update reads."""
+    """Inputs of an update."""
 
     pairs: Laid
     """The pairs of the batch."""

@@ -148,7 +148,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
 
 
 def has_verifier(reward: Callable) -> bool:
-    """Whether a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
+    """True if a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
 
     Example:
         >>> from rljax.rewards import BY_NAME

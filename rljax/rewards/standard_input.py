@@ -63,7 +63,7 @@ def run_program(text):
 '''
 _COMPARISON = '''
 def same_output(printed, expected):
-    """Whether two outputs are the same words, up to capital letters; numbers may differ by less than 1e-5."""
+    """True if two outputs are the same words, up to capital letters; numbers may differ by less than 1e-5."""
     if type(printed) is not str:
         return False
     words, wanted = printed.lower().split(), expected.lower().split()

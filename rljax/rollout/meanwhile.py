@@ -124,7 +124,7 @@ def drawn(engine: Engine, params: Params, requests: Sequence[Request]) -> Genera
 
 
 def _received(pieces: "SimpleQueue[Mapping[int, Response] | BaseException | None]") -> Iterator[Mapping[int, Response]]:
-    """What was put into a queue, up to None; an error is raised."""
+    """Pieces that were put into a queue, up to None; an error is raised."""
     while (piece := pieces.get()) is not None:
         if isinstance(piece, BaseException):
             raise piece

@@ -39,7 +39,7 @@ QUIET = 10
 
 @documented
 class Remedy(NamedTuple):
-    """What to change."""
+    """A change of a setting that may help."""
 
     flag: str
     """Flag of `rljax train`."""
@@ -270,7 +270,7 @@ def advice(remedy: Remedy) -> str:
 
 @documented
 class Watch(NamedTuple):
-    """What has to be known of a run to raise its next alarms."""
+    """State of a run from which its next alarms are raised."""
 
     history: History = History()
     """Rows that crossings look at."""

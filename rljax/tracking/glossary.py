@@ -1,4 +1,4 @@
-"""What every number in `metrics.jsonl` is: one table, from which `rljax explain` prints.
+"""Meaning of every number in `metrics.jsonl`: one table, from which `rljax explain` prints.
 
 `{N}` in a name stands for a number of tokens, `{NAME}` for a name of the run's own.
 """

@@ -101,7 +101,7 @@ def open_run(path: Path | str) -> RunFolder:
 
 
 def is_of_run(folder: RunFolder) -> bool:
-    """Whether the folder's `config.json` holds settings of `rljax train`; that of a model does not."""
+    """True if the folder's `config.json` holds settings of `rljax train`; that of a model does not."""
     return all(isinstance(folder.config.get(group), Mapping) for group in ("run", "algorithm"))
 
 

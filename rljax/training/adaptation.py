@@ -103,7 +103,7 @@ def compared(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -
 
 @documented
 class Tools(NamedTuple):
-    """What a batch is learned with."""
+    """Setup and functions with which a batch is learned."""
 
     config: AdaptationConfig
     """The settings."""

@@ -67,7 +67,7 @@ class Heldout(NamedTuple):
 
 
 def continues(path: Path) -> bool:
-    """Whether a folder holds an adaptation that can go on; what one left that was killed before its first save is removed.
+    """True if a folder holds an adaptation that can go on. Files of one that was killed before its first save are removed.
 
     Raises:
         InputError: it holds a run that is no adaptation, or another process works in it.
@@ -123,7 +123,7 @@ def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConf
 
 
 def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup, tuple[RunFolder, str]]:
-    """What the adapted run uses, and folder and checkpoint of the served run.
+    """Setup of the adapted run, and folder and checkpoint of the served run.
 
     Raises:
         InputError: the target is no run, or was trained with parts that only a call can pass; or the existing folder is not that
@@ -158,12 +158,12 @@ def check_served(folder: Path, run: Path, which: str) -> None:
 
 
 def served_entry(run: Path, which: str) -> dict[str, str]:
-    """What served.json holds."""
+    """Contents of served.json."""
     return {"run": str(run.resolve()), "checkpoint": which}
 
 
 def settings_of(setup: Setup) -> dict[str, Any]:
-    """What config.json holds; `rljax train --resume` asks for the algorithm, which it cannot get, and changes nothing."""
+    """Contents of config.json. `rljax train --resume` asks for the algorithm, which it cannot get, and so changes nothing."""
     return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
 
 
@@ -254,7 +254,7 @@ def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
 
 
 def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
-    """Which answers were right in the best evaluation of a model that was kept; None without one.
+    """Answers that were right in the best evaluation of a model that was kept; None without one.
 
     Raises:
         InputError: a row cannot be read; names the file and the line.
@@ -280,12 +280,12 @@ def _right(text: str) -> Float[np.ndarray, "P"]:
 
 
 def marks_of(folder: RunFolder) -> dict[str, Mark]:
-    """Where the growing files end."""
+    """Marks at the ends of the growing files."""
     return folder.marks() | {name: _mark(folder.path / name) for name in (FEEDBACK, UPDATES)}
 
 
 def _mark(file: Path) -> Mark:
-    """Where a file ends; what it holds is on the disk when this returns."""
+    """Mark at the end of a file. When this returns, its content is on the disk."""
     if not file.is_file():
         return mark_of(b"")
     with file.open("rb") as opened_file:

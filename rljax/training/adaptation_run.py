@@ -65,7 +65,7 @@ Say = Callable[[str], None]
 
 @documented
 class Progress(NamedTuple):
-    """What changes from batch to batch."""
+    """State that changes from batch to batch."""
 
     checkpoint: Checkpoint
     """State and results of the evaluations."""
@@ -99,7 +99,7 @@ class AdaptationRun(NamedTuple):
 
     @property
     def setup(self) -> Setup:
-        """What the run uses."""
+        """Setup of the run."""
         return self.tools.setup
 
 
@@ -305,7 +305,7 @@ def learn_batch(run: AdaptationRun, progress: Progress, found: NewLines) -> Prog
 
 
 def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bool:
-    """Whether the whole interval of the change of the accuracy lies below 0; the same problems count before and after."""
+    """True if the whole interval of the change of the accuracy lies below 0; the same problems count before and after."""
     if best is None or heldout is None or len(best) != len(heldout.right):
         return False
     return paired_change(best, heldout.right).high < 0

@@ -128,7 +128,7 @@ class Damaged(NamedTuple):
 
 @documented
 class Restored(NamedTuple):
-    """What was read from a folder of checkpoints."""
+    """Contents of a folder of checkpoints, as they were read."""
 
     checkpoint: Checkpoint
     """The newest checkpoint that is whole."""

@@ -134,7 +134,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
 
 
 def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
-    """What happened in RL that is to be expected now and then, summed up; nothing where it did not happen.
+    """Sum up the events in RL that are to be expected now and then; nothing for those that did not happen.
 
     Args:
         rows: the rows of RL in metrics.jsonl.

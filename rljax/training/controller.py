@@ -49,7 +49,7 @@ BONUS = "entropy_bonus"
 
 @documented
 class Control(NamedTuple):
-    """What the controller multiplies settings with in the next step."""
+    """Factors by which the controller multiplies settings in the next step."""
 
     update_scale: Float[Array, ""] | float = 1.0
     """Factor of every update, and so of the learning rate."""

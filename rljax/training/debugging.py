@@ -77,7 +77,7 @@ class Term(NamedTuple):
 
 @documented
 class Diagnosis(NamedTuple):
-    """What a replay found."""
+    """Findings of a replay."""
 
     kept: KeptBatch
     """The batch."""

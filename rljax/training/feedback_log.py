@@ -1,4 +1,4 @@
-"""What was used up of a queue of feedback, as rows of a file of the run folder, and the next batch behind it.
+"""Log of the used part of a queue of feedback, as rows of a file of the run folder, and the next batch behind it.
 
 A row of `feedback.jsonl` is a line of the queue: its place, and what it was worth or why it was rejected. What was read, the
 earlier rewards and the names of the lines follow from the rows alone.
@@ -255,7 +255,7 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
 
 
 def numbered(examples: Sequence[Example]) -> str:
-    """Where the lines of a batch are, in words.
+    """Files and line numbers of a batch, in words.
 
     Example:
         >>> place = Place("q.jsonl", "q.jsonl", 3, 90, "0")

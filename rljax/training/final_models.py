@@ -12,7 +12,7 @@ from rljax.training.saving import atomically, companions, save_model
 
 
 def chosen(run: Run) -> list[str]:
-    """Which models the settings ask for; none of a policy of the user that only writes folders of its own kind."""
+    """Models that the settings ask for; none of a policy of the user that only writes folders of its own kind."""
     models = run.config.run.models
     if run.setup.policy.contents is None or models == "none":
         return []

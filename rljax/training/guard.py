@@ -19,7 +19,7 @@ LARGEST_UPDATE = 100.0
 def is_sound(
     loss: Float[Array, ""], grad_norm: Float[Array, ""], updates: PyTree[Array], params: PyTree[Array]
 ) -> Bool[Array, ""]:
-    """Whether an update may be made: loss and gradient are finite, and the update is not far larger than the parameters.
+    """True if an update may be made: loss and gradient are finite, and the update is not far larger than the parameters.
 
     ::
 

@@ -26,7 +26,7 @@ GROUPS, PAST = "groups", "past"
 
 @documented
 class KeptBatch(NamedTuple):
-    """What a run was learning from when it was stopped."""
+    """Batch from which a run was learning when it was stopped."""
 
     lesson: Lesson
     """What the updates were computed from, as it was before them."""

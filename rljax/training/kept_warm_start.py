@@ -55,7 +55,7 @@ SETTINGS_UNREAD = MappingProxyType(
 
 @documented
 class KeptWarmStart(NamedTuple):
-    """What a warm start has made."""
+    """Result of a warm start."""
 
     params: Params
     """Parameters of the policy."""

@@ -1,4 +1,4 @@
-"""What the updates of a rollout are computed from: a study scores it, with the learner's parameters and with the sampler's."""
+"""Inputs of the updates of a rollout: a study scores it, with the learner's parameters and with the sampler's."""
 
 from collections.abc import Callable
 from functools import partial

@@ -162,7 +162,7 @@ def train(
 
 @documented
 class Opened(NamedTuple):
-    """Where a run begins or goes on."""
+    """Folder and state with which a run begins or goes on."""
 
     folder: RunFolder
     """Files of the run."""
@@ -277,7 +277,7 @@ def discarded_on_error(folder: RunFolder) -> Generator[None]:
 
 
 def retentions(config: TrainConfig) -> dict[str, Retention]:
-    """Which checkpoints stay, by the name of their kind."""
+    """Rules for the checkpoints that stay, by the name of their kind."""
     run = config.run
     return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}
 

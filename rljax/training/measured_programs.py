@@ -1,4 +1,4 @@
-"""What the updates of a run take, as the compiler counts it on devices that need not be there.
+"""Memory and messages of the updates of a run, as the compiler counts them for devices that need not be there.
 
 Temporaries and messages between devices grow linearly with the number of layers, so two shallow models are compiled and the whole
 one is extrapolated. The counts are those of the compiler for CPUs, which fuses less than one for accelerators, multiplies and sends
@@ -41,7 +41,7 @@ from rljax.training.value_update import make_value_step, value_schedule
 
 @documented
 class Measured(NamedTuple):
-    """What the compiler counts of the updates, for one device."""
+    """Memory and messages of the updates for one device, as the compiler counts them."""
 
     temporaries: int
     """Bytes that an update of the policy holds for a while: activations, gradients, logits."""

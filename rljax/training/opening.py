@@ -164,7 +164,7 @@ def _continued(worker: RolloutWorker, params: Params, count: int, seed: int) -> 
 
 
 def is_run(target: str | Path) -> bool:
-    """Whether `target` is the folder of a run rather than a model."""
+    """True if `target` is the folder of a run rather than a model."""
     return (Path(target) / "checkpoints").is_dir()
 
 

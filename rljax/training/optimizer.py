@@ -128,7 +128,7 @@ def factored(
 
 
 def _matrices(params: Params) -> PyTree:
-    """Which axes of each matrix of a layer are multiplied with the input, for Muon; None for every other parameter."""
+    """Axes of each matrix of a layer that are multiplied with the input, for Muon; None for every other parameter."""
 
     def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
         inputs = INPUT_AXES.get(path_names(path)[-1])

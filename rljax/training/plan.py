@@ -1,4 +1,4 @@
-"""What a run needs on each device, from shapes alone: no weight is read, and nothing is computed.
+"""Memory and work of a run on each device, from shapes alone: no weight is read, and nothing is computed.
 
 The updates are compiled ahead of time for devices that need not be there; see `rljax.training.measured_programs`.
 """

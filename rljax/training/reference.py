@@ -23,7 +23,7 @@ from rljax.training.state import Places, TrainState, places
 
 
 def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
-    """Whether the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
+    """True if the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
     if not algorithm.needs("ref_logp"):
         return False
     moves = algorithm.reference_rate > 0 or config.algorithm.reference_period is not None
@@ -75,7 +75,7 @@ def at_strength(algorithm: Algorithm, coefficient: Number | None) -> Algorithm:
 
 
 def was_updated(policy: UpdateMetrics | None) -> bool:
-    """Whether a step had an update of the policy that was not skipped, by the averages over its updates."""
+    """True if a step had an update of the policy that was not skipped, by the averages over its updates."""
     return policy is not None and policy.loss is not None
 
 

@@ -65,7 +65,7 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
 
 @documented
 class Tools(NamedTuple):
-    """What a step is made with."""
+    """Setup and functions with which a step is made."""
 
     setup: Setup
     """What the run uses, with the settings in force."""
@@ -122,13 +122,13 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
 
 
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
-    """What the steps after a checkpoint are made with, until the next remedy."""
+    """Tools for the steps after a checkpoint, until the next remedy."""
     setup = remedied_setup(run.setup, checkpoint.remedies, own_optimizer=has_own_optimizer(run))
     return Tools(setup, make_study(setup), make_lesson_learner(setup, checkpoint.state))
 
 
 def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: bool) -> Setup:
-    """What a run uses after alarms have changed settings.
+    """Setup of a run after alarms have changed settings.
 
     Args:
         setup: what it began with.
@@ -142,7 +142,7 @@ def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: boo
 
 
 def has_own_optimizer(run: Run) -> bool:
-    """Whether the optimiser was passed to `train`."""
+    """True if the optimiser was passed to `train`."""
     return "optimizer" in run.folder.config["seams"]
 
 

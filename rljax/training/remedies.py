@@ -17,7 +17,7 @@ from rljax.training.config import TrainConfig
 
 @documented
 class Cure(NamedTuple):
-    """How an alarm changes a setting."""
+    """A setting that an alarm changes, and by how much."""
 
     setting: str
     """Flat name of the setting."""

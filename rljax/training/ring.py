@@ -28,7 +28,7 @@ Cast = Callable[[Params], Copies | None]
 
 
 def cast_of(policy: Policy, base: Base | None) -> Cast | None:
-    """What casts the trained parameters for the ring; None: they are kept as they are, as those of an adapter."""
+    """Cast of the trained parameters for the ring; None: they are kept as they are, as those of an adapter."""
     return policy.copies if base is None else None
 
 
@@ -102,7 +102,7 @@ def in_order(entries: Mapping[str, Params]) -> Ring:
 
 
 def ring_like(saved: Mapping[str, PyTree], params: Params) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """What the entries of a checkpoint are restored to: their own types, the structure and places of the parameters.
+    """Templates to restore the entries of a checkpoint: their own types, the structure and places of the parameters.
 
     Args:
         saved: shape and type of each array, as `numbered` names the entries.

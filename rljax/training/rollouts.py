@@ -131,7 +131,7 @@ def next_rollout(
 
 
 def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
-    """Which groups an algorithm's `keep_group` keeps."""
+    """Mask of the groups that an algorithm's `keep_group` keeps."""
     rollout = for_algorithm(groups)
     validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
     return np.asarray(keep_group(jnp.asarray(outcomes(rollout)), **validity))

@@ -172,7 +172,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 
 
 def resume_command(folder: RunFolder) -> str:
-    """What to type to go on with a run: a command, or a call if the run needs arguments that only a call can pass."""
+    """Command that resumes a run, or a call if the run needs arguments that only a call can pass."""
     needed = folder.config.get("seams", ())
     if not needed:
         return f"rljax train --resume {shlex.quote(str(folder.path))}"
@@ -210,7 +210,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
 
 
 def nothing_to_learn(config: TrainConfig, own_parts: Collection[str]) -> str | None:
-    """What a run lacks that can hardly learn: a model, or a warm start for the random weights; None if it lacks nothing."""
+    """Advice for a run that can hardly learn: set a model, or a warm start for the random weights; None if it lacks nothing."""
     if config.model.path is not None or config.warm_start.steps or set(own_parts) & {"policy", "reward", "environment"}:
         return None
     return (

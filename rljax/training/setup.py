@@ -151,7 +151,7 @@ def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
 
 
 def has_tokenizer(model: str) -> bool:
-    """Whether a model folder or hub id comes with a tokenizer."""
+    """True if a model folder or hub id comes with a tokenizer."""
     folder = locate(model)
     return read_note(folder) is not None or holds_tokenizer(folder)
 

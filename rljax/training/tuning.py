@@ -197,7 +197,7 @@ def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
 
 
 def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
-    """What results belong to: candidates, seeds, rungs, and a hash of all settings that numbers depend on."""
+    """Identity of a plan, to which results belong: candidates, seeds, rungs, and a hash of all settings that numbers depend on."""
     unused = {*FREE, "run", "seed", "name"}
     settings = {
         name: {key: value for key, value in config.to_flat().items() if key not in unused}

@@ -156,7 +156,7 @@ def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequen
 
 
 def has_responses(part: Layout) -> Bool[Array, ""]:
-    """Whether a micro-batch has any response."""
+    """True if a micro-batch has any response."""
     return (jnp.asarray(part.responses) >= 0).any()
 
 

@@ -27,7 +27,7 @@ from rljax.training.update import has_responses, jitted, on_sequences, rows_of
 
 @documented
 class ValueSchedule(NamedTuple):
-    """How a rollout is divided into critic updates."""
+    """Division of a rollout into critic updates."""
 
     minibatches: int
     """Number of updates in one pass, each on one mini-batch."""

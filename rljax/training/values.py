@@ -1,4 +1,4 @@
-"""What gives prefixes of responses a value: the critic of a run, or a reward model."""
+"""Sources of values for prefixes of responses: the critic of a run, or a reward model."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What programs under test leave behind, and how it is removed: folders at once or at the next start, System V and POSIX IPC."""
+"""Leftovers of programs under test, and their removal: folders at once or at the next start, System V and POSIX IPC."""
 
 import contextlib
 import ctypes

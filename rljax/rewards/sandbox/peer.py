@@ -87,7 +87,7 @@ class Peer:
             self._perform(wire.receive(self._files[0]))
 
     def may_change(self, argument: object) -> bool:
-        """Whether a function that returns a value may also change this argument of the caller's."""
+        """True if a function that returns a value may also change this argument of the caller's."""
         return False
 
     def kind_number(self, kind: type) -> int:
@@ -95,11 +95,11 @@ class Peer:
         return self._number(kind)
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
-        """Whether the other end may do this with an object of this end."""
+        """True if the other end may do this with an object of this end."""
         return True
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
-        """Whether an object of the other end may decide the result of this action by itself."""
+        """True if an object of the other end may decide the result of this action by itself."""
         return True
 
     def refuse(self, reference: Reference, action: str) -> Any:

@@ -1,4 +1,4 @@
-"""What stands in one process of the sandbox for an object of the other.
+"""Proxies in one process of the sandbox for objects of the other.
 
 A `Remote` stands for an object that is no plain data: whatever is done with it is asked of the other process. It has exactly the
 special methods that the object has, so `callable`, `iter` and their kind tell the truth about it. A `Derived` is an instance of a
@@ -29,7 +29,7 @@ class Asking(Protocol):
         ...
 
     def admits(self, reference: "Reference", action: str, operands: tuple) -> bool:
-        """Whether the object may decide the result of this action by itself."""
+        """True if the object may decide the result of this action by itself."""
         ...
 
     def refuse(self, reference: "Reference", action: str) -> Any:
@@ -38,7 +38,7 @@ class Asking(Protocol):
 
 
 class Reference(NamedTuple):
-    """What a proxy stands for."""
+    """Object that a proxy stands for."""
 
     peer: Asking
     """The connection to the other process."""
