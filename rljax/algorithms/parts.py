@@ -225,7 +225,7 @@ def part_named(slot: str, name: str) -> Part:
     here = {part.name: part for part in PARTS if part.slot == slot}
     if not here:
         slots = ", ".join(dict.fromkeys(part.slot for part in PARTS))
-        raise ValueError(f"no part is for the slot {slot!r}; there are parts for {slots}")
+        raise ValueError(f"there are no parts for the slot {slot!r}; there are some for {slots}")
     if name not in here:
         raise ValueError(f"{slot} has no part {name!r}; it has {', '.join(here)}")
     return here[name]

@@ -141,5 +141,5 @@ def show_bibtex(query: str, stream: TextIO) -> None:
         sources = [match.entry.source for match in found_matches(query)]
         entries = tuple(entry for entry in entries if any(entry in cited(source) for source in sources))
         if not entries:
-            raise InputError(f"What {query!r} finds has no source with BibTeX: it is a convention or unpublished.")
+            raise InputError(f"No entry for {query!r} has a source with BibTeX: they are conventions or unpublished.")
     stream.write("\n\n".join(entry.text for entry in entries) + "\n")

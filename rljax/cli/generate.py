@@ -50,7 +50,7 @@ class Generate:
     reward: str | None = None
     """Reward that judges the responses, and whose name tells how answers are read; by default the run's."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     temperature: float = 1.0
     """Sampling temperature."""
     batch: int = 256

@@ -55,7 +55,7 @@ def run_runs(command: Runs) -> int:
         inside = (
             " It is the folder of a run itself: see `rljax doctor`." if (command.folder / "config.json").exists() else ""
         )
-        raise InputError(f"No folder in {str(command.folder)!r} is that of a run.{inside}")
+        raise InputError(f"There is no run in {str(command.folder)!r}.{inside}")
     if command.json:
         rows = [summary.to_json() for summary in summaries]
         rows += [{"run": str(path), "error": error} for path, error in unread]

@@ -100,7 +100,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
     unknown = next((character for character in text if character not in PATTERNS), None)
     if unknown is not None:
         raise InputError(
-            f"the character {unknown!r} in the image {text!r:.60} is no patch; give Braille characters, U+2800 to U+28FF."
+            f"the character {unknown!r} in the image {text!r:.60} is not a patch; give Braille characters, U+2800 to U+28FF."
         )
     if len(text) != rows * columns:
         raise InputError(

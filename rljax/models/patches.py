@@ -110,8 +110,8 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
         or tuple(encode(patterns)) != sum(found, ())
     ):
         raise InputError(
-            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, and the "
-            "tokenizer has not; give one with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
+            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, which "
+            "it is not in this tokenizer; give one with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
         )
     return Patches(tuple(tokens[0] for tokens in found), rows, columns)
 
@@ -269,7 +269,7 @@ def begin_with_patches(
 def advance_with_patches(
     reader: PatchModel, params: Params, token: Int[Array, "B"], state: DecodeState
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read a token that was drawn, which is no patch."""
+    """Read a token that was drawn, which is not a patch."""
     logits, state = advance_decode(reader.model, _transformer(params), token, state)
     return _without_patches(reader, logits), state
 

@@ -291,7 +291,7 @@ def policy_of_logits(
         init: random key -> parameters.
         logits: (params, packed) -> logits of the next token at every slot, `[R, S, V]`, before any temperature. It has to keep the
             sequences of a row apart and to leave padding out; `rljax.models.packed.visible_slots` is the attention mask for that,
-            and a recurrent model begins anew where the position is 0.
+            and a recurrent model resets its state where the position is 0.
         decoder: for the built-in engine; None if responses come from your own engine.
         partition: how parameters are sharded over a mesh; by default they are replicated on every device.
         save: writes a model folder; by default it refuses.

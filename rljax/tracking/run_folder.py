@@ -288,7 +288,7 @@ class RunFolder:
             marks: what `marks` returned then.
 
         Returns:
-            What is lost, in words: a file that is gone begins anew.
+            What is lost, in words: a file that is gone starts empty.
 
         Raises:
             InputError: a file is shorter than it was, or was changed. Nothing is cut.

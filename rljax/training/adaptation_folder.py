@@ -75,7 +75,7 @@ def continues(path: Path) -> bool:
     if not (path / "config.json").is_file():
         return False
     if not (path / SERVED).is_file():
-        raise InputError(f"{str(path)!r} holds a run that is no adaptation; choose another folder with --run.")
+        raise InputError(f"{str(path)!r} holds a run that is not an adaptation; choose another folder with --run.")
     folder = RunFolder.open(path)
     if folder.is_held:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
@@ -176,7 +176,8 @@ def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
     file = folder.path / FEEDBACK
     if marks[FEEDBACK].length and not file.exists():
         raise InputError(
-            f"{str(file)!r} is gone, which says what was learned from; restore it, or begin anew in another folder (--run)."
+            f"{str(file)!r} is gone. It lists the lines that were learned from: restore it, or start again in another "
+            "folder (--run)."
         )
 
 
@@ -236,7 +237,7 @@ def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 
 
 
 def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
-    """The one of two evaluations with the higher accuracy, the earlier one if both are the same; other problems begin anew.
+    """The one of two evaluations with the higher accuracy, the earlier one if both are the same; the later one for other problems.
 
     Example:
         >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()

@@ -1,7 +1,7 @@
 """`--remedy controller`: the size of an update, the clip range and an entropy bonus follow the run's own numbers, step by step.
 
 The hyper-parameters of a step are a function of the statistics so far, as in Eq. 61 of the framework document (unpublished), which
-names no such function; this one is ours. What it has come to is a part of the optimiser's state, so that nothing is compiled anew,
+names no such function; this one is ours. What it has come to is a part of the optimiser's state, so that nothing is compiled again,
 and a resumed run goes on exactly.
 """
 
@@ -137,8 +137,8 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
         )
     if optimization.kl_limit is not None:
         raise InputError(
-            f"remedy=controller and kl_limit={optimization.kl_limit} both hold the divergence by the updates of a rollout, and the "
-            "one would measure what the other has cut off; leave one of the two out."
+            f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence from the updates of a rollout, so "
+            "the controller would measure what kl_limit has cut off; leave one of the two out."
         )
     delay = config.sampling.delay
     if delay and algorithm.correction is None:

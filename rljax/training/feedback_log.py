@@ -196,7 +196,7 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
     if found.id is not None and found.id in named:
         before = named[found.id]
         raise BadRowError(
-            f"the id {found.id!r} is that of {before.file}, line {before.line}",
+            f"the id {found.id!r} is already that of {before.file}, line {before.line}",
             "give each line an id of its own",
             column="id",
         )
@@ -212,7 +212,7 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
 
 def _prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
     if found.messages is not None and not config.model.chat:
-        raise BadRowError("the prompt is a chat, and the run has texts", "write it as text", column="prompt")
+        raise BadRowError("the prompt is a chat, but the run has no chats", "write it as text", column="prompt")
     problem = Problem(found.prompt, "", messages=found.messages)
     try:
         check_images(config.model, [problem])

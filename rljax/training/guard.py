@@ -98,5 +98,5 @@ def check_drawn(groups: Groups) -> None:
         raise InputError(
             f"The policy's log-probabilities are not finite for {broken:.0%} of the tokens that it drew: its parameters are "
             "infinite, NaN or far too large. Start a new run with a lower --learning-rate (--warm-start-learning-rate if this is "
-            "before RL); `rljax export RUN model` takes the best checkpoint out to begin with."
+            "before RL); `rljax export RUN model` writes the best checkpoint as a model to start from."
         )

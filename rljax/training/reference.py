@@ -54,12 +54,12 @@ def check_reference(algorithm: Algorithm, config: TrainConfig) -> None:
         )
     if config.optimization.schedule != "constant":
         raise InputError(
-            f"reference_period={period}: the optimiser starts anew with each reference, so "
+            f"reference_period={period}: the optimiser restarts with each reference, so "
             f"schedule={config.optimization.schedule!r} would return to its peak each time; leave one of the two out."
         )
     if config.optimization.remedy == "controller":
         raise InputError(
-            f"reference_period={period}: the optimiser starts anew with each reference, and with it what remedy=controller has "
+            f"reference_period={period}: the optimiser restarts with each reference, and with it what remedy=controller has "
             "come to; leave one of the two out."
         )
 
@@ -105,7 +105,7 @@ def make_move(
     """Build the function that moves the reference after the updates of a step, whose averages it gets; it donates the old state.
 
     The reference stays, or follows the policy as the algorithm says, or is replaced by it at the period of the settings; with
-    that, the policy's optimiser starts anew. A step whose updates were all skipped replaces nothing.
+    that, the policy's optimiser restarts. A step whose updates were all skipped replaces nothing.
     """
     rate, period = algorithm.reference_rate, config.algorithm.reference_period
     if rate > 0:

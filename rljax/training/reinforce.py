@@ -38,7 +38,7 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
     choose_prompts = make_choice(run.config, tools.setup.order)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
     unsound, watch = 0, begin_watch(run, checkpoint)
-    run.stopwatch.lap()  # what came before is of no RL step
+    run.stopwatch.lap()  # the time before belongs to no RL step
     while int(checkpoint.state.step) < steps:
         done = one_step(run, tools, checkpoint, choose_prompts, grace)
         checkpoint, step = done.checkpoint, int(done.checkpoint.state.step)
@@ -166,7 +166,7 @@ def with_remedies(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
     remedies = (*checkpoint.remedies, *new)
     for change in new:
         compiles = change.setting in OF_OPTIMIZER and step < run.config.optimization.steps
-        run.display.warning(f"remedy: {change}.{' The next step is compiled anew.' if compiles else ''}")
+        run.display.warning(f"remedy: {change}.{' The next step is compiled again.' if compiles else ''}")
     run.write("the remedies", lambda: run.folder.write_remedies([each._asdict() for each in remedies]))
     return checkpoint._replace(remedies=remedies)
 

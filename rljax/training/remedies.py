@@ -2,7 +2,7 @@
 
 What it does is pure: the settings in force are those that the run began with, changed by the list of remedies so far. The list is a
 part of the checkpoint, so a resumed run has the same settings at the same steps. The first step with another
-setting of the optimiser is compiled anew.
+setting of the optimiser is compiled again.
 """
 
 import math

@@ -95,8 +95,8 @@ def next_rollout(
     """
     if carried is not None and (carried.rollout.correct is not None) != worker.verifies:
         raise InputError(
-            "A verifier among the rewards decides what is correct now and did not when the run was saved, or the other way round; "
-            "resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
+            "When the run was saved, a verifier among the rewards decided what is correct, and now none does, or the "
+            "other way round; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
         )
     sampling = config.sampling
     count = sampling.prompts if algorithm.keep_group is None else sampling.sampled_prompts

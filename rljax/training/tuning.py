@@ -85,7 +85,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     """
     if candidates < 2:
         raise InputError(
-            "there is one candidate, and nothing to compare; give a setting several values, such as "
+            "there is one candidate, so nothing can be compared; give a setting several values, such as "
             "--try learning_rate=1e-4,2e-4."
         )
     if cut < 2:
@@ -225,7 +225,7 @@ def read_trials(folder: Path, plan: Mapping[str, Any]) -> list[Trial]:
     other = [name for name in plan if found[name] != plan[name]]
     if other:
         raise InputError(
-            f"{file} has the results of a tuning with other {', '.join(other)}; choose another --out, or remove that folder."
+            f"{file} has the results of a tuning run with other {', '.join(other)}; choose another --out, or remove that folder."
         )
     return [Trial(**row) for row in found["trials"]]
 

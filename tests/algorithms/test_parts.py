@@ -213,8 +213,14 @@ def test_a_part_without_a_place_is_refused(name, words, message):
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        *(("gepo", [f"log_ratio={part}"], "a denominator of its own") for part in ("token", "bounded", "clamped")),
-        *(("gepo", [f"surrogate_mask={part}"], "a denominator of its own") for part in ("binary_kl", "total_variation")),
+        *(
+            ("gepo", [f"log_ratio={part}"], "denominator of the algorithm's ratio")
+            for part in ("token", "bounded", "clamped")
+        ),
+        *(
+            ("gepo", [f"surrogate_mask={part}"], "denominator of the algorithm's")
+            for part in ("binary_kl", "total_variation")
+        ),
         *((name, ["surrogate_mask=binary_kl"], "belongs to the whole response") for name in ("gspo", "luspo", "gmpo")),
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
         ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "belongs to the whole response"),

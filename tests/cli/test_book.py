@@ -124,7 +124,7 @@ def test_bibtex_of_all_and_of_a_query(capsys):
     some = printed(capsys, "equations", "--bibtex", "clipped")
     assert "schulman2017ppo" in some
     assert some.count("\n@") == 1
-    assert "no source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
+    assert "has a source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
 
 
 def test_json_of_equations(capsys):

@@ -116,7 +116,7 @@ def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
 def test_the_problems_are_those_of_the_run_that_the_model_lies_in(tmp_path):
     run = recorded(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
     config = TrainConfig.flat(model=str(run.path / "last"), anchor=1.0)
-    with pytest.raises(InputError, match="does not lie in the folder of a run; name that run"):
+    with pytest.raises(InputError, match="is not in the folder of a run; name that run"):
         anchor_problems(config, most=5)  # a folder with a config.json is not yet a run
     run.checkpoints.mkdir()
     found = anchor_problems(config, most=5)
@@ -135,7 +135,7 @@ def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
         training_problems(None, "model")
     with pytest.raises(InputError, match="name that run, or a dataset, with --anchor-problems"):
         anchor_problems(TrainConfig.flat(anchor=1.0), most=5)
-    with pytest.raises(InputError, match="there is none; give --anchor"):
+    with pytest.raises(InputError, match="anchor is not set; give --anchor"):
         TrainConfig.flat(anchor_problems="runs/first")
     with pytest.raises(InputError, match=r"anchor=1\.0 cannot hold an adapter \(lora_rank=4\)"):
         TrainConfig.flat(anchor=1.0, lora_rank=4)

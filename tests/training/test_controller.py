@@ -164,7 +164,7 @@ def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
     ("settings", "own", "message"),
     [
         ({"minibatches": 1}, False, "at least two of them; set --minibatches 2 or --passes 2"),
-        ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both hold the divergence"),
+        ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both limit the divergence"),
         ({"minibatches": 2}, True, "leave your own optimizer out"),
         ({"minibatches": 2, "algorithm": "t1"}, False, "has an entropy bonus, and so has t1"),
     ],

@@ -118,7 +118,7 @@ def test_the_share_of_cut_tokens():
 
 
 REFUSED = [
-    ({"correction_high": 2.0}, r"correction_low=None and correction_high=2.0 are bounds .*, and correction is 'none'"),
+    ({"correction_high": 2.0}, r"correction_low=None and correction_high=2.0 are bounds .*, but correction is 'none'"),
     ({"correction": "masked", "correction_low": -0.5}, "correction_low is -0.5; it must not be negative"),
     ({"correction": "masked", "correction_low": float("nan")}, "correction_low is nan; it must not be negative"),
     ({"correction": "masked", "correction_high": 0.0}, "correction_high is 0.0; it must be positive"),

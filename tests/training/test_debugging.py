@@ -125,7 +125,7 @@ def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
     path, _ = stopped
     refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
     (tmp_path / NAME).write_bytes(b"nothing of the kind")
-    refused(capsys, "is no batch of a stopped run: it cannot be read", "debug", str(tmp_path))
+    refused(capsys, "cannot be read as the batch of a stopped run", "debug", str(tmp_path))
     save_file({"a": np.ones(2)}, tmp_path / NAME)
     refused(capsys, "its format is None", "debug", str(tmp_path))
     kept = read_batch(path / NAME)

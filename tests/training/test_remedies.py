@@ -141,7 +141,7 @@ def test_a_run_with_large_steps_goes_on_with_smaller_ones_and_says_so(runs):
     (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())
     assert Remedied(**row) == Remedied(5, "large_steps", "learning_rate", 0.9, pytest.approx(0.3))
     line = "--learning-rate is 0.3 in place of 0.9 after step 5, because of the alarm large steps."
-    assert f"remedy: {line} The next step is compiled anew." in (run / "log.txt").read_text()
+    assert f"remedy: {line} The next step is compiled again." in (run / "log.txt").read_text()
     folder = RunFolder.open(run)
     assert settings_of(folder).notes == (line,)
     assert json.loads((run / "config.json").read_text())["optimization"]["learning_rate"] == 0.9

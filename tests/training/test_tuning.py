@@ -160,7 +160,7 @@ def test_settings_and_values():
         ([], "one candidate"),
         (["--try", "steps=1,2"], "all candidates have the same steps"),
         (["--try", "schedule=constant,cosine"], "schedule=cosine cannot be tuned"),
-        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "tried and set as well"),
+        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "both tried and set"),
         (["--try", "learning_rate=1,2", "--run", "x"], "--out"),
         (["--try", "learning_rate=1,2", "--steps", "1"], "at least 2"),
         (["--try", "learning_rate=1,2", "--seeds", "0"], "seeds is 0"),

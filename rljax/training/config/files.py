@@ -100,8 +100,8 @@ def read_settings(path: Path) -> Contents:
 def _refuse_parts(path: Path, parts: Setting) -> None:
     if parts.value:
         raise InputError(
-            f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which no file can hold; "
-            f"call rljax.train() with the same again, or copy {path.name} without the line `seams`."
+            f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which a file cannot "
+            f"hold; pass the same to rljax.train() again, or copy {path.name} without the line `seams`."
         )
 
 

@@ -63,7 +63,7 @@ class Start(NamedTuple):
     origins: Mapping[str, str]
     """FILE:LINE, or another reason, by flat name; settings that are not in it have their default."""
     notes: tuple[str, ...] = ()
-    """What was changed unasked."""
+    """Settings that were changed without a flag, in words."""
 
     def origin(self, name: str) -> str:
         """Origin of a setting, by its flat name."""
