@@ -1,6 +1,6 @@
 """`--remedy controller`: the size of an update, the clip range and an entropy bonus follow the run's own numbers, step by step.
 
-The hyper-parameters of a step are a function of the statistics so far, as in Eq. 61 of the framework document (unpublished), which
+The hyper-parameters of a step are a function of the statistics so far, as in Eq. 61 of the design document (unpublished), which
 names no such function; this one is ours. What it has come to is a part of the optimiser's state, so that nothing is compiled again,
 and a resumed run goes on exactly.
 """
