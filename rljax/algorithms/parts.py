@@ -24,7 +24,7 @@ from rljax.algorithms.part_equations import (
     tilted_token_mean,
 )
 from rljax.algorithms.parts_fit import check_fit
-from rljax.algorithms.plan import plan_and_answer
+from rljax.algorithms.plan_credit import plan_and_answer
 from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_to_reference, kl_to_sampler, positive_examples
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
 from rljax.ops.divergence import k3

@@ -11,7 +11,7 @@ from rljax.algorithms import BY_NAME
 from rljax.book.equations import Equation, equations
 from rljax.book.ideas import IDEAS
 from rljax.book.references import cited, references
-from rljax.book.search import Match, content_words, search
+from rljax.book.text_search import Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
 from rljax.cli.columns import columns_of, formula_lines, labelled, listed, wrapped
 from rljax.errors import InputError

@@ -10,8 +10,8 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.parts import PARTS
 from rljax.book.equations import equations
 from rljax.book.errata import Evidence, errata
-from rljax.book.search import search
 from rljax.book.slots import table
+from rljax.book.text_search import search
 from rljax.cli import main
 from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
 from rljax.cli.equations_text import links, show_equations

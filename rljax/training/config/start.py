@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tasks.sums import SumsConfig
-from rljax.training.config.files import SUFFIXES, Contents, Experiment, Setting, read_experiment, read_settings
+from rljax.training.config.config_files import SUFFIXES, Contents, Experiment, Setting, read_experiment, read_settings
 from rljax.training.config.train import TrainConfig
 
 DEFAULT_EXPERIMENT = "arithmetic_dapo"
