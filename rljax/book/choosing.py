@@ -293,11 +293,11 @@ def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
     return [word.format(**numbers) for name, value in flags.items() for word in (name, *value.split())]
 
 
-def weighed(bearing: Bearing, verdict: Verdict) -> Literal["supports", "contradicts", "is open"]:
+def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Literal["supports", "contradicts", "is open"]:
     """Apply the verdict on a claim to a reason that depends on the claim.
 
     Example:
-        >>> weighed("for", "holds here"), weighed("against", "holds here"), weighed("for", "not decided")
+        >>> weigh_verdict("for", "holds here"), weigh_verdict("against", "holds here"), weigh_verdict("for", "not decided")
         ('supports', 'contradicts', 'is open')
     """
     if verdict not in ("holds here", "contradicted"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from rljax.book.choosing import Evidence, Facts, Recommendation, Rule, recommend, table, weighed
+from rljax.book.choosing import Evidence, Facts, Recommendation, Rule, recommend, table, weigh_verdict
 from rljax.book.choosing_rules import ALGORITHMS, PARTS
 from rljax.cli.columns import columns_of, labelled, wrapped
 from rljax.errors import InputError
@@ -45,7 +45,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
             page = find_page(name)
             outcome = outcome_of(page, read_results(page))
             text = f"{page.claim.text}: {outcome.verdict}, {outcome.statistic.text()}, {page.claim.unit}"
-            found[rule.case].append(Evidence(name, outcome.verdict, weighed(bearing, outcome.verdict), text))
+            found[rule.case].append(Evidence(name, outcome.verdict, weigh_verdict(bearing, outcome.verdict), text))
     return found
 
 

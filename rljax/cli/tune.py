@@ -168,7 +168,7 @@ def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
     first = command.config.run.seed
     seeds = range(first, first + command.seeds)
     try:
-        trials = tuning.tune(configs, seeds=seeds, rungs=rungs, folder=command.out, train=trained, tell=tell)
+        trials = tuning.tune(configs, seeds=seeds, rungs=rungs, folder=command.out, train=train_candidate, tell=tell)
     except Interrupted:
         print("The same command goes on with this tuning.", file=sys.stderr)
         return INTERRUPTED
@@ -186,7 +186,7 @@ def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
     return 0
 
 
-def trained(config: TrainConfig) -> tuple[float, float]:
+def train_candidate(config: TrainConfig) -> tuple[float, float]:
     """Begin or resume a run."""
     from rljax.training.loop import train  # noqa: PLC0415  --help need not wait for JAX
 

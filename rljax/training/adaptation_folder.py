@@ -34,13 +34,13 @@ from rljax.tracking.run_folder import Mark, RunFolder, mark_of
 from rljax.tracking.trackers import JsonlTracker
 from rljax.training.adaptation import WORSE, clipped_feedback
 from rljax.training.adapter import base_entry
-from rljax.training.beginning import first_params, placed
+from rljax.training.beginning import first_params, place_state
 from rljax.training.checkpoint import LAST, Quality
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import as_lines
 from rljax.training.manifest import fault_of
-from rljax.training.opening import find_run, fitted
+from rljax.training.opening import find_run, fit_devices
 from rljax.training.seams import Seams, refuse_missing, saved_settings
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, TrainState, create
@@ -117,7 +117,7 @@ def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConf
             auxiliary=0.0,
             remedy="off",
         ),
-        devices=fitted(served.devices),
+        devices=fit_devices(served.devices),
         run=replace(served.run, folder=str(config.place), models="none"),
     )
 
@@ -202,7 +202,7 @@ def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, 
 def state_of(setup: Setup, params: Any) -> TrainState:
     """State at the beginning of an adaptation: the parameters are the reference too."""
     state = create(params, setup.optimizer, setup.config.run.seed, with_reference=True)
-    return placed(setup, state._replace(phase=jnp.int32(RL)))
+    return place_state(setup, state._replace(phase=jnp.int32(RL)))
 
 
 def state_like(setup: Setup) -> TrainState:

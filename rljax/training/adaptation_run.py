@@ -45,7 +45,7 @@ from rljax.training.adaptation_folder import (
 from rljax.training.adapter import base_entry, check_base
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.feedback_log import Example, Log, NewLines, as_lines, gather, numbered, read_log
+from rljax.training.feedback_log import Example, Log, NewLines, as_lines, gather, line_numbers, read_log
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.retention import Retention, prune
@@ -320,7 +320,7 @@ def describe(
     heldout: Heldout | None,
 ) -> str:
     """A batch in a line."""
-    text = f"Batch {step} ({numbered(examples)}): mean reward {attempt.numbers['reward']:.3f}"
+    text = f"Batch {step} ({line_numbers(examples)}): mean reward {attempt.numbers['reward']:.3f}"
     text += f", KL to the served model {attempt.numbers['kl_to_reference']:.4f}"
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"

@@ -83,7 +83,7 @@ def _continues(path: Path) -> bool:
     return False
 
 
-def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
+def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
     """Folder of a resumed run, whose config.json holds the settings that were changed."""
     if not changes:
         return folder

@@ -154,7 +154,7 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
         )
 
 
-def steered(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
+def add_entropy_bonus(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """Give the algorithm the entropy bonus that the controller weighs; other runs have the algorithm as it is."""
     if config.optimization.remedy != "controller":
         return algorithm
@@ -210,7 +210,7 @@ class Controlled(NamedTuple):
 
 
 @shared
-def controlled(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """Scale the updates of an optimiser by a number of its state."""
 
     def init(params: Params) -> Controlled:

@@ -254,12 +254,12 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
     return tokens
 
 
-def numbered(examples: Sequence[Example]) -> str:
+def line_numbers(examples: Sequence[Example]) -> str:
     """Files and line numbers of a batch, in words.
 
     Example:
         >>> place = Place("q.jsonl", "q.jsonl", 3, 90, "0")
-        >>> numbered([Example(place, None, [1], [2], 1.0, None), Example(place._replace(line=9), None, [1], [2], 1.0, None)])
+        >>> line_numbers([Example(place, None, [1], [2], 1.0, None), Example(place._replace(line=9), None, [1], [2], 1.0, None)])
         'q.jsonl, lines 3 to 9'
     """
     spans: dict[str, list[int]] = {}

@@ -45,7 +45,7 @@ def where_sound(sound: Bool[Array, ""], updated: PyTree[Array], before: PyTree[A
     return jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, before)
 
 
-def skipped(sound: Bool[Array, ""]) -> Float[Array, ""]:
+def skip_count(sound: Bool[Array, ""]) -> Float[Array, ""]:
     """1 for an update that was skipped, 0 for one that was made."""
     return 1 - sound.astype(jnp.float32)
 

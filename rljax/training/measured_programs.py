@@ -138,7 +138,7 @@ def sent(program: jax.stages.Compiled) -> int:
     return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
 
 
-def measured(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
+def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
     """Compile the updates of a model with this shape, and read what they take."""
     algorithm, laid = planned_algorithm(config)
     program = policy_program(config, shape, mesh, prompt_length)

@@ -18,7 +18,7 @@ from rljax.training.learner import LearnLesson, make_lesson_learner
 from rljax.training.lesson import Lesson, Study, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.optimizer import policy_optimizer
-from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, changes, curable, remedied
+from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 from rljax.training.ring import cast_of, sampler_version, with_newest
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
@@ -137,7 +137,7 @@ def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: boo
     """
     if not made:
         return setup
-    config = remedied(setup.config, made)
+    config = apply_remedies(setup.config, made)
     return setup._replace(config=config, optimizer=setup.optimizer if own_optimizer else policy_optimizer(config))
 
 

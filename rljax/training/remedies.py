@@ -97,7 +97,7 @@ def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[st
         >>> [round(change.after, 4) for change in changes(config, (first,), {"entropy_collapse"}, 15)]
         [0.01]
     """
-    start, now = config.to_flat(), remedied(config, made).to_flat()
+    start, now = config.to_flat(), apply_remedies(config, made).to_flat()
     found: list[Remedied] = []
     for alarm, (setting, factor, bound) in CURES.items():
         last = max((change.step for change in (*made, *found) if change.setting == setting), default=-QUIET)
@@ -112,7 +112,7 @@ def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[st
     return tuple(found)
 
 
-def remedied(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:
+def apply_remedies(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:
     """The settings in force after these changes."""
     return config.replace(**{change.setting: change.after for change in made})
 

@@ -122,7 +122,7 @@ def next_rollout(
 
     collected = collect(
         sample,
-        None if algorithm.keep_group is None else partial(kept, algorithm.keep_group),
+        None if algorithm.keep_group is None else partial(groups_to_keep, algorithm.keep_group),
         wanted=sampling.prompts,
         carried=carried,
         max_tries=sampling.max_tries,
@@ -130,7 +130,7 @@ def next_rollout(
     return state, history, collected
 
 
-def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
+def groups_to_keep(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
     """Mask of the groups that an algorithm's `keep_group` keeps."""
     rollout = for_algorithm(groups)
     validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}

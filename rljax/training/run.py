@@ -16,7 +16,7 @@ from rljax.models.quantization import matrix_shapes
 from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tasks import task_name
-from rljax.tracking.alarms import Event, Watch, watched
+from rljax.tracking.alarms import Event, Watch, watch_rows
 from rljax.tracking.display import Display
 from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.rows import read_metrics
@@ -161,7 +161,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 
     def begin() -> None:
         path = run.folder.metrics
-        watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
+        watch, events = watch_rows(read_metrics(path) if path.is_file() and path.stat().st_size else [])
         run.room.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
         remedies = [change._asdict() for change in checkpoint.remedies]
         run.room.attempt("the remedies", lambda: run.folder.write_remedies(remedies))

@@ -27,7 +27,7 @@ from rljax.text import one_line
 from rljax.training.anchor import Pull, unanchored
 from rljax.training.auxiliary import Auxiliary, Examples, without_examples
 from rljax.training.controller import under_control
-from rljax.training.guard import is_sound, skipped, where_sound
+from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import UpdateMetrics
 from rljax.training.reference import at_strength
 from rljax.training.state import Places, TrainState, places
@@ -190,7 +190,7 @@ def _updated(
     return where_sound(sound, after, state), norm, sound
 
 
-def jitted(step: Callable, where: Places, mesh: Mesh) -> Any:
+def jit_step(step: Callable, where: Places, mesh: Mesh) -> Any:
     """Compile a step whose state lies in these places; it donates the buffers of the old one."""
     return jax.jit(step, donate_argnums=0, out_shardings=(where.tree(), replicated(mesh)))
 
@@ -298,9 +298,9 @@ def compile_policy_step(
         gradient, penalty = pull(state, gradient)
         gradient, supervised = auxiliary(state, base, gradient, examples)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
-        return state, UpdateMetrics(metrics, norm, skipped(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
+        return state, UpdateMetrics(metrics, norm, skip_count(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)
 
 
 def make_supervised_step(
@@ -352,8 +352,8 @@ def _supervised_program(
         gradient, metrics = jax.grad(objective, has_aux=True)(state.params)
         gradient, penalty = pull(state, gradient)
         state, norm, sound = _updated(state, optimizer, gradient, metrics["loss"])
-        metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
+        metrics |= {"grad_norm": norm, "skipped_updates": skip_count(sound)}
         metrics |= {} if penalty is None else {"anchor_penalty": penalty}
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)

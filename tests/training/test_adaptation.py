@@ -18,7 +18,7 @@ from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
 from rljax.training import adaptation_run
-from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of, wrong_logp
+from rljax.training.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
 from rljax.training.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
 from rljax.training.adaptation_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
@@ -308,9 +308,9 @@ def test_a_reward_is_compared_with_the_mean_of_the_others():
     mean = sum(everyone) / 5
     scale = (sum((reward - mean) ** 2 for reward in everyone) / 5) ** 0.5
     expected = [(reward - (sum(everyone) - reward) / 4) / scale for reward in batch]
-    np.testing.assert_allclose(compared(batch, earlier), expected)
-    np.testing.assert_allclose(compared(5 * batch + 1, 5 * earlier + 1), expected)
-    np.testing.assert_array_equal(compared(np.ones(3), np.ones(2)), np.zeros(3))
+    np.testing.assert_allclose(relative_rewards(batch, earlier), expected)
+    np.testing.assert_allclose(relative_rewards(5 * batch + 1, 5 * earlier + 1), expected)
+    np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
 
 
 def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():

@@ -16,7 +16,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.rollout import pack
 from rljax.training.anchor import estimated, responses_of
-from rljax.training.beginning import anchored, rl_state
+from rljax.training.beginning import add_anchor, rl_state
 from rljax.training.config import TrainConfig
 from rljax.training.learner import make_learner
 from rljax.training.problems import anchor_problems, training_problems
@@ -103,7 +103,7 @@ def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
     run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
     saved = checkpoint_of(config, run, **parts).state
     setup, state = first_state(config, **parts)
-    begun = anchored(setup, state)
+    begun = add_anchor(setup, state)
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.anchor, begun.anchor)))
     assert any(leaf.any() for leaf in host(begun.anchor.fisher))
     rljax.train(config.replace(run=str(run), steps=2), resume=run, **parts)

@@ -10,7 +10,7 @@ from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
 from rljax.training import learner
-from rljax.training.beginning import placed, rl_state
+from rljax.training.beginning import place_state, rl_state
 from rljax.training.learner import make_learner
 from rljax.training.metrics import present
 from rljax.training.optimizer import learning_rate_of, policy_optimizer
@@ -144,7 +144,7 @@ def test_a_second_step_is_the_same_after_a_stop(sampled):
     saved = jax.device_get(state)
     state, whole = learn(state, sampled)
     setup, _ = first_state(config, reward=even_length)
-    resumed = placed(setup, jax.tree.map(jnp.asarray, saved))
+    resumed = place_state(setup, jax.tree.map(jnp.asarray, saved))
     resumed, again = make_learner(setup, resumed)(resumed, sampled)
     assert present(whole) == present(again)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(resumed))

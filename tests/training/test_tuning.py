@@ -173,7 +173,7 @@ def test_bad_input_is_answered(capsys, tmp_path, words, message):
 
 def test_the_command_with_its_table_picture_and_winner(capsys, tmp_path, monkeypatch):
     trainer = Trainer()
-    monkeypatch.setattr(rljax.cli.tune, "trained", trainer)
+    monkeypatch.setattr(rljax.cli.tune, "train_candidate", trainer)
     words = [
         "tune",
         "--try",
@@ -204,5 +204,5 @@ def test_a_rung_goes_on_with_the_runs_of_the_one_before(monkeypatch):
         return SimpleNamespace(accuracy_before=0.25, accuracy_after=0.5)
 
     monkeypatch.setattr(rljax.training.loop, "train", train)
-    assert rljax.cli.tune.trained(SMALL) == (0.25, 0.5)
+    assert rljax.cli.tune.train_candidate(SMALL) == (0.25, 0.5)
     assert calls == [(SMALL, "auto")]
