@@ -262,7 +262,7 @@ class Algorithm(NamedTuple):
         "entropy" and "teacher_divergence" are arguments of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
 
         Raises:
-            ValueError: `name` is none of these.
+            ValueError: `name` is not one of these.
         """
         reads = {
             "behaviour_entropy": self.bonus is not None or (self.critic is not None and self.critic.complexity is not None),

@@ -233,7 +233,7 @@ def feedback_of(row: object) -> Feedback:
     """Read an object with `prompt`, `response`, and `reward` or `thumbs`; `id`, `logp` and `finished` may be there too.
 
     Raises:
-        BadRowError: it is no object, or an entry is missing or has a wrong value.
+        BadRowError: it is not an object, or an entry is missing or has a wrong value.
     """
     if not isinstance(row, Mapping):
         raise BadRowError(f"the line must be an object, not {kind(row)}", "write one object in each line")

@@ -36,7 +36,7 @@ def patch_counts(height: int, width: int) -> tuple[int, int]:
         width: pixels of a row, a positive multiple of 2.
 
     Raises:
-        InputError: a size is no such multiple.
+        InputError: a size is not such a multiple.
 
     Example:
         >>> patch_counts(8, 6)

@@ -18,7 +18,7 @@ def verifier(reward: Reward) -> Reward:
 
     Args:
         reward: a reward function. Its attribute `verifies` becomes the function itself, so that a wrapper made with
-            `functools.wraps`, which copies attributes, is no verifier.
+            `functools.wraps`, which copies attributes, is not a verifier.
 
     Returns:
         The same function.

@@ -317,7 +317,7 @@ def _leaves(reward: Callable) -> list[Callable]:
 
 
 def _as_sum(reward: Callable) -> Weighted:
-    """A reward as a sum of parts that are no sums; a single one is a part under the function's name."""
+    """A reward as a sum of parts that are not sums; a single one is a part under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]

@@ -70,7 +70,7 @@ def continues(path: Path) -> bool:
     """True if a folder holds an adaptation that can go on. Files of one that was killed before its first save are removed.
 
     Raises:
-        InputError: it holds a run that is no adaptation, or another process works in it.
+        InputError: it holds a run that is not an adaptation, or another process works in it.
     """
     if not (path / "config.json").is_file():
         return False
@@ -126,7 +126,7 @@ def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup
     """Setup of the adapted run, and folder and checkpoint of the served run.
 
     Raises:
-        InputError: the target is no run, or was trained with parts that only a call can pass; or the existing folder is not that
+        InputError: the target is not a run, or was trained with parts that only a call can pass; or the existing folder is not that
             of an adaptation of this run.
     """
     path, which = find_run(config.target, config.checkpoint)

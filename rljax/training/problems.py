@@ -138,7 +138,7 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
 
 
 def _is_run(folder: Path) -> bool:
-    """True if a folder is that of a run; a model's folder has a config.json too."""
+    """True for the folder of a run; a model's folder has a config.json too."""
     return (folder / CONFIG).is_file() and RunFolder(folder, {}).checkpoints.is_dir()
 
 

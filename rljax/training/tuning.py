@@ -96,7 +96,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     rungs = tuple(Rung(steps // cut ** (last - i), candidates // cut**i) for i in range(last + 1))
     if rungs[0].steps < 1:
         raise InputError(
-            f"{steps} RL steps are too few to compare {candidates} candidates in {len(rungs)} rungs: the first would have none. "
+            f"{steps} RL steps are too few to compare {candidates} candidates in {len(rungs)} rungs: the first would have no step. "
             f"Set --steps to at least {cut**last}, or try fewer values."
         )
     return rungs

@@ -62,7 +62,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
         which: checkpoint of the run.
 
     Raises:
-        InputError: the target is no run, its algorithm has no critic, or was passed to `train`.
+        InputError: the target is not a run, its algorithm has no critic, or was passed to `train`.
     """
     path, place = find_run(target, which)
     if path is None:

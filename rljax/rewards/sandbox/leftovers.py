@@ -53,7 +53,7 @@ def claimed_folder(parent: str) -> tuple[str, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder with all that a program left in it, whatever modes it gave its folders. A missing one is no error.
+    """Remove a folder with all that a program left in it, whatever modes it gave its folders. A missing one is not an error.
 
     Nothing above the folder is changed, and symbolic links are removed, not followed. What cannot be removed stays, and the
     next start tries again.
