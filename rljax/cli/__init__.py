@@ -41,7 +41,7 @@ from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
 from rljax.cli.search import SearchSteps, run_search
-from rljax.cli.starting import Settings, flags_in, started, starting_config
+from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
 from rljax.cli.tune import Tune, run_tune
@@ -167,7 +167,7 @@ def parse(arguments: Sequence[str], begun: Start | None = None) -> Any:
     record, _ = COMMANDS[arguments[0]]
     defaults: dict[str, Any] = {}
     if issubclass(record, Settings):
-        begun = started(arguments[1:]) if begun is None else begun
+        begun = start_from_flags(arguments[1:]) if begun is None else begun
         check_flags(arguments[1:], record, begun.config)
         defaults[arguments[0]] = record(begun.config)
     else:
@@ -186,7 +186,7 @@ def run(arguments: list[str]) -> int:
     record, function = COMMANDS[name]
     if not issubclass(record, Settings):
         return function(parse(arguments))
-    begun = started(arguments[1:])
+    begun = start_from_flags(arguments[1:])
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(begun.config))
         return 0
@@ -194,7 +194,7 @@ def run(arguments: list[str]) -> int:
 
 
 def answer_to(error: Exception) -> str | None:
-    """What a person has to correct so that a command does not end with this error; None if it is a fault of rljax."""
+    """Text that tells a person what to correct so that a command does not end with this error; None if it is a fault of rljax."""
     # What fails while the files of a run are closed must not hide why it ended.
     answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
     if answer is not None:

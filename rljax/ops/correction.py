@@ -307,8 +307,8 @@ def ratio_outside_bounds(
     Args:
         log_ratio: log ρ, of tokens or of whole responses, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        low: C_min, not negative, at most C_max; 0 is no lower bound.
-        high: C_max, positive; ∞ is no upper bound.
+        low: C_min, not negative, at most C_max; 0 sets no lower bound.
+        high: C_max, positive; ∞ sets no upper bound.
 
     Returns:
         bool, `[..., T]`; False outside the mask. A ratio on a bound lies within.

@@ -42,7 +42,7 @@ class DirectPairs(NamedTuple):
 
 @documented
 @generic
-class Laid(NamedTuple, Generic[Data]):
+class PairRows(NamedTuple, Generic[Data]):
     """Pairs laid out in rows for the model, any micro-batches first: both responses of a pair side by side."""
 
     packed: Packed
@@ -55,11 +55,11 @@ class Laid(NamedTuple, Generic[Data]):
 
 @documented
 class DirectBatch(NamedTuple):
-    """What an update reads."""
+    """Inputs of an update."""
 
-    pairs: Laid
+    pairs: PairRows
     """The pairs of the batch."""
-    mismatched: Laid | None = None
+    mismatched: PairRows | None = None
     """Their prompts with responses to other prompts, for losses with a reference point."""
 
 
@@ -137,14 +137,14 @@ def _arranged(prompts: Sequence[list[int]], responses: Sequence[tuple[list[int],
     return DirectPairs(Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest))))
 
 
-def in_micro_batches(pairs: DirectPairs, microbatch: int) -> Laid[np.ndarray]:
+def in_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
     """Cut pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
-    return Laid(pack(rows), rows.attention, parts.ref_logp)
+    return PairRows(pack(rows), rows.attention, parts.ref_logp)
 
 
-def summed_logp(policy: Policy, params: Params, laid: Laid[Array]) -> Float[Array, "N 2"]:
+def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
     """Log-probability of each response under a policy, summed over its tokens."""
     return masked_sum(policy.score(params, laid.packed, 1.0).logp, laid.mask).reshape(-1, 2)
 
@@ -191,7 +191,7 @@ def make_direct_step(
         share = 2 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
         point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
 
-        def objective(params: Params, part: Laid[Array]) -> tuple[Array, DirectMetrics]:
+        def objective(params: Params, part: PairRows[Array]) -> tuple[Array, DirectMetrics]:
             lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
             numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point)
             means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, numbers))
@@ -205,7 +205,7 @@ def make_direct_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
 
 
-def _reference_point(policy: Policy, params: Params, mismatched: Laid[Array] | None) -> Float[Array, ""]:
+def _reference_point(policy: Policy, params: Params, mismatched: PairRows[Array] | None) -> Float[Array, ""]:
     """The reference point of a whole batch, so that micro-batches do not change it."""
     laid = required(mismatched, "batch.mismatched")
     logp = jax.lax.map(lambda part: summed_logp(policy, params, part), laid)

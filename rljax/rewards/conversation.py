@@ -10,7 +10,7 @@ Messages = Sequence[Mapping[str, str]]
 
 
 def reads_text(reward: Callable) -> bool:
-    """Whether a reward is one of rljax, which read prompts and completions as text.
+    """True if a reward is one of rljax, which read prompts and completions as text.
 
     Example:
         >>> from rljax.rewards import BY_NAME

@@ -148,7 +148,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
 
 
 def has_verifier(reward: Callable) -> bool:
-    """Whether a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
+    """True if a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -317,7 +317,7 @@ def _leaves(reward: Callable) -> list[Callable]:
 
 
 def _as_sum(reward: Callable) -> Weighted:
-    """A reward as a sum of parts that are no sums; a single one is a part under the function's name."""
+    """A reward as a sum of parts that are not sums; a single one is a part under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]

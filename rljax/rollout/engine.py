@@ -145,7 +145,7 @@ class DecodingEngine:
         return decoding._replace(rows=moved, holder=np.where(source >= 0, decoding.holder[source], -1))
 
     def _grow(self, decoding: Decoding, budget: int) -> Decoding:
-        """The same with room for another token of every row; with room for a whole response, places are written anew."""
+        """The same with room for another token of every row; with room for a whole response, places are written again."""
         if decoding.room == budget or decoding.written < decoding.room:
             return decoding
         room = min(budget, 2 * decoding.room)

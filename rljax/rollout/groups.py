@@ -46,12 +46,12 @@ class Groups(NamedTuple):
 
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
-        """Whether each place holds a response; a group may have fewer than G."""
+        """Mask of the places that hold a response; a group may have fewer than G."""
         return np.asarray(self.attention.any(-1))
 
 
 def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
-    """Which responses are right, and for which this is known.
+    """Masks of the responses that are right, and of those for which this is known.
 
     With a verifier, those on which it has an opinion are known. Without one, those that have a reward are, and a reward above 0 is
     right.

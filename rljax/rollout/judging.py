@@ -38,7 +38,7 @@ class Verdicts(NamedTuple):
 
 @documented
 class Opinion(NamedTuple):
-    """What one call of the reward says."""
+    """Result of one call of the reward."""
 
     answers: list[Answer]
     """Of each part of the reward."""
@@ -121,7 +121,7 @@ class Judge(NamedTuple):
         return Opinion(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
     def verdicts(self, opinions: Sequence[Opinion], length: int) -> Verdicts:
-        """What several calls say about the responses of all of them, in order; their failures are counted together.
+        """Join the results of several calls, in order; their failures are counted together.
 
         Args:
             opinions: of one call or more.

@@ -16,7 +16,7 @@ Finish = Literal["stop", "length", "turns"]
 
 @documented
 class Sampling(NamedTuple):
-    """How tokens are drawn. The built-in engine compiles one program for each value, `stop` aside."""
+    """Settings of the sampler. The built-in engine compiles one program for each value, `stop` aside."""
 
     max_tokens: int
     """Response budget, EOS included."""
@@ -75,7 +75,7 @@ class Response(NamedTuple):
 
     @property
     def truncated(self) -> bool:
-        """Whether it was cut off before its end."""
+        """True if the response was cut off before its end."""
         return self.finish != "stop"
 
 

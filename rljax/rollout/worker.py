@@ -144,7 +144,7 @@ class RolloutWorker:
 
     @property
     def verifies(self) -> bool:
-        """Whether a verifier decides what is correct."""
+        """True if a verifier decides what is correct."""
         return self.environment is None and has_verifier(self.judge.reward)
 
     def first(self, count: int) -> "RolloutWorker":

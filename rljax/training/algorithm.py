@@ -104,7 +104,7 @@ def _built_in(name: str, /, **options: int | float) -> Algorithm:
     return factory_of(name)(**options)
 
 
-def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
+def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """Give an algorithm the correction and the off-policy mask of the settings.
 
     Raises:

@@ -244,7 +244,7 @@ def credit_metrics(
     mask: Bool[Array, "P G T"],
     advantage: Float[Array, "P G T"],
 ) -> CreditMetrics:
-    """How well the critic predicts the outcome of a rollout, and how the advantages correlate with the outcome.
+    """Measure how well the critic predicts the outcome of a rollout, and how the advantages correlate with the outcome.
 
     Args:
         values: before the critic is updated, `[P, G, T]`.

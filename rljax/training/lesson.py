@@ -1,4 +1,4 @@
-"""What the updates of a rollout are computed from: a study scores it, with the learner's parameters and with the sampler's."""
+"""Inputs of the updates of a rollout: a study scores it, with the learner's parameters and with the sampler's."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class Lesson(NamedTuple):
     past: Past | None
     """Earlier rewards of the prompts, without those of this rollout; None if the state keeps none."""
     sampler_gap: float | None = None
-    """Divergence of the learner from a sampler of old parameters, nats a token, where the learner has scored the tokens anew; None
+    """Divergence of the learner from a sampler of old parameters, nats a token, where the learner has scored the tokens again; None
     elsewhere: the first update measures it."""
 
 

@@ -116,7 +116,7 @@ class CriticMetrics(NamedTuple):
 
 @documented
 class CreditMetrics(NamedTuple):
-    """How well the critic predicted a rollout before its updates, and how the advantages correlate with the outcome."""
+    """Quality of the critic's predictions on a rollout before its updates, and correlation of the advantages with the outcome."""
 
     explained_variance: Float[Array, ""] | float
     """Explained variance of the outcome's reward over all response tokens."""

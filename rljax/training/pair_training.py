@@ -36,7 +36,7 @@ from rljax.tracking.display import Display, make_display
 from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.run_folder import default_run_path
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
-from rljax.training.guard import MOST_SKIPPED, is_sound, skipped, skipped_in_a_row, where_sound
+from rljax.training.guard import MOST_SKIPPED, is_sound, skip_count, skipped_in_a_row, where_sound
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.metrics import present
 from rljax.training.optimizer import adamw, cosine_schedule
@@ -241,7 +241,7 @@ def guarded(
         after, metrics = step(state, part)
         updates = jax.tree.map(jnp.subtract, after.params, state.params)
         sound = is_sound(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
-        return where_sound(sound, after, state), metrics._replace(skipped_updates=skipped(sound))
+        return where_sound(sound, after, state), metrics._replace(skipped_updates=skip_count(sound))
 
     return guarded_step
 

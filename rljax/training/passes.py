@@ -31,7 +31,7 @@ def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list
 
 
 def is_beyond(limit: float | None, updates: Sequence[UpdateMetrics]) -> bool:
-    """Whether the policy has moved further from the one that sampled than a limit, in the mean over the updates so far.
+    """True if the policy has moved further from the one that sampled than a limit, in the mean over the updates so far.
 
     ::
 

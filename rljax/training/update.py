@@ -27,7 +27,7 @@ from rljax.text import one_line
 from rljax.training.anchor import Pull, unanchored
 from rljax.training.auxiliary import Auxiliary, Examples, without_examples
 from rljax.training.controller import under_control
-from rljax.training.guard import is_sound, skipped, where_sound
+from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.reference import at_strength
 from rljax.training.state import Places, TrainState, places
@@ -156,7 +156,7 @@ def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequen
 
 
 def has_responses(part: Layout) -> Bool[Array, ""]:
-    """Whether a micro-batch has any response."""
+    """True if a micro-batch has any response."""
     return (jnp.asarray(part.responses) >= 0).any()
 
 
@@ -190,7 +190,7 @@ def _updated(
     return where_sound(sound, after, state), norm, sound
 
 
-def jitted(step: Callable, where: Places, mesh: Mesh) -> Any:
+def jit_step(step: Callable, where: Places, mesh: Mesh) -> Any:
     """Compile a step whose state lies in these places; it donates the buffers of the old one."""
     return jax.jit(step, donate_argnums=0, out_shardings=(where.tree(), replicated(mesh)))
 
@@ -298,9 +298,9 @@ def compile_policy_step(
         gradient, penalty = pull(state, gradient)
         gradient, supervised = auxiliary(state, base, gradient, examples)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
-        return state, UpdateMetrics(metrics, norm, skipped(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
+        return state, UpdateMetrics(metrics, norm, skip_count(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)
 
 
 def make_supervised_step(
@@ -352,7 +352,7 @@ def _supervised_program(
         gradient, (value, entropy) = jax.grad(objective, has_aux=True)(state.params)
         gradient, penalty = pull(state, gradient)
         state, norm, sound = _updated(state, optimizer, gradient, value)
-        metrics = SupervisedMetrics(value, entropy, norm, skipped(sound), penalty)
+        metrics = SupervisedMetrics(value, entropy, norm, skip_count(sound), penalty)
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)

@@ -55,7 +55,7 @@ def monte_carlo(algorithm: Algorithm) -> Algorithm:
 
 
 def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
-    """Whether every threshold that was set is met, and at least one was set."""
+    """True if every threshold that was set is met, and at least one was set."""
     min_variance, max_loss = config.pretraining_explained_variance, config.pretraining_loss
     met = [] if min_variance is None else [float(credit.explained_variance) >= min_variance]
     met += [] if max_loss is None else [float(credit.outcome_loss) <= max_loss]

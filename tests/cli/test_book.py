@@ -10,8 +10,8 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.parts import PARTS
 from rljax.book.equations import equations
 from rljax.book.errata import Evidence, errata
-from rljax.book.search import search
 from rljax.book.slots import table
+from rljax.book.text_search import search
 from rljax.cli import main
 from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
 from rljax.cli.equations_text import links, show_equations
@@ -124,7 +124,7 @@ def test_bibtex_of_all_and_of_a_query(capsys):
     some = printed(capsys, "equations", "--bibtex", "clipped")
     assert "schulman2017ppo" in some
     assert some.count("\n@") == 1
-    assert "no source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
+    assert "has a source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
 
 
 def test_json_of_equations(capsys):

@@ -139,7 +139,9 @@ def test_outputs_are_words_and_numbers():
     ],
 )
 def test_inputs_that_do_not_fit_their_outputs(columns):
-    with pytest.raises(InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give as many of both and no other"):
+    with pytest.raises(
+        InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give one stdout for each stdin, and"
+    ):
         code(["?"], ["print(1)"], **columns)
 
 

@@ -194,7 +194,7 @@ def test_large_items_and_results_pass(pool):
     assert pool.map([{"kind": "value", "value": text}]) == [text]
 
 
-def test_a_worker_killed_in_idleness_is_replaced(pool):
+def test_a_worker_that_was_killed_while_idle_is_replaced(pool):
     (pid,) = pool.map([{"kind": "pid"}])
     worker = next(worker for worker in pool._workers if worker.process.pid == pid)
     os.kill(pid, signal.SIGKILL)

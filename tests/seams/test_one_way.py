@@ -189,7 +189,7 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
     assert calls == [6]
     assert (history.attempts[:3].tolist(), history.passes[:3].tolist()) == ([0.0, 2.0, 2.0], [0.0, 1.0, 1.0])
     assert collected.filtered_ratio == pytest.approx(1 / 3), "the group without an opinion has equal rewards"
-    with pytest.raises(InputError, match="A verifier among the rewards decides"):
+    with pytest.raises(InputError, match="a verifier among the rewards decided"):
         next_rollout(
             state,
             collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None)),

@@ -20,7 +20,7 @@ from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetr
 from rljax.preference.pair_update import EncodedPairs, judge_pairs
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import METRICS
-from rljax.tracking.glossary import GLOSSARY, Entry, explained
+from rljax.tracking.glossary import GLOSSARY, Entry, find_entry
 from rljax.tracking.phase_times import PhaseSeconds
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import (
@@ -112,8 +112,8 @@ def test_flags_that_an_entry_names_exist(entry):
 
 def test_numbers_on_the_screen_are_found_by_their_label():
     for metric in METRICS:
-        assert explained(metric.label).name == metric.key
-        assert explained(metric.key.upper()).name == metric.key
+        assert find_entry(metric.label).name == metric.key
+        assert find_entry(metric.key.upper()).name == metric.key
     for name, found in (
         ("held-out accuracy", "accuracy"),
         ("rewards above 0", "accuracy"),
@@ -123,14 +123,14 @@ def test_numbers_on_the_screen_are_found_by_their_label():
         ("reward_raised", "reward_raised"),
         ("lambda_50", "lambda_50"),
     ):
-        assert explained(name).name == found
+        assert find_entry(name).name == found
 
 
 def test_an_unknown_number_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"no number 'filterd_ratio'; did you mean 'filtered_ratio'"):
-        explained("filterd_ratio")
+        find_entry("filterd_ratio")
     with pytest.raises(InputError, match="`rljax explain` lists all"):
-        explained("accuracy_to_tokens")
+        find_entry("accuracy_to_tokens")
 
 
 def test_the_record_is_documented():

@@ -18,7 +18,7 @@ from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
 from rljax.training import adaptation_run
-from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of, wrong_logp
+from rljax.training.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
 from rljax.training.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
 from rljax.training.adaptation_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
@@ -182,7 +182,7 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     text = printed(capsys, *words)
     assert f"rejected: {queue}, line 2: the line is not JSON" in text
     assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text
-    assert f"is that of {queue}, line 1" in text
+    assert f"is already that of {queue}, line 1" in text
     assert f"{queue}, line 4, column 'prompt': the prompt has" in text
     assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
     assert f"The last line of {queue} has no line end" in text
@@ -291,7 +291,10 @@ def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
     written(served, tmp_path)
     place = tmp_path / "adapted"
     place.mkdir()
-    for name, message in (("config.json", "holds a run that is no adaptation"), ("metrics.jsonl", "already holds a run")):
+    for name, message in (
+        ("config.json", "holds a run that is not an adaptation"),
+        ("metrics.jsonl", "already holds a run"),
+    ):
         (place / name).write_text("{}")
         with pytest.raises(InputError, match=message):
             adapt(config_of(served, tmp_path), lambda line: None)
@@ -305,9 +308,9 @@ def test_a_reward_is_compared_with_the_mean_of_the_others():
     mean = sum(everyone) / 5
     scale = (sum((reward - mean) ** 2 for reward in everyone) / 5) ** 0.5
     expected = [(reward - (sum(everyone) - reward) / 4) / scale for reward in batch]
-    np.testing.assert_allclose(compared(batch, earlier), expected)
-    np.testing.assert_allclose(compared(5 * batch + 1, 5 * earlier + 1), expected)
-    np.testing.assert_array_equal(compared(np.ones(3), np.ones(2)), np.zeros(3))
+    np.testing.assert_allclose(relative_rewards(batch, earlier), expected)
+    np.testing.assert_allclose(relative_rewards(5 * batch + 1, 5 * earlier + 1), expected)
+    np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
 
 
 def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
@@ -359,7 +362,7 @@ def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
         assert message in " ".join(capsys.readouterr().err.split())
     missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
     refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
-    refused(capsys, "holds a run that is no adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
+    refused(capsys, "holds a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
     copy = tmp_path / "other"
     shutil.copytree(whole.run, copy)
     other = ["--checkpoint", "last", "--run", str(copy)]

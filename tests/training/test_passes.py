@@ -10,7 +10,7 @@ from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
 from rljax.training import learner
-from rljax.training.beginning import placed, rl_state
+from rljax.training.beginning import place_state, rl_state
 from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
 from rljax.training.metrics import present
@@ -136,7 +136,7 @@ def test_a_pass_is_an_order_of_its_own():
 
 
 def test_a_second_step_is_the_same_after_a_stop(sampled):
-    """The order of a later step needs nothing but the state: a learner that is built anew makes the same updates."""
+    """The order of a later step needs nothing but the state: a learner that is built again makes the same updates."""
     config = TINY.replace(kl_limit=1e-3)
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
@@ -145,7 +145,7 @@ def test_a_second_step_is_the_same_after_a_stop(sampled):
     saved = jax.device_get(state)
     state, whole = learn(state, study(state, sampled))
     setup, _ = first_state(config, reward=even_length)
-    resumed = placed(setup, jax.tree.map(jnp.asarray, saved))
+    resumed = place_state(setup, jax.tree.map(jnp.asarray, saved))
     resumed, again = learn_from(setup, resumed, sampled)
     assert present(whole) == present(again)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(resumed))
@@ -169,7 +169,7 @@ def test_a_falling_learning_rate_counts_every_pass():
         ({"passes": 0}, "passes is 0; it must be at least 1"),
         ({"kl_limit": 0.0}, "kl_limit is 0.0; it must be positive"),
         ({"kl_limit": float("nan")}, "kl_limit"),
-        ({"kl_limit": 0.1, "passes": 1, "minibatches": 1}, r"kl_limit=0\.1 ends the updates .* there is only one"),
+        ({"kl_limit": 0.1, "passes": 1, "minibatches": 1}, r"kl_limit=0\.1 ends the updates .* a rollout has only one"),
         (
             {"kl_limit": 0.1, "schedule": "cosine"},
             r"kl_limit=0\.1 may end .* so schedule='cosine', which counts the planned",
