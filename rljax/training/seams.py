@@ -121,6 +121,6 @@ def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> Non
     listed = len(parts) == 2 and all(isinstance(part, Sequence) and not isinstance(part, str) for part in parts)
     if not (listed and all(isinstance(problem, Problem) for part in parts for problem in part)):
         raise InputError(
-            "problems: a pair (training problems, held-out problems) of lists of rljax.data.problem.Problem is needed; got "
+            "problems: a pair (training problems, held-out problems) of lists of rljax.Problem is needed; got "
             f"{problems!r:.80}."
         )
