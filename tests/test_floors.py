@@ -12,6 +12,7 @@ FLOORS = {
         "errors": 0,
         "files": 0,
         "importing": 1,
+        "lazy": 0,
         "machine": 0,
         "records": 0,
         "sharing": 0,

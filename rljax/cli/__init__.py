@@ -49,6 +49,7 @@ from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.files import causes, no_room
+from rljax.lazy import lazy_names
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 from rljax.training.interrupt import INTERRUPTED
@@ -142,6 +143,8 @@ The functions of commands that change settings (`Settings`) also take the settin
 """
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
+
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def _union(defaults: dict[str, Any]) -> Any:

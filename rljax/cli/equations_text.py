@@ -89,8 +89,11 @@ def found_matches(query: str) -> tuple[Match, ...]:
     if not matches:
         names = [name for entry in equations() for name in (entry.name, entry.function)]
         near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
-        hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
-        raise InputError(f"No equation has {query!r} in its name, summary, formula, source or ideas{hint}")
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        raise InputError(
+            f"No equation has {query!r} in its name, summary, formula, source or ideas{hint} Without a query, all of them are "
+            "listed."
+        )
     return matches
 
 

@@ -83,7 +83,9 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
                 f"--try {name} is not possible: all candidates have the same {name}. Set --{name.replace('_', '-')}."
             )
         if name not in known:
-            raise InputError(f"there is no setting {name!r} to try{did_you_mean(name, known)}")
+            raise InputError(
+                f"there is no setting {name!r} to try{did_you_mean(name, known)} `rljax train --help-all` lists all settings."
+            )
         parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
         if name in found or len(set(parts)) < len(parts) or not all(parts):
             raise InputError(f"--try {text}: name a setting once, and each of its values once, none of them empty.")

@@ -254,7 +254,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         if saved.get("ring") is not None:
             wanted["ring"] = ocp.args.StandardRestore(ring_like(dict(saved["ring"]), state.params))
-        with refused_structures(folder):
+        with refused_structures(folder, saved["state"], state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     ring = in_order(found["ring"]) if "ring" in wanted else ()

@@ -45,7 +45,7 @@ from rljax.training.ring import cast_of, first_ring
 from rljax.training.room import Room
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
 from rljax.training.saver import Saver
-from rljax.training.seams import ROWS, Seams
+from rljax.training.seams import ROWS, Seams, check_trackers
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 from rljax.training.value_pretraining import pretrain_value, pretraining_steps
@@ -115,6 +115,7 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the run can be resumed. It is saved up to its last step, or up to its last checkpoint if it
             was stopped while it waited for room on the disk.
     """
+    check_trackers(trackers)
     config, rows = with_dataset(config, dataset)
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     config, existing, changes = settings_of(config, resume, seams)

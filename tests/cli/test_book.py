@@ -113,7 +113,8 @@ def test_words_that_no_entry_has_together_are_named(capsys):
 
 
 def test_what_finds_nothing_is_refused(capsys):
-    assert "did you mean" in refused(capsys, "equations", "clippedd")
+    error = refused(capsys, "equations", "clippedd")
+    assert "; did you mean clipped or dual_clipped? Without a query, all of them are listed." in error
     assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
 
 

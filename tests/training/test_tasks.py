@@ -60,9 +60,9 @@ def test_the_reward_follows_the_task_unless_it_is_chosen():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("sum", r"task is 'sum'; did you mean 'sums'\?"),
+        ("sum", r"task is 'sum'; did you mean 'sums'\? Choose sums, iteration, countdown, .* or reasoning_gym:NAME\.$"),
         ("reasoning_gym", "name one of its generators"),
-        ("poetry", "task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME"),
+        ("poetry", r"task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME\.$"),
     ],
 )
 def test_an_unknown_task_is_answered_with_those_there_are(task, message):
@@ -223,8 +223,8 @@ def test_problems_are_drawn_once_and_a_seed_decides_them():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("conter", {}, r"no generator 'conter'; did you mean 'counter'\?$"),
-        ("zzzz", {}, r"no generator 'zzzz'. It has counter."),
+        ("conter", {}, r"no generator 'conter'; did you mean 'counter'\? It has counter\.$"),
+        ("zzzz", {}, r"no generator 'zzzz'\. It has counter\.$"),
         (
             "counter",
             {"count": 0},

@@ -153,7 +153,10 @@ def test_settings_and_values():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--try", "learning_rat=1,2"], "no setting 'learning_rat' to try; did you mean 'learning_rate'"),
+        (
+            ["--try", "learning_rat=1,2"],
+            r"no setting 'learning_rat' to try; did you mean 'learning_rate' or .*\? `rljax train --help-all` lists all settings\.",
+        ),
         (["--try", "learning_rate"], "has no values"),
         (["--try", "learning_rate=1,1"], "each of its values once"),
         (["--try", "learning_rate=1e-4"], "one candidate"),
