@@ -7,8 +7,8 @@ than values fitted by squared error, most of all where targets are noisy.
 Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
 0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
 another one. The critic has 51 points from -0.5 to 1.5, or one number, for every state; values begin at 0.5, and there is no
-pretraining. The target is the return, brought onto the support: C51's projection, with a Monte-Carlo return in place of a
-Bellman update; HL-Gauss spreads it over its neighbours.
+pretraining. The target is the return, brought onto the support: two-hot, which is C51's projection of a full return, where no
+value of a next state is left to move by; HL-Gauss spreads it over its neighbours.
 
 Deviations from the papers: policy and critic are tables, so that no network has features to gain from the richer target,
 which is where Farebrother and others find most of the benefit; the critic's state includes whether all tokens so far were

@@ -280,6 +280,8 @@ def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert all(f"\n{name}\n" in text for name in claim_files())
+    words = " ".join(text.split())
+    assert all(f"`rljax claims --rerun {name}` runs experiments/claims/{name}.py" in words for name in claim_files())
 
 
 def test_json_and_a_page(capsys):
