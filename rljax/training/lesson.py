@@ -106,8 +106,8 @@ def make_rescored(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, 
 
 
 def progress(setup: Setup, state: TrainState) -> float:
-    """Share of the RL steps that are done."""
-    return int(state.step) / setup.config.optimization.steps
+    """Share of the RL steps that are done; 0 in a run of value pretraining alone."""
+    return int(state.step) / max(1, setup.config.optimization.steps)
 
 
 def scored_rows(setup: Setup) -> int:
