@@ -143,3 +143,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+
+
+def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
+    """List the names that exist, for a message about one that does not; of many, the first and the command that prints all.
+
+    Args:
+        names: names that exist, in the order to list them.
+        command: the command that prints all of them.
+        most: number of names that are listed at most.
+
+    Example:
+        >>> listed(["dapo", "grpo", "ppo"], "rljax algorithms")
+        'dapo, grpo, ppo'
+        >>> listed(["dapo", "grpo", "ppo"], "rljax algorithms", most=2)
+        'dapo, grpo and 1 more (`rljax algorithms` prints them all)'
+    """
+    known = list(names)
+    first = ", ".join(known[:most])
+    return first if len(known) <= most else f"{first} and {len(known) - most} more (`{command}` prints them all)"

@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.text import Box, boxes, one_line, printable, shortened
+from rljax.text import Box, boxes, listed, one_line, printable, shortened
 
 PIECES = [r"\boxed", r"\fbox", "{", "}", "\\", r"\{", r"\}", " ", "\n", "a", "boxed"]
 
@@ -67,3 +67,9 @@ def test_a_long_text_keeps_both_ends():
     assert shortened("\nabcdef\n", 6) == "abcdef"
     assert shortened("abcdefg", 4) == "ab … fg"
     assert shortened(12345678, 2) == "1 … 8"
+
+
+def test_a_list_of_names_is_whole_up_to_forty():
+    names = [f"name_{number}" for number in range(41)]
+    assert listed(names[:40], "rljax x") == ", ".join(names[:40])
+    assert listed(names, "rljax x") == f"{', '.join(names[:40])} and 1 more (`rljax x` prints them all)"

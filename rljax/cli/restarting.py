@@ -30,7 +30,9 @@ def start_process(words: Sequence[str]) -> Process:
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
-def restarted(arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process) -> int:
+def run_with_restarts(
+    arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process
+) -> int:
     """Run `rljax train` until it ends by itself, or has crashed more than `restarts` times.
 
     Ctrl-C, SIGTERM and the SIGHUP of a closed terminal are passed on, and end it for good.

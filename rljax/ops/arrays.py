@@ -30,7 +30,7 @@ Step = float | int | Num[Array, "..."]
 
 
 def is_concrete(*values: object) -> bool:
-    """Whether the values are known now: none of them is traced."""
+    """True if the values are known now: none of them is traced."""
     return not any(isinstance(value, Tracer) for value in values)
 
 

@@ -115,21 +115,21 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
 @in_float32
 def importance_weighted_k3(
-    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]
+    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]
 ) -> Float[Array, "*rows T"]:
     """DeepSeek-V3.2's penalty: k3 times the importance ratio, which makes the estimate and its gradient unbiased.
 
-    For tokens sampled from π_old, at a fixed context, wherever π_old covers the supports of π_θ and π_ref:
+    For tokens sampled from π_behaviour, at a fixed context, wherever π_behaviour covers the supports of π_θ and π_ref:
     E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it stays bounded
     where π_θ falls far below π_ref; that of k3 does not.
 
     ::
 
-        ρ_t k3_t = π_θ(o_t) / π_old(o_t) · (exp(d_t) - d_t - 1)        d_t = log π_ref(o_t) - log π_θ(o_t)
+        ρ_t k3_t = π_θ(o_t) / π_behaviour(o_t) · (exp(d_t) - d_t - 1)        d_t = log π_ref(o_t) - log π_θ(o_t)
 
     Args:
         logp: log-probabilities under the policy that is trained, π_θ, `[..., T]`, nats.
-        old_logp: under the policy that sampled, π_old, `[..., T]`, nats.
+        behaviour_logp: under the policy that sampled, π_behaviour, `[..., T]`, nats.
         ref_logp: under the reference π_ref, `[..., T]`, nats.
 
     Returns:
@@ -140,21 +140,21 @@ def importance_weighted_k3(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> logp, old_logp, ref_logp = jnp.array([-1.0, -1.0]), jnp.array([-1.0, -2.0]), jnp.array([0.0, 0.0])
-        >>> print(importance_weighted_k3(logp, old_logp, ref_logp).round(4))
+        >>> logp, behaviour_logp, ref_logp = jnp.array([-1.0, -1.0]), jnp.array([-1.0, -2.0]), jnp.array([0.0, 0.0])
+        >>> print(importance_weighted_k3(logp, behaviour_logp, ref_logp).round(4))
         [0.7183 1.9525]
 
     Source:
         DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, Eq. 7.
     """
-    check_floating(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
-    check_same_shape(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
-    d, ratio = ref_logp - logp, jnp.exp(logp - old_logp)
+    check_floating(logp=logp, behaviour_logp=behaviour_logp, ref_logp=ref_logp)
+    check_same_shape(logp=logp, behaviour_logp=behaviour_logp, ref_logp=ref_logp)
+    d, ratio = ref_logp - logp, jnp.exp(logp - behaviour_logp)
     far = d > 1
     near_d, far_d = zero_outside(d, ~far), zero_outside(d, far)
     near = ratio * (jnp.expm1(near_d) - near_d)
-    # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_old does not.
-    return jnp.where(far, jnp.exp(zero_outside(ref_logp - old_logp, far)) - ratio * (1 + far_d), near)
+    # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_behaviour does not.
+    return jnp.where(far, jnp.exp(zero_outside(ref_logp - behaviour_logp, far)) - ratio * (1 + far_d), near)
 
 
 @in_float32

@@ -26,7 +26,7 @@ Message = bytes | memoryview
 
 
 class _Channel(NamedTuple):
-    """How results reach the parent process."""
+    """Channel for results to the parent process."""
 
     encode: Callable[[object], Message]
     """Makes a message of a result; raises if there is none for it."""

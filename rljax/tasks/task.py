@@ -1,4 +1,4 @@
-"""What a run needs of a generated task."""
+"""Generated tasks: the record of all that a run needs of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

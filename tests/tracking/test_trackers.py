@@ -133,17 +133,17 @@ def test_wandb_not_installed_says_how_to_install(run, monkeypatch):
 
 
 class Recorder:
-    def __init__(self, told, fails=False):
-        self.told, self.fails = told, fails
+    def __init__(self, calls, fails=False):
+        self.calls, self.fails = calls, fails
 
     def log(self, phase, step, metrics):
-        self.told.append((phase, step, metrics))
+        self.calls.append((phase, step, metrics))
 
     def samples(self, step, rows):
-        self.told.append((step, rows))
+        self.calls.append((step, rows))
 
     def close(self):
-        self.told.append("close")
+        self.calls.append("close")
         if self.fails:
             raise OSError("disk full")
 

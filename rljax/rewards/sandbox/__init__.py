@@ -4,7 +4,10 @@
 and `unavailable` says why a stronger one does not work. `rljax.rewards.sandbox.threats` holds the threat model.
 """
 
+from rljax.lazy import lazy_names
 from rljax.rewards.sandbox.judging import Limits, Program, Verdict, judge, judge_all, level, unavailable
 from rljax.rewards.sandbox.threats import LEVELS
 
 __all__ = ["LEVELS", "Limits", "Program", "Verdict", "judge", "judge_all", "level", "unavailable"]
+
+__getattr__, __dir__ = lazy_names(__name__)
