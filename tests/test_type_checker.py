@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
-from rljax.boxes import last_box
 from type_checker import check, function_of
 
+from rljax.boxes import last_box
 from rljax.cli.algorithms_text import show_parts
 from rljax.cli.columns import columns_of
 from rljax.importing import is_own
@@ -17,7 +17,7 @@ from rljax.lazy import lazy_names
 from rljax.machine import processor
 from rljax.ops.regularise import diagonal_fisher
 from rljax.text import one_line
-from rljax.tracking.glossary import explained
+from rljax.tracking.glossary import find_entry
 from rljax.training.guard import where_sound
 
 NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
@@ -60,7 +60,7 @@ def test_a_stream_of_text_is_told_from_other_values():
 
 @pytest.mark.parametrize(
     ("function", "argument"),
-    [(columns_of, "x"), (explained, 3), (is_own, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
+    [(columns_of, "x"), (find_entry, 3), (is_own, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
 )
 def test_signatures_outside_the_equations_are_checked_too(function, argument):
     with pytest.raises(TypeCheckError):
