@@ -3,8 +3,8 @@
 A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: a ring of old
 parameters draws the responses, and their true log-probabilities are the denominator of the ratio. All runs begin with one base
 model, whose warm start has a seed of its own; the seeds of the arms vary RL: its problems, their order, sampling, and the held-out
-problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more; `rljax claims
-staleness_gepo` asks the same of a table of logits.
+problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more. The
+claim `staleness_gepo` asks the same of a table of logits.
 
 Command:
 
@@ -161,7 +161,8 @@ def less_than_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -> s
     """What a delay costs GRPO, less what it costs an algorithm, and whether that is decided."""
     grpo, own = cost(rows, "grpo", delay, number), cost(rows, name, delay, number)
     interval = over_seeds([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
-    return f"{interval.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
+    shown = interval._replace(value=round(interval.value, 6))  # a mean of 0 but for its rounding
+    return f"{shown.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
 
 
 def main(arguments: Arguments) -> None:
