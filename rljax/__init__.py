@@ -9,11 +9,11 @@ rljax.load(run), rljax.evaluate(run), rljax.export(run, folder)
 Everything is imported on first use: `import rljax` imports neither JAX nor the trainer.
 """
 
-import importlib
 import sys
 from typing import TYPE_CHECKING
 
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rljax import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         tracking,
         training,
     )
+    from rljax.data.problem import Problem
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
     from rljax.rollout import Engine, Environment, Request, Response, Step
     from rljax.tracking.trackers import Tracker
@@ -47,11 +48,8 @@ if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has
 
 __version__ = "0.2.0.dev0"
 
-_PACKAGES = (
-    *("algorithms", "data", "evaluation", "models", "ops", "parallel"),
-    *("preference", "rewards", "rollout", "settings", "tasks", "tracking", "training"),
-)
-_NAMES = {
+_SOURCES = {
+    "Problem": "rljax.data.problem",
     **dict.fromkeys(("Decoder", "Packed", "Policy", "Scores", "ValueFunction"), "rljax.models"),
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
@@ -68,6 +66,7 @@ __all__ = [
     "InputError",
     "Packed",
     "Policy",
+    "Problem",
     "Request",
     "Response",
     "Result",
@@ -97,16 +96,4 @@ __all__ = [
     "training",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Import a package, or a name from one, on first use."""
-    if name in _PACKAGES:
-        return importlib.import_module(f"rljax.{name}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'rljax' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """All names, imported or not."""
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _SOURCES)

@@ -89,7 +89,7 @@ class AppendFile:
 
 
 def no_room(error: BaseException) -> str | None:
-    """What the system says if an error, or one that it was raised from, means that nothing can be written; None otherwise.
+    """Message of the system if an error, or one of its causes, means that nothing can be written; None otherwise.
 
     Args:
         error: of any library; TensorStore, which writes arrays, raises a ValueError with the system's number in its text.

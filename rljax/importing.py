@@ -16,7 +16,7 @@ from rljax.text import one_line
 
 
 def is_own(name: str) -> bool:
-    """Whether a name leads to a function of the user: it has a source and a function's name, with a colon between them.
+    """True if a name leads to a function of the user: it has a source and a function's name, with a colon between them.
 
     Example:
         >>> is_own("mine.py:reward"), is_own("exact")

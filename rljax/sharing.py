@@ -1,4 +1,4 @@
-"""What equal runs of one process share: functions made from equal settings are one function, which JAX traces and compiles once."""
+"""Functions that equal runs of one process share: equal settings make one function, which JAX traces and compiles once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
@@ -47,7 +47,7 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
 
 def has_method(argument: object) -> bool:
-    """Whether an argument is a method of an object, or a record with one.
+    """True if an argument is a method of an object, or a record with one.
 
     Example:
         >>> has_method((1, [].append)), has_method((1, len)), has_method((has_method, ("text".join, None)))

@@ -20,7 +20,7 @@ class GRU(nnx.Module):
         self.head = nnx.Linear(width, vocab_size, rngs=rngs)
 
     def read(self, state, tokens, first, real):
-        """Read a token of each row: the first one of a sequence begins anew, and padding leaves the state as it is."""
+        """Read a token of each row: the first one of a sequence resets the state, and padding leaves the state as it is."""
         after, _ = self.cell(jnp.where(first[:, None], 0.0, state), self.embed(tokens))
         return jnp.where(real[:, None], after, state)
 

@@ -52,11 +52,11 @@ def run(trained):
 def refused(capsys, *arguments) -> str:
     """What a command that exits with 2 says: one paragraph, no traceback."""
     assert main(list(arguments)) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("rljax: ")
-    assert "\n" not in said
-    assert "Traceback" not in said
-    return said
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("rljax: ")
+    assert "\n" not in error
+    assert "Traceback" not in error
+    return error
 
 
 def test_train_ends_with_accuracy_and_where_things_lie(trained):
@@ -171,9 +171,9 @@ def test_export_writes_a_model_that_trains_on(run, tmp_path, capsys):
     ("command", "code"), [(("train", "--help"), 141), (("equations",), 141)], ids=["while parsing", "while running"]
 )
 def test_a_reader_that_leaves_is_no_error(command, code):
-    given = os.environ | {"JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "rljax", *command], env=given, **pipes) as running:
+    with subprocess.Popen([sys.executable, "-m", "rljax", *command], env=environment, **pipes) as running:
         running.stdout.close()
         assert running.stderr.read() == ""
     assert running.returncode == code
@@ -259,8 +259,8 @@ def test_help_explains_the_teacher(all_help):
 
 def test_help_names_every_command(capsys):
     assert main([]) == 0
-    said = capsys.readouterr().out
-    assert all(f"rljax {command}" in said for command in COMMANDS)
+    output = capsys.readouterr().out
+    assert all(f"rljax {command}" in output for command in COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ def test_help_names_every_command(capsys):
 )
 def test_what_cannot_work_is_one_paragraph_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    said = refused(capsys, *arguments)
-    assert re.search(message, said), said
+    error = refused(capsys, *arguments)
+    assert re.search(message, error), error
     assert not list(tmp_path.iterdir())
 
 

@@ -76,15 +76,15 @@ def rows_of(path):
 def test_one_greedy_answer_each_by_default(run, tmp_path, capsys):
     out = tmp_path / "answers.jsonl"
     assert evaluate(run, "--limit", 5, "--out", out) == 0
-    said = capsys.readouterr().out
-    assert "accuracy " in said
-    assert "95 % interval" in said
-    assert "on 5 of 5 problems, mean reward" in said
+    output = capsys.readouterr().out
+    assert "accuracy " in output
+    assert "95 % interval" in output
+    assert "on 5 of 5 problems, mean reward" in output
     rows = rows_of(out)
     assert [(row["problem"], row["sample"]) for row in rows] == [(i, 0) for i in range(5)]
     assert json.loads((tmp_path / "answers.settings.json").read_text())["sampling"]["temperature"] == 0
-    assert "pass@1" in said
-    assert "maj@" not in said
+    assert "pass@1" in output
+    assert "maj@" not in output
 
 
 def test_samples_are_saved_with_what_is_known_of_them(whole):
@@ -132,10 +132,10 @@ def test_the_summary_is_what_the_samples_say(whole):
 
 def test_tables_for_lengths_and_columns_are_printed(run, sampled, whole, capsys):
     assert evaluate(run, *sampled, "--out", whole, "--k", 3, 1) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in ("6 problems, 4 answers each", "avg@4", "pass@3", "maj@3", "1 to 16", "By operands", "samples.jsonl"):
-        assert words in said, words
-    assert "pass@4" not in said
+        assert words in output, words
+    assert "pass@4" not in output
 
 
 @pytest.mark.parametrize("left", [0, 1, 8, 9, 23, 24])
@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (("--samples", "5", "--batch", "10"), "samples was 4 and is now 5"),
         (("--seed", "1"), "seed was 0 and is now 1"),
@@ -191,11 +191,11 @@ def test_ctrl_c_keeps_whole_calls_and_says_how_to_go_on(run, sampled, whole, tmp
         (("--batch", "4"), "rows_a_call was 8 and is now 4"),
     ],
 )
-def test_other_settings_are_refused(run, sampled, whole, changed, said):
+def test_other_settings_are_refused(run, sampled, whole, changed, message):
     before = (whole / "samples.jsonl").read_bytes()
     with pytest.raises(InputError, match="exists already and holds answers made with other settings") as refused:
         evaluate(run, *sampled, "--out", whole, *changed)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert (whole / "samples.jsonl").read_bytes() == before
 
@@ -217,7 +217,7 @@ def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--limit", "0"), "--limit is 0; it must be at least 1"),
         (("--samples", "0"), "--samples is 0; it must be at least 1"),
@@ -232,8 +232,8 @@ def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
         (("--top-p", "0.9"), "give a --temperature above 0 too"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_is_opened(arguments, said):
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_work_is_said_before_anything_is_opened(arguments, message):
+    with pytest.raises(InputError, match=message):
         evaluate("./nowhere", *arguments)
 
 
@@ -248,18 +248,18 @@ def test_problems_of_a_file_by_its_subjects(run, tmp_path, capsys):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "subject": "odd" if n % 2 else "even"} for n in range(1, 6)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert evaluate(run, "--dataset", data, "--limit", 4) == 0
-    said = capsys.readouterr().out
-    assert "on 4 of 4 problems" in said
-    assert "By subject" in said
-    assert "even" in said
+    output = capsys.readouterr().out
+    assert "on 4 of 4 problems" in output
+    assert "By subject" in output
+    assert "even" in output
     assert list(tmp_path.iterdir()) == [data]
 
 
 def test_a_reward_without_an_opinion_counts_nowhere(run, judge, tmp_path, capsys):
     half = ("--reward", f"{judge}:half", "--samples", "2")
     assert evaluate(run, *half, "--out", tmp_path / "a.jsonl", "--right-above", "0.5") == 0
-    assert "accuracy 0.0%" in (said := capsys.readouterr().out)
-    assert "on 3 of 6 problems, 2 answers each" in said
+    assert "accuracy 0.0%" in (output := capsys.readouterr().out)
+    assert "on 3 of 6 problems, 2 answers each" in output
     assert {row["reward"] for row in rows_of(tmp_path / "a.jsonl")} == {0.5, None}
     measures = json.loads((tmp_path / "a.summary.json").read_text())["whole"]["measures"]
     assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
@@ -346,10 +346,10 @@ def test_a_model_folder_on_eight_devices_says_what_it_left_out(shared_data, tmp_
     own = (shared_data / "stories260k", "--tokenizer", "bytes", "--max-response-tokens", "4", "--limit", "7")
     data = ("--dataset", shared_data / "gsm8k_train.jsonl", "--samples", "3", "--batch", "16")
     assert evaluate(*own, *data, "--out", tmp_path / "a") == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     summary = json.loads((tmp_path / "a" / "samples.summary.json").read_text())
     assert summary["whole"]["count"] + summary["dropped"] == 7
-    assert (f"{summary['dropped']} problems left out" in said) == (summary["dropped"] > 0)
+    assert (f"{summary['dropped']} problems left out" in output) == (summary["dropped"] > 0)
     rows = rows_of(tmp_path / "a" / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
     assert summary["settings"]["rows_a_call"] == 15

@@ -83,8 +83,8 @@ def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
         "--out",
         str(tmp_path / "a.jsonl"),
     )
-    said = printed(capsys, *words)
-    assert "Accuracy of the chosen response" in said
+    output = printed(capsys, *words)
+    assert "Accuracy of the chosen response" in output
     summary = json.loads((tmp_path / "a.summary.json").read_text())
     chosen = summary["chosen"]
     assert [row["k"] for row in chosen["critic"]] == [1, 2, 4]
@@ -93,7 +93,7 @@ def test_choosers_are_reported_by_the_number_of_answers(run, tmp_path, capsys):
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     best = [max((r for r in rows if r["problem"] == p), key=lambda r: r["scores"]["critic"]) for p in range(HELDOUT)]
     assert chosen["critic"][-1]["value"] == pytest.approx(np.mean([row["reward"] for row in best]))
-    assert printed(capsys, *words) == said, "saved answers keep their scores"
+    assert printed(capsys, *words) == output, "saved answers keep their scores"
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_what_cannot_work_is_said(run, tmp_path, monkeypatch, capsys, words, mes
 
 def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys):
     words = ("--samples", "4", "--step-ends", "1", "2", "3", "--limit", "3", "--out", str(tmp_path / "s.json"))
-    said = printed(capsys, "search", str(run), *words)
-    assert "samples a step" in said
+    output = printed(capsys, "search", str(run), *words)
+    assert "samples a step" in output
     report = json.loads((tmp_path / "s.json").read_text())
     assert (report["problems"], [row["keep"] for row in report["rows"]]) == (3, [1])
     for row in report["rows"]:
@@ -146,8 +146,8 @@ def test_a_search_is_set_beside_responses_of_the_same_cost(run, tmp_path, capsys
 
 def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsys):
     out = tmp_path / "own.jsonl"
-    said = printed(capsys, "generate", str(run), str(out), "--samples", "4", "--limit", "5", "--most", "2")
-    assert "responses kept, for" in said
+    output = printed(capsys, "generate", str(run), str(out), "--samples", "4", "--limit", "5", "--most", "2")
+    assert "responses kept, for" in output
     problems = load_problems(out)
     assert problems
     assert all(problem.demonstration and len(problem.demonstration) % 2 == 0 for problem in problems)
@@ -167,19 +167,19 @@ def test_where_no_response_is_kept_no_file_is_written(run, tmp_path, capsys):
 def test_demonstrations_are_cleaned_by_the_votes(run, tmp_path, capsys):
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "1+1=", "answer": "2", "demonstration": "#2"}\n' * 2)
-    said = printed(capsys, "generate", str(run), str(tmp_path / "b.jsonl"), "--clean", str(data), "--samples", "2")
-    assert "2 rows left: 0 confirmed by the votes, 0 contradicted and dropped, 2 undecided" in said
+    output = printed(capsys, "generate", str(run), str(tmp_path / "b.jsonl"), "--clean", str(data), "--samples", "2")
+    assert "2 rows left: 0 confirmed by the votes, 0 contradicted and dropped, 2 undecided" in output
     assert len(load_problems(tmp_path / "b.jsonl")) == 2
 
 
 def test_runs_vote_and_prompts_change(run, tmp_path, capsys):
     out = tmp_path / "v.json"
-    said = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--vote", "--out", str(out))
-    assert f"on {HELDOUT} problems" in said
+    output = printed(capsys, "eval", str(run), str(run / "checkpoints" / "last"), "--vote", "--out", str(out))
+    assert f"on {HELDOUT} problems" in output
     assert len(json.loads(out.read_text())["runs"]) == 2
     out = tmp_path / "p.json"
-    said = printed(capsys, "eval", str(run), "--perturb", "spaces", "--limit", "4", "--out", str(out))
-    assert "on the same 4 problems" in said
+    output = printed(capsys, "eval", str(run), "--perturb", "spaces", "--limit", "4", "--out", str(out))
+    assert "on the same 4 problems" in output
     assert json.loads(out.read_text())["change"]["problems"] == 4
 
 

@@ -25,11 +25,11 @@ def pairs(tmp_path):
 def test_from_pairs_to_samples(pairs, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(["preference", str(pairs), "--loss", "kto", *SMALL[:-1], "--output", str(first)]) == 0
-    said = capsys.readouterr().out
-    assert "kto from random weights" in said
-    assert "2 updates of 4 pairs, 4 at a time on 1 device" in said
-    assert "1 pairs have a side of more than 16 tokens" in said
-    assert f"rljax sample {first} --prompt" in said
+    output = capsys.readouterr().out
+    assert "kto from random weights" in output
+    assert "2 updates of 4 pairs, 4 at a time on 1 device" in output
+    assert "1 pairs have a side of more than 16 tokens" in output
+    assert f"rljax sample {first} --prompt" in output
     assert {"config.json", "model.safetensors", "settings.json", "metrics.jsonl"} <= {file.name for file in first.iterdir()}
     assert main(["sample", str(first), "--prompt", "3=", "--max-response-tokens", "4"]) == 0
     assert capsys.readouterr().out.startswith("3=")
@@ -43,7 +43,7 @@ def test_from_pairs_to_samples(pairs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--loss", "dop"), "The loss 'dop' is unknown"),
         (("--loss-options", "gamma=1"), "dpo has no option 'gamma'; it has beta"),
@@ -52,10 +52,10 @@ def test_from_pairs_to_samples(pairs, tmp_path, capsys):
         (("--chosen-column", "better"), "there is no column 'better'"),
     ],
 )
-def test_what_cannot_work_is_one_paragraph_and_exit_code_2(pairs, tmp_path, capsys, words, said):
+def test_what_cannot_work_is_one_paragraph_and_exit_code_2(pairs, tmp_path, capsys, words, message):
     assert main(["preference", str(pairs), *SMALL, *words, "--output", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip()
-    assert said in error
+    assert message in error
     assert "\n" not in error
     assert not (tmp_path / "out").exists()
 

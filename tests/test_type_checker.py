@@ -1,6 +1,7 @@
 """The checker of signatures sees every leaf of a tree, and a function that is defined again is checked again."""
 
 import inspect
+import io
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,15 @@ import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
 from type_checker import check, function_of
 
+from rljax.boxes import last_box
+from rljax.cli.algorithms_text import show_parts
+from rljax.cli.columns import columns_of
+from rljax.importing import is_own
+from rljax.lazy import lazy_names
+from rljax.machine import processor
 from rljax.ops.regularise import diagonal_fisher
+from rljax.text import one_line
+from rljax.tracking.glossary import find_entry
 from rljax.training.guard import where_sound
 
 NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
@@ -38,6 +47,24 @@ def test_a_wrong_leaf_is_an_error_where_it_is_passed():
         where_sound(jnp.array(True), broken, broken)
     with pytest.raises(TypeCheckError, match="per_example_gradients"):
         diagonal_fisher({"layer": jnp.zeros(3, int)})
+
+
+def test_a_stream_of_text_is_told_from_other_values():
+    stream = io.StringIO()
+    show_parts(stream)
+    assert "entropy" in stream.getvalue()
+    for wrong in (io.BytesIO(), "parts.txt"):
+        with pytest.raises(TypeCheckError, match="stream"):
+            show_parts(wrong)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [(columns_of, "x"), (find_entry, 3), (is_own, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
+)
+def test_signatures_outside_the_equations_are_checked_too(function, argument):
+    with pytest.raises(TypeCheckError):
+        function(argument)
 
 
 @pytest.mark.parametrize("leaf", [list[int], tuple[int, ...], dict[str, Array] | None])

@@ -27,7 +27,7 @@ def on_two_hosts(
     """
     count = f"--xla_force_host_platform_device_count={devices}"  # the last one holds
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}", "JAX_PLATFORMS": "cpu"}
-    given = os.environ | flags | environment
+    variables = os.environ | flags | environment
     joined = [sys.executable, *command, "--coordinator", free_address(), "--hosts", str(HOSTS), "--host"]
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, str(host)) for host in range(HOSTS)]
@@ -35,7 +35,9 @@ def on_two_hosts(
         try:
             for host, log in enumerate(logs):
                 with log.open("w") as file:
-                    running.append(subprocess.Popen([*joined, str(host)], env=given, stdout=file, stderr=subprocess.STDOUT))
+                    running.append(
+                        subprocess.Popen([*joined, str(host)], env=variables, stdout=file, stderr=subprocess.STDOUT)
+                    )
             for process in running if survivor is None else [running[survivor]]:
                 process.wait(timeout=seconds)
         finally:

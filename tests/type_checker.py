@@ -4,15 +4,17 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import version
 from inspect import Signature
+from io import TextIOBase
 from types import UnionType
-from typing import Union, get_args, get_origin
+from typing import TextIO, Union, get_args, get_origin
 
-from beartype import BeartypeConf, beartype
+from beartype import BeartypeConf, FrozenDict, beartype
 from beartype.door import is_bearable
 from jaxtyping import _decorator, _typeguard
 
-CONFIG = BeartypeConf(is_pep484_tower=True)
-"""A whole number is a float, as it is to every static checker."""
+CONFIG = BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict({TextIO: TextIOBase}))
+"""A whole number is a float, as it is to every static checker. A stream of text is what Python's own streams of text derive from:
+beartype asks for its `mode`, which an `io.StringIO` does not have."""
 
 read = beartype(conf=CONFIG)
 

@@ -103,13 +103,13 @@ class Side:
 
     def round(self) -> dict[str, float]:
         """Seconds of one round."""
-        asked, answered = self._process.stdin, self._process.stdout
-        if asked is None or answered is None:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
             raise RuntimeError(f"{self._name} has no pipe")
         try:
-            asked.write("go\n")
-            asked.flush()
-            answer = answered.readline()
+            stdin.write("go\n")
+            stdin.flush()
+            answer = stdout.readline()
         except BrokenPipeError:
             answer = ""
         if not answer:

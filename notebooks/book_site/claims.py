@@ -1,5 +1,8 @@
-"""The page of claims: what was claimed, and what small experiments say, sorted by verdict."""
+"""The pages of claims: what was claimed, and what small experiments say, sorted by verdict, and a page for each."""
 
+from collections.abc import Mapping
+
+from book_site.book import HIDDEN
 from book_site.docstrings import escaped, table
 from rljax.book.claim_results import Outcome, outcome_of, read_results
 from rljax.book.claims import VERDICTS, Page, Verdict, claim_files, read_page
@@ -21,6 +24,14 @@ What depends on a network does not show: features that prompts share, a large vo
 **A verdict is about these worlds.** It says what an equation does by itself, which is where a claim about an equation
 should begin.
 
+## In ten lines
+
+For someone who chooses an algorithm or a setting; every name is a link to its experiment.
+
+{summary}
+
+## How they are decided
+
 Where algorithms want different learning rates, both sides have the same search for theirs, on seeds of their own, and often
 a verifier that errs on one response in 20; the page of an experiment says so. The others share one learning rate.
 
@@ -33,24 +44,133 @@ the end; `rljax claims NAME` shows the other beside it. All experiments took {mi
     rljax claims                     # this table
     rljax claims cispo               # an experiment: question, setting, deviations from the paper, all numbers
     rljax claims --rerun cispo"""
+SUMMARY: dict[str, dict[str, str]] = {
+    "Many updates on a rollout": {
+        "cispo": "CISPO learns faster than a clip",
+        "sapo": "SAPO's gate ends better than a clip",
+        "gmpo_stability": "GMPO ends better than GRPO with large steps",
+        "dppo": "DPPO's bound learns more than a clip",
+    },
+    "Which prompts": {
+        "dynamic_sampling": "replacing groups without a signal learns more",
+        "difficulty_window": "prompts of intermediate difficulty teach more",
+        "group_size": "groups of 8 end better than groups of 2",
+    },
+    "Baseline and scale within a group": {
+        "zscore_rloo": "leave-one-out learns more than z-scores",
+        "batch_deviation": "the batch's deviation learns more than the group's",
+        "rank_outliers": "ranks lose less to outliers than z-scores",
+        "hierarchical_kinds": "a baseline by kind of problem learns more than the prompt's",
+    },
+    "A critic or none": {
+        "rloo_ppo": "RLOO ends better than PPO",
+        "value_pretraining": "a pretrained critic beats one with biased values",
+        "lambda_of_length": "lambda by length ends better than 0.95",
+        "distributional_critic": "a distribution learns more than a number",
+    },
+    "Length of responses": {
+        "length_bias": "wrong responses grow longer under GRPO than under Dr.GRPO",
+        "soft_overlong": "a soft punishment of overlong responses ends better than none",
+        "length_shaped": "the length-shaped reward spares difficult problems",
+    },
+    "Entropy": {
+        "entropy_term": "an entropy term of 0.01 ends better than none",
+        "clip_higher_entropy": "clip-higher keeps the entropy up",
+        "clip_cov": "Clip-Cov ends better than GRPO",
+    },
+    "Distance from the reference": {
+        "kl_in_reward": "k1 in the reward ends better than k3 in the loss",
+        "k3_gradient": "the gradient of k3 in the loss is biased",
+    },
+    "A sampler that lags, or computes otherwise": {
+        "truncated_weights": "truncated weights end better than none",
+        "masked_weights": "a mask ends better than a cap",
+        "staleness_gepo": "a delay costs GEPO less than GRPO",
+        "bounded_ratio": "a ratio within a factor of ten ends better",
+    },
+    "pass@k": {
+        "pass_at_k_after_rl": "RL raises pass@1 and lowers pass@256",
+        "pkpo_pass_at_k": "training for pass@8 raises it more than training for pass@1",
+        "max_rl_pass_at_16": "MaxRL has a better pass@16 than RLOO",
+    },
+    "Whole recipes": {
+        "dapo_ladder": "DAPO's parts help in the order of its table",
+        "vapo_parts": "VAPO's parts matter in the order of its table",
+        "lite_ppo": "Lite PPO ends better than DAPO",
+    },
+}
+"""Question -> claim -> the claim in a few words; the verdict beside them is that of the results."""
 
 
-def claims_page() -> str:
-    """Every claim under its verdict."""
+def claims_pages() -> dict[str, str]:
+    """A page for each claim, and the index, in which every claim stands under its verdict."""
     pages = [read_page(file) for file in claim_files().values()]
     outcomes = [outcome_of(page, read_results(page)) for page in pages]
-    text = [INTRODUCTION.format(count=len(pages), minutes=sum(found.minutes for found in outcomes))]
+    both = list(zip(pages, outcomes, strict=True))
+    verdicts = {page.name: found.verdict for page, found in both}
+    minutes = sum(found.minutes for found in outcomes)
+    text = [INTRODUCTION.format(count=len(pages), minutes=minutes, summary=summary(verdicts))]
     for verdict in VERDICTS:
-        rows = [_row(page, found) for page, found in zip(pages, outcomes, strict=True) if found.verdict == verdict]
+        rows = [_row(page, found) for page, found in both if found.verdict == verdict]
         if rows:
             heads = ("claim", "made by", "statistic, mean over the seeds (95 % interval)", "experiment")
             text.append(f"## {verdict.capitalize()}\n\n{MEANING[verdict]}\n\n{table(heads, rows)}")
-    return "\n\n".join(text)
+    text.append(HIDDEN.format("\n".join(f"claims/{page.name}" for page in pages)))
+    return {"claims": "\n\n".join(text)} | {f"claims/{page.name}": _page(page, found) for page, found in both}
 
 
-def _row(page: Page, outcome: Outcome) -> tuple[str, str, str, str]:
+def summary(verdicts: Mapping[str, Verdict]) -> str:
+    """A line for each question: its claims in a few words, under their verdicts."""
+    lines = []
+    for question, claims in SUMMARY.items():
+        parts = []
+        for verdict in VERDICTS:
+            here = [f"{escaped(words)} ({_link(name)})" for name, words in claims.items() if verdicts[name] == verdict]
+            parts += [f"*{verdict}:* {', '.join(here)}"] if here else []
+        lines.append(f"- **{question}.** {'; '.join(parts)}.")
+    return "\n".join(lines)
+
+
+def claim_label(name: str) -> str:
+    """Anchor of a claim's page."""
+    return f"claim-{name.replace('_', '-')}"
+
+
+def _link(name: str) -> str:
+    return f"[`{name}`](#{claim_label(name)})"
+
+
+def _statistic(page: Page, outcome: Outcome) -> str:
     claim = page.claim
     statistic = f"{outcome.statistic.text()}: {claim.unit} ({outcome.statistic.seeds} seeds)"
     if claim.condition is not None and outcome.condition is not None:
         statistic += f"; a test if {outcome.condition.text()} lies above 0: {claim.condition[0]}"
-    return escaped(claim.text), escaped(f"{claim.paper}, {claim.place}"), escaped(statistic), f"`{page.name}`"
+    return escaped(statistic)
+
+
+def _row(page: Page, outcome: Outcome) -> tuple[str, str, str, str]:
+    claim = page.claim
+    return escaped(claim.text), escaped(f"{claim.paper}, {claim.place}"), _statistic(page, outcome), _link(page.name)
+
+
+def _page(page: Page, outcome: Outcome) -> str:
+    """The experiment of a claim: numbers, picture and words."""
+    claim = page.claim
+    rows = [
+        ("claim", escaped(claim.text)),
+        ("made by", escaped(f"{claim.paper}, {claim.place}")),
+        ("verdict", outcome.verdict),
+        ("statistic", _statistic(page, outcome)),
+        ("run", f"{outcome.date}, {outcome.minutes:.1f} minutes" if outcome.date else "no results"),
+        ("files", f"`experiments/claims/{page.name}.py` and `.json`"),
+    ]
+    rows += [("pilot", escaped(claim.pilot))] if claim.pilot else []
+    figures = [(escaped(name), found.text()) for name, found in outcome.figures.items()]
+    parts = [
+        f"({claim_label(page.name)})=\n# `{page.name}`",
+        table(("", ""), rows),
+        f"```{{image}} /../experiments/claims/{page.name}.png\n:alt: curves of the arms, and the statistic of every seed\n```",
+        *(escaped(part) for part in page.text.split("\n\n")),
+        *([f"## Further figures\n\n{table(('figure', 'mean (95 % interval)'), figures)}"] if figures else []),
+    ]
+    return "\n\n".join(parts)

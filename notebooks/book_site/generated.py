@@ -14,7 +14,7 @@ def pages() -> dict[str, str]:
         **book.ops_pages(),
         **book.algorithm_pages(),
         **book.results_pages(),
-        "claims": claims.claims_page(),
+        **claims.claims_pages(),
         "papers": book.papers_page(),
         "errata": book.errata_page(),
         "numbers": trainer.numbers_page(),

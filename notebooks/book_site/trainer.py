@@ -22,7 +22,7 @@ from rljax.training.config.train import GROUPS
 
 FUNCTIONS = ("train", "evaluate", "load", "export", "load_config")
 CLASSES = (
-    *("Policy", "Decoder", "ValueFunction", "Packed", "Scores", "Engine", "Request", "Response"),
+    *("Problem", "Policy", "Decoder", "ValueFunction", "Packed", "Scores", "Engine", "Request", "Response"),
     *("Environment", "Step", "Tracker", "Result", "InputError"),
 )
 

@@ -71,7 +71,7 @@ class Rollout(NamedTuple, Generic[Data]):
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
-    """What tells the responses to a prompt apart: 1 or 0 as a verifier decides, where it decides at all, else the unshaped rewards.
+    """Outcome of each response to a prompt: 1 or 0 as a verifier decides, where it decides at all, else the unshaped reward.
 
     A reward of several parts may differ between wrong answers, such as one in the right format. In a group of which the verifier
     judges some responses the others count as wrong.
@@ -141,7 +141,7 @@ class Term(NamedTuple):
 
 @documented
 class Correction(NamedTuple):
-    """How tokens are weighed that the sampler found likelier, or less likely, than the learner does."""
+    """Weights of tokens that the sampler found more or less likely than the learner does."""
 
     weight: Callable[[Array, Array, Array], Float[Array, "P G T"]]
     """(policy_logp, behaviour_logp, mask) -> factor of each token's weight."""
@@ -257,12 +257,12 @@ class Algorithm(NamedTuple):
     """Responses a prompt in the paper; None where it states none. `prepare` takes any number."""
 
     def needs(self, name: str) -> bool:
-        """Whether the algorithm reads `name`, which not every algorithm does.
+        """True if the algorithm reads `name`, which not every algorithm does.
 
         "entropy" and "teacher_divergence" are arguments of `loss`, "progress" one of `prepare`; the others are fields of `Rollout`.
 
         Raises:
-            ValueError: `name` is none of these.
+            ValueError: `name` is not one of these.
         """
         reads = {
             "behaviour_entropy": self.bonus is not None or (self.critic is not None and self.critic.complexity is not None),

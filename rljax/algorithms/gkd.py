@@ -28,7 +28,7 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
 
     Deviations: every response is the student's own, and each gets one update (λ = 1 of the paper's mix with a fixed data set). The
     task's reward is measured and not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
-    of each token are computed anew for every update, a chunk of tokens at a time, so none is kept. No gradient flows through the
+    of each token are computed again for every update, a chunk of tokens at a time, so none is kept. No gradient flows through the
     sampling, as in the paper.
     """
     check_between(0, 1, beta=beta)

@@ -37,7 +37,7 @@ def term_inputs(
     entropy: Float[Array, "B T"] | None,
     teacher_divergence: Float[Array, "B T"] | None,
 ) -> TermInputs:
-    """What the terms of a loss may read; the arguments are those of `loss`."""
+    """Inputs of the terms of a loss; the arguments are those of `loss`."""
 
     def inside(values: Array | None) -> Array | None:
         return None if values is None else zero_outside(values, batch.mask)

@@ -24,7 +24,7 @@ from rljax.algorithms.part_equations import (
     tilted_token_mean,
 )
 from rljax.algorithms.parts_fit import check_fit
-from rljax.algorithms.plan import plan_and_answer
+from rljax.algorithms.plan_credit import plan_and_answer
 from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_to_reference, kl_to_sampler, positive_examples
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
 from rljax.ops.divergence import k3
@@ -63,7 +63,7 @@ class Part(NamedTuple):
         return f"{self.slot}={self.name}"
 
     def value(self, **numbers: int | float) -> Callable[..., Any]:
-        """What the slot holds, with these hyper-parameters in place of the defaults.
+        """Content of the slot, with these hyper-parameters in place of the defaults.
 
         Raises:
             ValueError: the part has no such hyper-parameter.
@@ -225,7 +225,7 @@ def part_named(slot: str, name: str) -> Part:
     here = {part.name: part for part in PARTS if part.slot == slot}
     if not here:
         slots = ", ".join(dict.fromkeys(part.slot for part in PARTS))
-        raise ValueError(f"no part is for the slot {slot!r}; there are parts for {slots}")
+        raise ValueError(f"there are no parts for the slot {slot!r}; there are some for {slots}")
     if name not in here:
         raise ValueError(f"{slot} has no part {name!r}; it has {', '.join(here)}")
     return here[name]

@@ -53,7 +53,7 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
     whole = algorithm.log_ratio is sequence_log_ratio
     if algorithm.denominator is not None and (slot == "surrogate_mask" or not whole):
         raise ValueError(
-            f"{word} compares probabilities of a token, and the algorithm's ratio has a denominator of its own, which is none"
+            f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is no such probability"
         )
     if algorithm.surrogate_mask is not None and (whole or _equation(algorithm.surrogate) is geometric_mean):
         raise ValueError(
@@ -62,7 +62,7 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
     single = [name for name in OF_SINGLE_TOKENS if getattr(algorithm, name) is not None]
     if slot == "log_ratio" and whole and single:
         raise ValueError(
-            f"{word} gives all tokens of a response one ratio, and what the algorithm's {single[0]} says of single tokens is lost"
+            f"{word} gives all tokens of a response one ratio, so what the algorithm's {single[0]} says of single tokens is lost"
         )
 
 

@@ -38,7 +38,7 @@ def scalar() -> ValueHead:
 
 
 def mixture(*, heads: int = 4) -> ValueHead:
-    """Several values, weighed anew in each state.
+    """Several values, with weights for each state.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Which algorithm for which task: facts of the task -> algorithm, parts and flags, by the rules of `choosing_rules`.
+"""Choice of an algorithm for a task: facts of the task -> algorithm, parts and flags, by the rules of `choosing_rules`.
 
 A rule is data: a case, conditions on facts, what it chooses, and why. Its claims are experiments that bear on the reason; what
 their results say is looked up, not written into the rule.
@@ -95,7 +95,7 @@ class Where(NamedTuple):
     """With what; `is not None` says that there is one."""
 
     def holds(self, facts: Facts) -> bool:
-        """Whether the facts meet it.
+        """True if the facts meet it.
 
         Example:
             >>> Where("length", "at least", 2000).holds(Facts(length=1024))
@@ -104,7 +104,7 @@ class Where(NamedTuple):
         return TESTS[self.test](getattr(facts, self.fact), self.value)
 
     def flag(self) -> str:
-        """How `rljax recommend` is told a fact that meets it.
+        """Flag that tells `rljax recommend` a fact that meets it.
 
         Example:
             >>> Where("length", "at least", 2000).flag(), Where("critic", "is", True).flag()
@@ -125,13 +125,13 @@ class Where(NamedTuple):
         return self.flag() + self.more()
 
     def more(self) -> str:
-        """What follows the flag in a text."""
+        """Words that follow the flag in a text."""
         return {"at least": " or more", "at most": " or less"}.get(self.test, "")
 
 
 @documented
 class Rule(NamedTuple):
-    """What one case calls for."""
+    """The recommendation for one case."""
 
     case: str
     """The case in words, as a table has it."""
@@ -151,13 +151,13 @@ class Rule(NamedTuple):
     """Of a part: algorithms that it fits; empty: all."""
 
     def applies(self, facts: Facts) -> bool:
-        """Whether every condition holds."""
+        """True if every condition holds."""
         return all(condition.holds(facts) for condition in self.where)
 
 
 @documented
 class Evidence(NamedTuple):
-    """What the experiment on a claim says about a reason."""
+    """The result of the experiment on a claim, applied to a reason."""
 
     claim: str
     """Name of the claim."""
@@ -171,7 +171,7 @@ class Evidence(NamedTuple):
 
 @documented
 class Recommendation(NamedTuple):
-    """What to do."""
+    """The recommended algorithm, parts and flags."""
 
     facts: Facts
     """For this task."""
@@ -293,11 +293,11 @@ def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
     return [word.format(**numbers) for name, value in flags.items() for word in (name, *value.split())]
 
 
-def weighed(bearing: Bearing, verdict: Verdict) -> Literal["supports", "contradicts", "is open"]:
-    """What the verdict on a claim means for a reason that it bears on.
+def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Literal["supports", "contradicts", "is open"]:
+    """Apply the verdict on a claim to a reason that depends on the claim.
 
     Example:
-        >>> weighed("for", "holds here"), weighed("against", "holds here"), weighed("for", "not decided")
+        >>> weigh_verdict("for", "holds here"), weigh_verdict("against", "holds here"), weigh_verdict("for", "not decided")
         ('supports', 'contradicts', 'is open')
     """
     if verdict not in ("holds here", "contradicted"):

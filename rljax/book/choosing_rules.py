@@ -7,12 +7,12 @@ claims that bear on its reason. `experiments/claims` says what became of them.
 from rljax.book.choosing import Rule, Where
 
 GUIDE = "the guide's decision chart (unpublished)"
-FRAMEWORK = "the framework document (unpublished), Section 6.3"
+DESIGN = "the design document (unpublished), Section 6.3"
 
 STALE = 16
 """Updates of staleness from which the group-level weight is advised; GEPO's paper compares delays up to 64."""
 LONG = 2000
-"""Tokens from which the framework document advises a critic."""
+"""Tokens from which the design document advises a critic."""
 SHORT = 64
 """Tokens up to which one baseline for the whole response is enough."""
 FEW = 10_000
@@ -67,7 +67,7 @@ ALGORITHMS: tuple[Rule, ...] = (
         (Where("critic", "is", True), Where("length", "at least", LONG), Where("budget", "at least", PRETRAINED)),
         "vapo", "a pretrained critic tells the steps of a long response apart", {},
         {"value_pretraining": "for", "vapo_parts": "for", "lambda_of_length": "for", "decoupled_lambda": "for"},
-        f"VAPO, arXiv:2504.05118; {GUIDE}; {FRAMEWORK}",
+        f"VAPO, arXiv:2504.05118; {GUIDE}; {DESIGN}",
     ),
     Rule(
         "one response per prompt, no critic", (Where("group", "is", 1),),
@@ -76,17 +76,19 @@ ALGORITHMS: tuple[Rule, ...] = (
     Rule(
         "you will report pass@k", (Where("pass_k", "at least", 2),),
         "pkpo", "the advantage is that of k attempts (so is that of `pass_at_k`)", {"--algorithm-options": "k={k}"},
-        {"pkpo_pass_at_k": "for", "max_rl_pass_at_16": "against", "negative_only": "against"}, "PKPO, arXiv:2505.15201",
+        {"pass_at_k_after_rl": "for", "pkpo_pass_at_k": "for", "max_rl_pass_at_16": "against", "negative_only": "against"},
+        "PKPO, arXiv:2505.15201",
     ),
     Rule(
         "stay close to the starting model", (Where("wish", "is", "near_start"),),
         "grpo", "a KL term to the reference, whose price is `--algorithm-options beta=0.04`",
-        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against"}, "GRPO, arXiv:2402.03300",
+        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against", "kl_in_reward": "against"},
+        "GRPO, arXiv:2402.03300",
     ),
     Rule(
         "a learned reward", (Where("reward", "is", "learned"),),
         "grpo", "a KL term to the reference keeps the policy where the reward model was trained",
-        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against"},
+        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against", "kl_in_reward": "against"},
         f"GRPO, arXiv:2402.03300; {GUIDE}",
     ),
     Rule(
@@ -117,19 +119,20 @@ ALGORITHMS: tuple[Rule, ...] = (
     ),
     Rule(
         "short answers, few settings", (Where("length", "at most", SHORT),),
-        "rloo", "no standard deviation to divide by, no clip to tune", {}, {"rloo_unbiased": "for", "rloo_ppo": "for"},
+        "rloo", "no standard deviation to divide by, no clip to tune", {},
+        {"rloo_unbiased": "for", "rloo_ppo": "for", "zscore_rloo": "for"},
         "Back to basics, arXiv:2402.14740",
     ),
     Rule(
         "a first look with few responses", (Where("budget", "at most", FEW),),
-        "rloo", "no response is thrown away, and nothing is there to tune", {},
+        "rloo", "no response is thrown away, and there is nothing to tune", {},
         {"rloo_unbiased": "for", "dynamic_sampling": "against"}, "Back to basics, arXiv:2402.14740",
     ),
     Rule(
         "the first run on a new task", (),
         "dapo", "robust defaults, no further model in memory", {},
         {"dynamic_sampling": "for", "batch_deviation": "against", "dapo_ladder": "for", "lite_ppo": "against"},
-        f"DAPO, arXiv:2503.14476; {GUIDE}; {FRAMEWORK}",
+        f"DAPO, arXiv:2503.14476; {GUIDE}; {DESIGN}",
     ),
 )  # fmt: skip
 """Case -> algorithm, the most special first."""
@@ -150,7 +153,7 @@ PARTS: tuple[Rule, ...] = (
     Rule(
         "a reward with outliers", (Where("outliers", "is", True),),
         "ranks", "a response's rank in its group does not feel how large an outlier is", {"--with": "advantage=rank"},
-        {"rank_outliers": "for"}, "the framework document (unpublished), Section 5.3.3",
+        {"rank_outliers": "for"}, "the design document (unpublished), Section 5.3.3",
         ("dapo", "grpo", "gspo", "cispo", "clip_cov"),
     ),
     Rule(

@@ -52,7 +52,7 @@ class Results(NamedTuple):
 
 @documented
 class Outcome(NamedTuple):
-    """What the results say about a claim."""
+    """Verdict and statistics of a claim, from its results."""
 
     verdict: Verdict
     """The verdict."""

@@ -1,4 +1,4 @@
-"""Which algorithm grew out of which: every record beside the earlier records that it differs least from.
+"""Family tree of the algorithms: every record beside the earlier records that it differs least from.
 
 The parent of an algorithm is computed, not declared: of all algorithms with an older paper, the one with the same function in the
 most slots; among equals, one of the same paper, else the oldest. An algorithm that learns from a teacher is no parent of one that

@@ -1,4 +1,4 @@
-"""What people call an equation or an algorithm, and what they look for when they need it: words beside those of its documentation.
+"""Names that people use for an equation or an algorithm, and the needs that lead to it: words beside those of its documentation.
 
 One list for the whole book, so that the words of neighbours can be weighed against each other. Phrases are separated by semicolons.
 """

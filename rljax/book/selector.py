@@ -13,7 +13,7 @@ from rljax.records import documented
 
 @documented
 class Regrets(NamedTuple):
-    """What each way of choosing loses against the best algorithm of each task; the task itself was not used to choose."""
+    """Loss of each way of choosing against the best algorithm of each task; the task itself was not used to choose."""
 
     selector: Float[np.ndarray, "N"]
     """Ridge regression on the facts of the task."""

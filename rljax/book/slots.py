@@ -16,7 +16,7 @@ SIZES = ("group_size", "critic.learning_rate_ratio", "critic.updates", "critic.p
 
 @documented
 class Filling(NamedTuple):
-    """What a slot holds."""
+    """Content of a slot."""
 
     function: str
     """Bare names of its ops, joined by " + "; the name of its own function where that calls no op; "" for a number alone."""
@@ -68,7 +68,7 @@ def _own_name(function: Callable[..., Any]) -> str:
 
 
 def fillings(algorithm: Algorithm) -> dict[str, Filling]:
-    """What each slot of an algorithm holds; a slot at the number 0, which leaves its idea out, is not among them.
+    """Content of each slot of an algorithm, without the slots at the number 0, which leaves their idea out.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -112,7 +112,7 @@ def _matrix(held: Mapping[str, Mapping[str, Filling]], fields: Sequence[str]) ->
 
 
 def _cell(row: Mapping[str, Filling], field: str) -> str:
-    """What the row holds in a field; of a record in it, the names of what the record adds."""
+    """Text of a field of a row. For a slot that holds a record, these are the names of the slots that the record adds."""
     if field in row:
         return row[field].function or row[field].numbers
     inner = [slot.removeprefix(f"{field}.") for slot in row if slot.startswith(f"{field}.")]

@@ -1,4 +1,4 @@
-"""Which ops a record of functions calls, read from the record itself: its partial functions, closures and compiled code."""
+"""Ops that a record of functions calls, read from the record itself: its partial functions, closures and compiled code."""
 
 import dis
 import inspect

@@ -41,7 +41,7 @@ from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, run_runs
 from rljax.cli.search import SearchSteps, run_search
-from rljax.cli.starting import Settings, flags_in, started, starting_config
+from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import Train, run_train
 from rljax.cli.train_help import short_help
 from rljax.cli.tune import Tune, run_tune
@@ -49,6 +49,7 @@ from rljax.cli.version import check_jax, version_text
 from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.files import causes, no_room
+from rljax.lazy import lazy_names
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.config.start import DEFAULT_EXPERIMENT, Start
 from rljax.training.interrupt import INTERRUPTED
@@ -143,6 +144,8 @@ The functions of commands that change settings (`Settings`) also take the settin
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
 
+__getattr__, __dir__ = lazy_names(__name__)
+
 
 def _union(defaults: dict[str, Any]) -> Any:
     """All commands as one type for Tyro; a command without a default value takes none."""
@@ -167,7 +170,7 @@ def parse(arguments: Sequence[str], begun: Start | None = None) -> Any:
     record, _ = COMMANDS[arguments[0]]
     defaults: dict[str, Any] = {}
     if issubclass(record, Settings):
-        begun = started(arguments[1:]) if begun is None else begun
+        begun = start_from_flags(arguments[1:]) if begun is None else begun
         check_flags(arguments[1:], record, begun.config)
         defaults[arguments[0]] = record(begun.config)
     else:
@@ -186,7 +189,7 @@ def run(arguments: list[str]) -> int:
     record, function = COMMANDS[name]
     if not issubclass(record, Settings):
         return function(parse(arguments))
-    begun = started(arguments[1:])
+    begun = start_from_flags(arguments[1:])
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(begun.config))
         return 0
@@ -194,7 +197,7 @@ def run(arguments: list[str]) -> int:
 
 
 def answer_to(error: Exception) -> str | None:
-    """What a person has to correct so that a command does not end with this error; None if it is a fault of rljax."""
+    """Text that tells a person what to correct so that a command does not end with this error; None if it is a fault of rljax."""
     # What fails while the files of a run are closed must not hide why it ended.
     answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
     if answer is not None:

@@ -25,7 +25,7 @@ class Average:
     weights: tuple[float, ...] | None = None
     """Weight of each run, such as the number of problems that it was trained on; by default 1."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of each run."""
+    """Checkpoint of each run."""
 
 
 def run_average(command: Average) -> int:

@@ -61,7 +61,12 @@ def _entry(page: "Page", outcome: "Outcome", width: int) -> str:
     if claim.condition is not None and outcome.condition is not None:
         words = f"{outcome.condition.text()} lies above 0: {claim.condition[0]}"
         lines.append(labelled("a test if", words, width))
-    return "\n".join([*lines, labelled("run", run, width)])
+    again = f"`{_command(page)}` runs experiments/claims/{page.file.name}"
+    return "\n".join([*lines, labelled("run", run, width), labelled("again", again, width)])
+
+
+def _command(page: "Page") -> str:
+    return f"rljax claims --rerun {page.name}"
 
 
 def page_text(page: "Page", outcome: "Outcome", *, width: int) -> str:
@@ -105,7 +110,7 @@ def claim_row(page: "Page", outcome: "Outcome") -> dict[str, Any]:
         "minutes": round(outcome.minutes, 2),
         "date": outcome.date or None,
         "file": f"experiments/claims/{page.file.name}",
-        "command": f"rljax claims --rerun {page.name}",
+        "command": _command(page),
     }
 
 

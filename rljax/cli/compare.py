@@ -33,14 +33,14 @@ def run_compare(command: Compare) -> int:
     Raises:
         InputError: there are fewer than two, one of them is not a run folder, or the picture cannot be drawn.
     """
-    from rljax.cli.side_by_side import compared, text  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.cli.side_by_side import comparison_of, text  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.plots import overlay  # noqa: PLC0415  as above
     from rljax.tracking.summary import open_run  # noqa: PLC0415  as above
 
     if len(command.runs) < 2:
         raise InputError("Name at least two run folders to compare; `rljax doctor RUN` examines one.")
     folders = [open_run(path) for path in command.runs]
-    comparison = compared(folders, samples=max(command.samples, 0))
+    comparison = comparison_of(folders, samples=max(command.samples, 0))
     if command.out is not None:
         overlay(
             {row["name"]: folder.metrics for row, folder in zip(comparison["runs"], folders, strict=True)},

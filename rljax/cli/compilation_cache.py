@@ -1,4 +1,4 @@
-"""Where compiled programs are kept between commands, so that the second run of a shape starts without compiling."""
+"""Folder for compiled programs between commands, so that the second run of a shape starts without compiling."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
 
 
 def writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made if it does not exist."""
+    """True if files can be made in a folder, which is made if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

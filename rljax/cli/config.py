@@ -40,7 +40,7 @@ def origins_in_force(begun: Start, config: TrainConfig, arguments: list[str]) ->
     return origins
 
 
-def grouped(config: TrainConfig) -> dict[str, dict[str, Any]]:
+def groups_of(config: TrainConfig) -> dict[str, dict[str, Any]]:
     """Settings by group and flat name; the task's name leads the settings of the task."""
     flat = config.to_flat()
     groups: dict[str, dict[str, Any]] = {}
@@ -59,7 +59,7 @@ def run_config(command: Config, begun: Start, arguments: list[str]) -> int:
     origins = {**dict.fromkeys(config.to_flat(), DEFAULT), **origins_in_force(begun, command.config, arguments)}
     groups = {
         group: {name: value for name, value in settings.items() if not command.changed or origins[name] != DEFAULT}
-        for group, settings in grouped(config).items()
+        for group, settings in groups_of(config).items()
     }
     if command.json:
         rows = {name: {"value": value, "from": origins[name]} for part in groups.values() for name, value in part.items()}

@@ -64,14 +64,14 @@ def run_debug(command: Debug) -> int:
     if command.json:
         cause = found.cause
         row = {"step": found.kept.step, "checkpoint": found.kept.checkpoint, "update_norm": str(found.update_norm)}
-        row |= {"bound": found.bound, "cause": None if cause is None else cause.to_json() | located(found, cause)}
+        row |= {"bound": found.bound, "cause": None if cause is None else cause.to_json() | location_of(found, cause)}
         print(json.dumps(row | {"terms": [term.to_json() for term in found.terms]}, indent=2, ensure_ascii=False))
         return 0
     print(text(found, columns_of(sys.stdout)))
     return 0
 
 
-def located(found: "Diagnosis", term: "Term") -> dict[str, str]:
+def location_of(found: "Diagnosis", term: "Term") -> dict[str, str]:
     """Prompt, response and token of a term's place; empty for a parameter's."""
     if term.kind == "numbers":
         return {}
@@ -111,13 +111,13 @@ def text(found: "Diagnosis", columns: int) -> str:
     lines.append(
         wrapped(f"Cause: {cause.name}, {fault}.{_place(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
     )
-    for label, value in located(found, cause).items():
+    for label, value in location_of(found, cause).items():
         lines.append(labelled(label, printable(shortened(value, LONGEST)).replace("\n", " "), columns))
     return "\n".join(lines)
 
 
 def _of_the_critic(found: "Diagnosis", columns: int) -> list[str]:
-    """Which terms are of a critic that may have learned from the batch; none without one."""
+    """Name the terms of a critic that may have learned from the batch; nothing without a critic."""
     if not any(term.name == "value now" for term in found.terms):
         return []
     return [wrapped("value now and value_loss are of the critic after this batch: it may have learned from it.", columns)]
@@ -138,7 +138,7 @@ def _worst(found: "Diagnosis", what: str) -> list[str]:
 
 
 def _place(term: "Term") -> str:
-    """Where the first such number lies."""
+    """Position of the first such number, in words."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""
     names = zip(("row", "token"), term.place, strict=False)

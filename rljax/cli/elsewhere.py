@@ -34,7 +34,7 @@ TABLE = (
     Elsewhere("--algorithm-options beta=0.04", "beta", "actor_rollout_ref.actor.kl_loss_coef", "beta"),
     Elsewhere("--kl-target", "", "algorithm.kl_ctrl.target_kl", "", "in nats a token"),
     Elsewhere(
-        "--reference-period", "ref_model_sync_steps", note="the policy itself, not a mixture; the optimiser starts anew"
+        "--reference-period", "ref_model_sync_steps", note="the policy itself, not a mixture; the optimiser restarts"
     ),
     Elsewhere("--algorithm-options clip=0.2", "epsilon", "actor_rollout_ref.actor.clip_ratio", "epsilon"),
     Elsewhere("--algorithm-options clip_low=0.2", "epsilon_low", "actor_rollout_ref.actor.clip_ratio_low"),

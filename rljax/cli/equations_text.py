@@ -11,7 +11,7 @@ from rljax.algorithms import BY_NAME
 from rljax.book.equations import Equation, equations
 from rljax.book.ideas import IDEAS
 from rljax.book.references import cited, references
-from rljax.book.search import Match, content_words, search
+from rljax.book.text_search import Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
 from rljax.cli.columns import columns_of, formula_lines, labelled, listed, wrapped
 from rljax.errors import InputError
@@ -22,7 +22,7 @@ WHOLE = 3
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
-    """What each entry is linked with: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
+    """Links of each entry: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
     records = calls_of_records() | {f"preference --loss {name}": ops_in(make()) for name, make in DIRECT_LOSSES.items()}
     calls = calls_of_ops()
     used, called = users(records), users(calls)
@@ -89,8 +89,11 @@ def found_matches(query: str) -> tuple[Match, ...]:
     if not matches:
         names = [name for entry in equations() for name in (entry.name, entry.function)]
         near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
-        hint = f"; did you mean {' or '.join(near)}?" if near else ". Without a query, all of them are listed."
-        raise InputError(f"No equation has {query!r} in its name, summary, formula, source or ideas{hint}")
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        raise InputError(
+            f"No equation has {query!r} in its name, summary, formula, source or ideas{hint} Without a query, all of them are "
+            "listed."
+        )
     return matches
 
 
@@ -141,5 +144,5 @@ def show_bibtex(query: str, stream: TextIO) -> None:
         sources = [match.entry.source for match in found_matches(query)]
         entries = tuple(entry for entry in entries if any(entry in cited(source) for source in sources))
         if not entries:
-            raise InputError(f"What {query!r} finds has no source with BibTeX: it is a convention or unpublished.")
+            raise InputError(f"No entry for {query!r} has a source with BibTeX: they are conventions or unpublished.")
     stream.write("\n\n".join(entry.text for entry in entries) + "\n")

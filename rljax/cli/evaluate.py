@@ -42,7 +42,7 @@ class Eval:
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     limit: int | None = None
     """Answer only this many problems, the first ones."""
     max_response_tokens: int | None = None

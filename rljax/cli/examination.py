@@ -1,4 +1,4 @@
-"""What `rljax doctor` shows and writes: paragraphs for the screen, and the contents of the HTML report."""
+"""The output of `rljax doctor`: paragraphs for the screen, and the contents of the HTML report."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -33,7 +33,7 @@ SHOWN_ANSWERS, SHOWN_SAMPLES = 8, 8
 
 
 def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
-    """What the screen shows: paragraphs, each with what stands before its second line."""
+    """Paragraphs for the screen, each with the indentation of its second line."""
     raised = [event for event in summary.events if event.what == "raised"]
     lines = [(f"{summary.path}: {summary.algorithm}, step {summary.steps} of {summary.total}, {summary.status}", "    ")]
     lines += [(line, "    ") for line in outcome(folder, summary)]

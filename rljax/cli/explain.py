@@ -8,7 +8,7 @@ import tyro
 
 from rljax.cli.columns import columns_of, labelled, wrapped
 from rljax.records import documented
-from rljax.tracking.glossary import GLOSSARY, LABELS, Entry, explained
+from rljax.tracking.glossary import GLOSSARY, LABELS, Entry, find_entry
 
 
 @documented
@@ -53,7 +53,7 @@ def run_explain(command: Explain) -> int:
     Raises:
         InputError: a name is unknown.
     """
-    entries = [explained(name) for name in command.names]
+    entries = [find_entry(name) for name in command.names]
     columns = columns_of(sys.stdout)
     if command.json:
         rows = [entry._asdict() | {"label": LABELS.get(entry.name)} for entry in entries or GLOSSARY]

@@ -50,7 +50,7 @@ class Generate:
     reward: str | None = None
     """Reward that judges the responses, and whose name tells how answers are read; by default the run's."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     temperature: float = 1.0
     """Sampling temperature."""
     batch: int = 256
@@ -95,7 +95,7 @@ def _generated(settings: dict) -> list[str]:
 
 
 def verdict(right: int, judged: int, rows: int) -> str:
-    """What a verifier finds, of the rows that it could decide on.
+    """Share of right responses by a verifier, of the rows that it could decide on, in words.
 
     Example:
         >>> verdict(3, 4, 4), verdict(3, 4, 20)

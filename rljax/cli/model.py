@@ -38,7 +38,7 @@ class Sample:
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     seed: int = 0
     """Seed of the draws."""
 
@@ -57,7 +57,7 @@ class Export:
     folder: tyro.conf.Positional[Path]
     """Folder to write; it must not exist yet."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the weights; by default that of the checkpoint that the run started from, or float32."""
     max_shard_size: str = "50GB"

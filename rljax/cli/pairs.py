@@ -34,7 +34,7 @@ class Pairs:
     temperature: float = 1.0
     """Temperature of the sampling, above 0."""
     checkpoint: Literal["best", "last"] = "last"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     seed: int = 0
     """Seed of the choice of problems and of the sampling."""
 

@@ -60,7 +60,7 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     config = command.config
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
     plan = plan_of(config, command.device_count, length)
-    print("\n".join(described(plan, config, command.device_count) + timed(plan, config, command, device)))
+    print("\n".join(table_of(plan, config, command.device_count) + time_table(plan, config, command, device)))
     if room is None:
         return 0
     if plan.peak <= room:
@@ -71,7 +71,7 @@ def run_plan(command: Plan, begun: Start, arguments: list[str]) -> int:
     return 1
 
 
-def described(plan: Any, config: TrainConfig, count: int) -> list[str]:
+def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
     """The plan as lines of a table.
 
     Args:
@@ -101,7 +101,7 @@ def described(plan: Any, config: TrainConfig, count: int) -> list[str]:
     return lines
 
 
-def timed(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
+def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
     """The work of each phase of a step as lines of a table, with its least time if the kind of device is known.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from rljax.book.choosing import Evidence, Facts, Recommendation, Rule, recommend, table, weighed
+from rljax.book.choosing import Evidence, Facts, Recommendation, Rule, recommend, table, weigh_verdict
 from rljax.book.choosing_rules import ALGORITHMS, PARTS
 from rljax.cli.columns import columns_of, labelled, wrapped
 from rljax.errors import InputError
@@ -34,7 +34,7 @@ class Recommend:
 
 
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
-    """What the experiments on a rule's claims say; case -> one for each claim."""
+    """Evidence of the experiments on each rule's claims; case -> one entry for each claim."""
     from rljax.book.claim_results import outcome_of, read_results  # noqa: PLC0415  --help need not wait for JAX
     from rljax.book.claims import find_page  # noqa: PLC0415  as above
 
@@ -45,7 +45,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
             page = find_page(name)
             outcome = outcome_of(page, read_results(page))
             text = f"{page.claim.text}: {outcome.verdict}, {outcome.statistic.text()}, {page.claim.unit}"
-            found[rule.case].append(Evidence(name, outcome.verdict, weighed(bearing, outcome.verdict), text))
+            found[rule.case].append(Evidence(name, outcome.verdict, weigh_verdict(bearing, outcome.verdict), text))
     return found
 
 

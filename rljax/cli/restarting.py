@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rljax.cli.starting import value_of
 from rljax.errors import InputError
@@ -14,6 +14,7 @@ FINAL = (0, 2, 130, 141)
 FLAG = "--restarts"
 
 
+@runtime_checkable
 class Process(Protocol):
     """A process that was started."""
 
@@ -30,7 +31,9 @@ def start_process(words: Sequence[str]) -> Process:
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
-def restarted(arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process) -> int:
+def run_with_restarts(
+    arguments: Sequence[str], restarts: int, start: Callable[[Sequence[str]], Process] = start_process
+) -> int:
     """Run `rljax train` until it ends by itself, or has crashed more than `restarts` times.
 
     Ctrl-C, SIGTERM and the SIGHUP of a closed terminal are passed on, and end it for good.

@@ -39,7 +39,7 @@ def run_runs(command: Runs) -> int:
         InputError: the folder does not exist, or holds no run.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.tracking.summary import is_of_run, summarised  # noqa: PLC0415  as above
+    from rljax.tracking.summary import is_of_run, summarise  # noqa: PLC0415  as above
 
     if not command.folder.is_dir():
         raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that holds the folders of runs.")
@@ -48,14 +48,14 @@ def run_runs(command: Runs) -> int:
         try:
             folder = RunFolder.open(path)
             if is_of_run(folder):
-                summaries.append(summarised(folder))
+                summaries.append(summarise(folder))
         except InputError as error:
             unread.append((path, str(error)))
     if not summaries and not unread:
         inside = (
             " It is the folder of a run itself: see `rljax doctor`." if (command.folder / "config.json").exists() else ""
         )
-        raise InputError(f"No folder in {str(command.folder)!r} is that of a run.{inside}")
+        raise InputError(f"There is no run in {str(command.folder)!r}.{inside}")
     if command.json:
         rows = [summary.to_json() for summary in summaries]
         rows += [{"run": str(path), "error": error} for path, error in unread]

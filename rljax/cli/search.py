@@ -25,7 +25,7 @@ class SearchSteps:
     target: tyro.conf.Positional[str]
     """Folder of a run with a critic; with --value model:FOLDER any run, Hugging Face folder or hub id."""
     value: str = "critic"
-    """What values steps and responses: critic (of the run), or model:FOLDER (a reward model)."""
+    """Model that gives steps and responses a value: critic (of the run), or model:FOLDER (a reward model)."""
     samples: tuple[int, ...] = (4, 16)
     """Numbers N of steps drawn at a time for a problem; one search for each."""
     expand: int = 4
@@ -37,7 +37,7 @@ class SearchSteps:
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """Checkpoint of the run."""
     limit: int | None = None
     """Answer only this many problems, the first ones."""
     max_response_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""What `rljax compare` shows: several runs as one record that JSON can hold, and that record as text."""
+"""The output of `rljax compare`: several runs as one record that JSON can hold, and that record as text."""
 
 import math
 import string
@@ -13,7 +13,7 @@ from rljax.evaluation.statistics import Estimate
 from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarised
+from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarise
 
 PLACES = {"run", "quiet", "wandb", "name"}
 """Settings that say where a run is and what it shows, not what it does."""
@@ -25,7 +25,7 @@ CURVE_ROWS = 12
 """Most steps of the table of curves."""
 
 
-def compared(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
+def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
     """Compare runs, the later ones with the first.
 
     Args:
@@ -38,7 +38,7 @@ def compared(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
     if len(folders) > len(MARKS):
         raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
     heldout = [folder.read_heldout() for folder in folders]
-    summaries = [summarised(folder) for folder in folders]
+    summaries = [summarise(folder) for folder in folders]
     settings = [settings_of(folder) for folder in folders]
     names = [summary.name for summary in summaries]
     names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]

@@ -58,7 +58,7 @@ def flags_in(arguments: Sequence[str]) -> Iterator[str]:
             yield f"--{name.replace('_', '-')}"
 
 
-def started(arguments: Sequence[str]) -> Start:
+def start_from_flags(arguments: Sequence[str]) -> Start:
     """Find the settings that flags change: a file's, an experiment's, those of the run to resume, or the general defaults.
 
     Raises:
@@ -74,7 +74,7 @@ def started(arguments: Sequence[str]) -> Start:
                 f"--resume continues a run with the settings in its config.json, so {', '.join(refused)} cannot apply as well; "
                 "leave it out, or start a new run."
             )
-        return resumed(resume)
+        return start_from_run(resume)
     sampling = [word for word in arguments if word.removeprefix("--with=").startswith(SAMPLING_SLOT)]
     if "--smoke" in flags and sampling:
         raise InputError(
@@ -87,7 +87,7 @@ def started(arguments: Sequence[str]) -> Start:
     return start(Words(file=path, steps=number, smoke="--smoke" in flags, **words))
 
 
-def resumed(folder: str) -> Start:
+def start_from_run(folder: str) -> Start:
     """Settings of a run that is resumed."""
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.seams import saved_settings  # noqa: PLC0415  as above
@@ -98,5 +98,5 @@ def resumed(folder: str) -> Start:
 
 
 def starting_config(arguments: Sequence[str]) -> TrainConfig:
-    """Settings that the flags of `train` change; see `started`."""
-    return started(arguments).config
+    """Settings that the flags of `train` change; see `start_from_flags`."""
+    return start_from_flags(arguments).config

@@ -7,7 +7,7 @@ from pathlib import Path
 from rljax.cli.columns import columns_of, wrapped
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
-from rljax.cli.restarting import restarted
+from rljax.cli.restarting import run_with_restarts
 from rljax.cli.starting import Settings
 from rljax.errors import InputError
 from rljax.records import documented
@@ -51,7 +51,7 @@ def run_train(command: Train, begun: Start, arguments: list[str]) -> int:
     if command.restarts < 0:
         raise InputError(f"restarts is {command.restarts}; it must not be negative.")
     if command.restarts:
-        return restarted(arguments, command.restarts)
+        return run_with_restarts(arguments, command.restarts)
     with loading(quiet=command.config.run.quiet):
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
         from rljax.training.loop import train  # noqa: PLC0415

@@ -49,7 +49,7 @@ class Tune(Settings):
     """A setting and its values, separated by commas, or by semicolons if a value holds a comma: --try learning_rate=1e-4,2e-4
     --try algorithm=grpo,dapo."""
     cut: int = 2
-    """Of so many candidates of a rung one goes on, with so many times as many steps."""
+    """One of this many candidates of a rung goes on, with this many times as many steps."""
     seeds: int = 1
     """Number of seeds of each candidate, from --seed on."""
     out: Path = Path("runs/tuning")
@@ -80,10 +80,12 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
             raise InputError(f"--try {text} has no values; write --try {text}=VALUE,VALUE.")
         if name in FIXED:
             raise InputError(
-                f"--try {name} cannot be: all candidates have the same {name}. Set --{name.replace('_', '-')}."
+                f"--try {name} is not possible: all candidates have the same {name}. Set --{name.replace('_', '-')}."
             )
         if name not in known:
-            raise InputError(f"there is no setting {name!r} to try{did_you_mean(name, known)}")
+            raise InputError(
+                f"there is no setting {name!r} to try{did_you_mean(name, known)} `rljax train --help-all` lists all settings."
+            )
         parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
         if name in found or len(set(parts)) < len(parts) or not all(parts):
             raise InputError(f"--try {text}: name a setting once, and each of its values once, none of them empty.")
@@ -135,7 +137,7 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
     flags = set(flags_in(base))
     both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
     if both:
-        raise InputError(f"{', '.join(both)} is tried and set as well; leave one of the two out.")
+        raise InputError(f"{', '.join(both)} is both tried and set; leave one of the two out.")
     if "--run" in flags:
         raise InputError("--run names the folder of one run, and a tuning has many; name their folder with --out.")
     names = list(tried)
@@ -168,7 +170,7 @@ def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
     first = command.config.run.seed
     seeds = range(first, first + command.seeds)
     try:
-        trials = tuning.tune(configs, seeds=seeds, rungs=rungs, folder=command.out, train=trained, tell=tell)
+        trials = tuning.tune(configs, seeds=seeds, rungs=rungs, folder=command.out, train=train_candidate, tell=tell)
     except Interrupted:
         print("The same command goes on with this tuning.", file=sys.stderr)
         return INTERRUPTED
@@ -186,7 +188,7 @@ def run_tune(command: Tune, begun: Start, arguments: list[str]) -> int:
     return 0
 
 
-def trained(config: TrainConfig) -> tuple[float, float]:
+def train_candidate(config: TrainConfig) -> tuple[float, float]:
     """Begin or resume a run."""
     from rljax.training.loop import train  # noqa: PLC0415  --help need not wait for JAX
 

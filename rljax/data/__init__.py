@@ -2,3 +2,7 @@
 
 Importing this package imports none of its modules, so `transformers` and `grain` are loaded only where they are used.
 """
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -101,7 +101,7 @@ def read_problems(
         Problems, places, faults and the name of the format.
 
     Raises:
-        InputError: for the reasons `load_problems` gives, or `on_error` is none of the three.
+        InputError: for the reasons `load_problems` gives, or `on_error` is not one of the three.
     """
     if on_error not in get_args(OnError):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnError))}.")

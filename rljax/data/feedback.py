@@ -24,7 +24,7 @@ _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 @documented
 class Feedback(NamedTuple):
-    """What a line says."""
+    """Content of a line."""
 
     prompt: str
     """The prompt as text; for a chat, the contents of its messages joined by newlines."""
@@ -44,7 +44,7 @@ class Feedback(NamedTuple):
 
 @documented
 class Place(NamedTuple):
-    """Where a line ended."""
+    """Position of the end of a line."""
 
     queue: str
     """Name of the file while it grows."""
@@ -160,7 +160,7 @@ def rotated(queue: Path) -> list[Path]:
 
 
 def holds(file: Path, place: Place) -> bool:
-    """Whether a file has, at a place, the bytes that were read there."""
+    """True if a file has, at a place, the bytes that were read there."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False
     with file.open("rb") as opened:
@@ -211,7 +211,7 @@ def _lines(part: Part, queue: str) -> Iterator[Line]:
 
 
 def read_line(line: bytes) -> Feedback | BadRowError:
-    """What a line says, or why it cannot be used.
+    """Read the feedback of a line; the error says why it cannot be used.
 
     Example:
         >>> read_line(b'{"prompt": "1+1=", "response": "2", "thumbs": true}').reward
@@ -233,7 +233,7 @@ def feedback_of(row: object) -> Feedback:
     """Read an object with `prompt`, `response`, and `reward` or `thumbs`; `id`, `logp` and `finished` may be there too.
 
     Raises:
-        BadRowError: it is no object, or an entry is missing or has a wrong value.
+        BadRowError: it is not an object, or an entry is missing or has a wrong value.
     """
     if not isinstance(row, Mapping):
         raise BadRowError(f"the line must be an object, not {kind(row)}", "write one object in each line")

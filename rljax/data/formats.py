@@ -263,7 +263,9 @@ def _commonsense_qa(first: Row) -> Format | None:
         if key == "":  # the published test split keeps its answers
             return ""
         if key not in labels:
-            raise BadRowError(f"the answer {shown(key)} is none of the labels {labels}", "correct it", column="answerKey")
+            raise BadRowError(
+                f"the answer {shown(key)} is not one of the labels {labels}", "correct it", column="answerKey"
+            )
         return ascii_uppercase[labels.index(str(key))]
 
     return Format("CommonsenseQA", prompt, answer, nothing, without("question"))

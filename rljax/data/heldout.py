@@ -1,4 +1,4 @@
-"""Which prompts are held out. A hash of the text alone decides, so no seed and no difficulty moves a prompt to the other part."""
+"""Choice of held-out prompts. A hash of the text alone decides, so no seed and no difficulty moves a prompt to the other part."""
 
 import hashlib
 from collections.abc import Callable

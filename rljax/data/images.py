@@ -36,7 +36,7 @@ def patch_counts(height: int, width: int) -> tuple[int, int]:
         width: pixels of a row, a positive multiple of 2.
 
     Raises:
-        InputError: a size is no such multiple.
+        InputError: a size is not such a multiple.
 
     Example:
         >>> patch_counts(8, 6)
@@ -100,7 +100,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
     unknown = next((character for character in text if character not in PATTERNS), None)
     if unknown is not None:
         raise InputError(
-            f"the character {unknown!r} in the image {text!r:.60} is no patch; give Braille characters, U+2800 to U+28FF."
+            f"the character {unknown!r} in the image {text!r:.60} is not a patch; give Braille characters, U+2800 to U+28FF."
         )
     if len(text) != rows * columns:
         raise InputError(
@@ -134,7 +134,7 @@ def check_whole_images(text: str, *, height: int, width: int) -> None:
 
 
 def has_patch(text: str) -> bool:
-    """Whether a text has a Braille character.
+    """True if a text has a Braille character.
 
     Example:
         >>> has_patch("3+4="), has_patch("⣇=")

@@ -1,6 +1,6 @@
 """Problems of the package reasoning-gym: about a hundred generators of puzzles, each with a scorer of its own.
 
-They are drawn in a process of their own. Some generators walk through sets of texts, whose order Python chooses anew in every
+They are drawn in a process of their own. Some generators walk through sets of texts, whose order Python chooses again in every
 process; there it is fixed, so that a seed always gives the same problems.
 """
 
@@ -20,13 +20,15 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import check_optional, import_optional
-from rljax.text import did_you_mean, one_line
+from rljax.text import did_you_mean, listed, one_line
 
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
 """Column of a problem that its scorer reads."""
 OPTIONS_OF_THE_RUN = ("seed", "size")
 """Options of a generator that the run decides."""
+LIST_GENERATORS = 'python -c "from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))"'
+"""Command that prints the names of all generators."""
 TRIES = 5
 """Draws for each problem; generators repeat themselves."""
 
@@ -116,9 +118,9 @@ def _generator(name: str) -> tuple[type, type]:
     """Class of a generator, and that of its settings."""
     known: Mapping[str, tuple[type, type]] = import_optional(f"{PACKAGE}.factory", "reasoning-gym").DATASETS
     if name not in known:
-        near = did_you_mean(name, known)
-        choice = f". It has {', '.join(sorted(known))}." if near == "." else near
-        raise InputError(f"reasoning-gym has no generator {name!r}{choice}")
+        raise InputError(
+            f"reasoning-gym has no generator {name!r}{did_you_mean(name, known)} It has {listed(sorted(known), LIST_GENERATORS)}."
+        )
     return known[name]
 
 

@@ -7,7 +7,7 @@ from rljax.errors import InputError
 
 
 class StagedStream(PromptStream):
-    """An endless order of records in stages: each stage is shuffled anew in every epoch of its own, and the last one never ends.
+    """An endless order of records in stages: each stage is shuffled again in every epoch of its own, and the last one never ends.
 
     The record at a position depends only on the stages, their length and the seed, as in every order of prompts.
 
@@ -31,9 +31,7 @@ class StagedStream(PromptStream):
             raise InputError(f"a stage has {prompts} prompts; it must have at least 1.")
         empty = [number for number, places in enumerate(stages, 1) if not places]
         if empty or not stages:
-            raise InputError(
-                f"stage {empty[0] if empty else 1} of the prompts has none; give each stage a problem or more."
-            )
+            raise InputError(f"stage {empty[0] if empty else 1} has no problems; give each stage at least one.")
         self._order = _Order([PromptStream(places, seed=seed) for places in stages], prompts)
 
 

@@ -272,13 +272,14 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
     found = next(((text, name) for text in stop for name in sorted(special) if name in text), None)
     if found is not None:
         raise InputError(
-            f"stop has {found[0]!r}, and {found[1]!r} is a special token of the tokenizer: text never has it, so no response would "
-            "stop there. Leave it out: the end token ends a response anyway, and is the `eos_token` of tokenizer_config.json."
+            f"stop has {found[0]!r}, and {found[1]!r} is a special token of the tokenizer: text never contains it, so no "
+            "response would stop there. Leave it out: the end token ends a response anyway, and is the `eos_token` of "
+            "tokenizer_config.json."
         )
 
 
 def holds_tokenizer(folder: Path) -> bool:
-    """Whether a folder has a file of a tokenizer."""
+    """True if a folder has a file of a tokenizer."""
     return any((folder / file).is_file() for file in _TOKENIZER_FILES)
 
 

@@ -1,1 +1,5 @@
 """Floor 5: greedy and sampled evaluation, with intervals over problems."""
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -41,11 +41,11 @@ class Sampled(NamedTuple):
 
     @property
     def judged(self) -> np.ndarray:
-        """Which answers have a reward, `[P, N]`."""
+        """Mask of the answers that have a reward, `[P, N]`."""
         return ~np.isnan(self.rewards)
 
     def right_and_known(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Which answers are right, and for which this is known, `[P, N]`.
+        """Masks of the answers that are right, and of those for which this is known, `[P, N]`.
 
         Args:
             right_above: an answer is right when its reward is above this; None leaves it to the verifier, or, without one, to a

@@ -15,7 +15,7 @@ BINS = 10
 
 @documented
 class Calibration(NamedTuple):
-    """How true the stated confidences are, over the judged responses that state one."""
+    """Calibration of the stated confidences, over the judged responses that state one."""
 
     stated: float
     """Share of the judged responses that state a confidence."""

@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
 
 
 def row_is_right(row: Row) -> bool:
-    """Whether a judged answer of `heldout.jsonl` is right; see `rljax.rewards.correctness.is_right`."""
+    """True if a judged answer of `heldout.jsonl` is right; see `rljax.rewards.correctness.is_right`."""
     return is_right(row["reward"], row.get("correct"))  # runs of earlier versions did not keep `correct`
 
 
@@ -83,7 +83,7 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
 
 
 def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
-    """Which of these answers are judged: those on which a verifier decided, if it did on any, else those with a reward."""
+    """Test for judged answers: those on which a verifier decided, if it decided on any of them, else those with a reward."""
     has_verifier = any(row.get("correct") is not None for row in rows)
     return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 
@@ -102,7 +102,7 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
 
 def measured_by(rows: Iterable[Row]) -> str:
-    """What the accuracy of these answers is: of a verifier, or a share of rewards; "accuracy" without answers."""
+    """Name of the accuracy of these answers: that of a verifier, or a share of rewards; "accuracy" without answers."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
@@ -114,7 +114,7 @@ def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
 
 
 def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
-    """How much more of the problems the second run answers rightly, with its 95 % score interval.
+    """Difference of the second run's accuracy and the first one's on the same problems, with its 95 % score interval.
 
     Args:
         rows: `heldout.jsonl` of one run.

@@ -1,4 +1,4 @@
-"""What was learned, by kind of problem: held-out answers before and after RL, grouped by a column of the data."""
+"""Progress by kind of problem: held-out answers before and after RL, grouped by a column of the data."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -99,12 +99,12 @@ def _kind(column: str, label: str, right: np.ndarray) -> Kind:
     return Kind(name, before, after, paired_share_difference(*right.T))
 
 
-def learned(kinds: Sequence[Kind]) -> list[str]:
+def describe_progress(kinds: Sequence[Kind]) -> list[str]:
     """Say which kinds of problems became better, which worse, and for which neither is certain.
 
     Example:
         >>> sure, unsure = Estimate(0.9, 0.8, 0.95, 82), Estimate(0.1, -0.2, 0.3, 11)
-        >>> learned([Kind("2 operands", 0.9, 1.0, unsure), Kind("4 operands", 0.05, 0.95, sure)])[0]
+        >>> describe_progress([Kind("2 operands", 0.9, 1.0, unsure), Kind("4 operands", 0.05, 0.95, sure)])[0]
         'Learned: 4 operands 5.0% -> 95.0% (82 problems).'
     """
     better = [kind for kind in kinds if kind.change.low > 0]

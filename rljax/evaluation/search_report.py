@@ -87,7 +87,7 @@ class SearchReport(NamedTuple):
 
 
 def _limit(row: SearchRow) -> str:
-    """Where k is not the number of responses that the search pays for."""
+    """Note for a row whose k is not the number of responses that the search pays for."""
     if row.affordable > row.responses:
         return f"; its tokens pay for {row.affordable} responses, but only {row.responses} were drawn (the largest of --samples)"
     return "; its tokens do not pay for one response" if row.affordable < row.responses else ""

@@ -200,7 +200,7 @@ def majority_at_k(
         maj@k = 1/C(n, k) · Σ_{S, |S| = k} mean_{a ∈ argmax_a v_S(a)} share_right(a),    v_S(a) = |{i ∈ S : aᵢ = a}|
 
     Args:
-        answers: answer of each of N responses to each of P problems; equal answers are equal objects, None is no answer.
+        answers: answer of each of N responses to each of P problems; equal answers are equal objects, None means no answer.
         right: whether an answer is right, `[P, N]`.
         judged: which answers were judged; the others are ignored.
         k: number of answers that vote.

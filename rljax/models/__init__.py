@@ -1,5 +1,6 @@
 """Floor 2: the policy as a record of functions, the Flax transformer, and pure functions of its parameters."""
 
+from rljax.lazy import lazy_names
 from rljax.models.config import RopeScaling, TransformerConfig
 from rljax.models.language_model import Model, abstract_params, count_parameters, init_params, score_tokens
 from rljax.models.packed import Features, Packed, Scores
@@ -36,3 +37,5 @@ __all__ = [
     "scores_of_logits",
     "transformer_policy",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -147,7 +147,7 @@ def _forward(queries: Array, keys: Array, values: Array, segments: Array) -> tup
 
 
 def _backward(residuals: tuple[Array, ...], gradient: Float[Array, "N B C K G H"]) -> tuple[Array, Array, Array, None]:
-    """Compute the scores of each block anew. The gradient in the queries takes the place of the result's."""
+    """Compute the scores of each block again. The gradient in the queries takes the place of the result's."""
     queries, keys, values, segments = residuals
 
     def step(number: Array, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -1,4 +1,4 @@
-"""Which program computes the attention of whole sequences: a table of facts, and the kernels of NVIDIA and TPU devices.
+"""Choice of the program for attention over whole sequences: a table of facts, and the kernels of NVIDIA and TPU devices.
 
 Axes: B rows, S slots, K key/value heads, G query heads of a key head, N = K G query heads, H features of a head.
 """
@@ -25,7 +25,7 @@ LANES = 128
 
 @documented
 class Facts(NamedTuple):
-    """What decides which programs can run."""
+    """Facts that decide which programs can run."""
 
     platform: str
     """Platform of the devices as JAX names it: cpu, gpu or tpu."""

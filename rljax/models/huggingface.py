@@ -190,8 +190,8 @@ def _check_all_used(names: Iterable[str], config: TransformerConfig, folder: Pat
     if strange:
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise InputError(
-            f"The weights in {str(folder)!r} hold the tensor {strange[0]!r}{more}, which this transformer has no place for; "
-            "it would compute something else than the checkpoint's model."
+            f"The weights in {str(folder)!r} hold the tensor {strange[0]!r}{more}, which this transformer does not have; "
+            "its results would differ from those of the checkpoint's model."
         )
 
 

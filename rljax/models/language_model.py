@@ -97,7 +97,7 @@ def logits(
 
 
 def token_features(model: Model, params: Params, packed: Packed) -> Features:
-    """What the logits of the scored tokens are made of."""
+    """Hidden states and head from which the logits of the scored tokens are computed."""
     hidden = hidden_states(model, params, packed.tokens, packed.positions, packed.segments)
     module = model.module(params)
     return Features(before_scored(hidden, packed), module.head_weight, module.head_copy)

@@ -1,7 +1,7 @@
 """Numbers of a token that its whole distribution decides, without ever holding all logits.
 
 The logits, of one model or of several side by side, exist for a chunk of tokens at a time, and the backward pass computes them
-anew: the memory does not grow with the number of chunks. Axes as in `rljax.models.token_scores`.
+again: the memory does not grow with the number of chunks. Axes as in `rljax.models.token_scores`.
 """
 
 from collections.abc import Callable

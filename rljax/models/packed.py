@@ -43,7 +43,7 @@ class Scores(NamedTuple):
 
 @documented
 class Features(NamedTuple):
-    """What the logits of the scored tokens are made of: `hidden @ head.T`, before any temperature."""
+    """Factors of the logits of the scored tokens: `hidden @ head.T`, before any temperature."""
 
     hidden: Float[Array, "R K D"]
     """Last hidden state at the slot before each scored token."""

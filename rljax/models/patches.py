@@ -77,7 +77,7 @@ def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
 
 @documented
 class Patches(NamedTuple):
-    """Which token ids stand for pixels, and the shape of an image."""
+    """Token ids that stand for pixels, and the shape of an image."""
 
     ids: tuple[int, ...]
     """Token id of each pattern of pixels, in the order of the patterns' numbers."""
@@ -110,8 +110,8 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
         or tuple(encode(patterns)) != sum(found, ())
     ):
         raise InputError(
-            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, and the "
-            "tokenizer has not; give one with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
+            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, which "
+            "it is not in this tokenizer; give one with `--tokenizer characters:ALPHABET`, whose alphabet lists them all."
         )
     return Patches(tuple(tokens[0] for tokens in found), rows, columns)
 
@@ -127,7 +127,7 @@ class PatchModel(NamedTuple):
 
     @property
     def is_patch(self) -> Bool[np.ndarray, "V"]:
-        """Whether each token id is a patch."""
+        """Mask of the token ids that are patches."""
         marks = np.zeros(self.model.config.vocab_size, bool)
         marks[list(self.patches.ids)] = True
         return marks
@@ -202,7 +202,7 @@ def places(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Arr
 def position_offsets(
     reader: PatchModel, params: Params, tokens: Int[Array, "R S"], segments: Int[Array, "R S"]
 ) -> Float[Array, "R S D"]:
-    """What is added to the embedding of each token: the position of a patch in its image, 0 for other tokens.
+    """Offset of the embedding of each token: the position of a patch in its image, 0 for other tokens.
 
     ::
 
@@ -222,7 +222,7 @@ def position_offsets(
 
 
 def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Features:
-    """What the logits of the scored tokens are made of; the head has rows for the tokens that are no patches alone."""
+    """Hidden states and head from which the logits of the scored tokens are computed; the head has no rows for patches."""
     tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
     offset = position_offsets(reader, params[PATCHES], tokens, segments)
     whole = with_whole_table(reader, params)
@@ -269,7 +269,7 @@ def begin_with_patches(
 def advance_with_patches(
     reader: PatchModel, params: Params, token: Int[Array, "B"], state: DecodeState
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read a token that was drawn, which is no patch."""
+    """Read a token that was drawn, which is not a patch."""
     logits, state = advance_decode(reader.model, _transformer(params), token, state)
     return _without_patches(reader, logits), state
 

@@ -11,7 +11,7 @@ LISTED = 12
 
 
 def matches(pattern: str, path: Sequence[str]) -> bool:
-    """Whether a pattern selects a parameter.
+    """True if a pattern selects a parameter.
 
     A pattern names one part of the path, or several neighbouring parts with `/` between them. `*` stands for any characters of a
     part, `?` for one, and `[0-3]` for one of several.

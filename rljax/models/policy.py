@@ -141,7 +141,7 @@ def unchanged(params: Params) -> Params:
 
 @documented
 class Decoder(NamedTuple):
-    """What the built-in engine needs to sample from a model. All functions are traced, and have to be hashable."""
+    """Functions with which the built-in engine samples from a model. All of them are traced, and have to be hashable."""
 
     begin: Begin
     """(params, prompts [B, L] with their tokens at the right end, attention [B, L], budget) -> (logits [B, V], state)."""
@@ -291,7 +291,7 @@ def policy_of_logits(
         init: random key -> parameters.
         logits: (params, packed) -> logits of the next token at every slot, `[R, S, V]`, before any temperature. It has to keep the
             sequences of a row apart and to leave padding out; `rljax.models.packed.visible_slots` is the attention mask for that,
-            and a recurrent model begins anew where the position is 0.
+            and a recurrent model resets its state where the position is 0.
         decoder: for the built-in engine; None if responses come from your own engine.
         partition: how parameters are sharded over a mesh; by default they are replicated on every device.
         save: writes a model folder; by default it refuses.

@@ -58,7 +58,7 @@ class Quantized(NamedTuple):
 
 
 def is_quantized(leaf: object) -> bool:
-    """Whether this is a `Quantized`; an `is_leaf` for pytrees."""
+    """True for a `Quantized`; an `is_leaf` for pytrees."""
     return isinstance(leaf, Quantized)
 
 

@@ -167,7 +167,7 @@ def _forward(
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
 ) -> tuple[Array, Array, None, None]:
-    """Compute the logits of each chunk anew.
+    """Compute the logits of each chunk again.
 
     ::
 

@@ -115,7 +115,7 @@ def _writer(contents: Callable[[Params], ModelContents]) -> Callable[[HostParams
 
 
 def parameter_shardings(config: TransformerConfig, mesh: Mesh) -> PyTree[NamedSharding]:
-    """Where each parameter lies."""
+    """Sharding of each parameter."""
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         return NamedSharding(mesh, parameter_spec(path_names(path), leaf.shape))

@@ -1,7 +1,8 @@
 """Floor 1: equations of papers, arrays in and arrays out. Each module is imported when it is first used: `rljax.ops.gae.gae`."""
 
-import importlib
 from typing import TYPE_CHECKING
+
+from rljax.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rljax.ops import (
@@ -62,14 +63,4 @@ __all__ = [
     "weights",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Import a module when it is first used."""
-    if name in __all__:
-        return importlib.import_module(f"rljax.ops.{name}")
-    raise AttributeError(f"module 'rljax.ops' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """All modules, imported or not."""
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

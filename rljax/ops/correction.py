@@ -1,8 +1,8 @@
 """Corrections for data that another policy sampled: weights of tokens and responses, and masks.
 
-The weights compare the learner's log-probabilities of the tokens with the sampler's. Both are data, without gradient: compute
-them once for a rollout. Weights are returned on every token, `[..., T]`, in float32 at least, with 0 outside the mask.
-Where both policies agree and 1 lies within the bounds, every weight is 1.
+The weights compare the learner's log-probabilities of the tokens, `policy_logp`, with the sampler's, `behaviour_logp`. Both are
+data, without gradient: compute them once for a rollout. Weights are returned on every token, `[..., T]`, in float32 at least,
+with 0 outside the mask. Where both policies agree and 1 lies within the bounds, every weight is 1.
 """
 
 import jax.numpy as jnp
@@ -14,9 +14,9 @@ from rljax.ops.masked import zero_outside
 from rljax.ops.ratio import response_log_ratio, sequence_log_ratio, token_log_ratio
 
 
-def _check_pair(learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask) -> None:
-    check_floating(learner_logp=learner_logp, sampler_logp=sampler_logp)
-    check_same_shape(learner_logp=learner_logp, sampler_logp=sampler_logp, mask=mask)
+def _check_pair(policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask) -> None:
+    check_floating(policy_logp=policy_logp, behaviour_logp=behaviour_logp)
+    check_same_shape(policy_logp=policy_logp, behaviour_logp=behaviour_logp, mask=mask)
 
 
 def _check_bounds(low: Number, high: Number) -> None:
@@ -25,10 +25,10 @@ def _check_bounds(low: Number, high: Number) -> None:
 
 
 def _token_log_ratio(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask
+    policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    _check_pair(learner_logp, sampler_logp, mask)
-    return token_log_ratio(learner_logp, sampler_logp, mask)
+    _check_pair(policy_logp, behaviour_logp, mask)
+    return token_log_ratio(policy_logp, behaviour_logp, mask)
 
 
 def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number) -> Float[Array, "*rows T"]:
@@ -40,7 +40,7 @@ def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number,
 
 @in_float32
 def truncated_importance_weight(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
+    policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
     """Weight that corrects for a sampler whose numbers differ from the learner's, capped.
 
@@ -49,11 +49,11 @@ def truncated_importance_weight(
 
     ::
 
-        min(π_learner(o_t) / π_sampler(o_t), C)
+        min(π_policy(o_t) / π_behaviour(o_t), C)
 
     Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         cap: C, positive. Below 1 it would cut agreeing tokens too.
 
@@ -65,8 +65,8 @@ def truncated_importance_weight(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.9])), jnp.log(jnp.array([0.5, 0.1, 0.1]))
-        >>> truncated_importance_weight(learner, sampler, jnp.array([1, 1, 0])).tolist()
+        >>> policy_logp, behaviour_logp = jnp.log(jnp.array([0.5, 0.9, 0.9])), jnp.log(jnp.array([0.5, 0.1, 0.1]))
+        >>> truncated_importance_weight(policy_logp, behaviour_logp, jnp.array([1, 1, 0])).tolist()
         [1.0, 2.0, 0.0]
 
     Source:
@@ -74,13 +74,13 @@ def truncated_importance_weight(
         Secretly Brings You Off-Policy RL Training" (2025), C = 2.
     """
     check_positive(cap=cap)
-    ratio = jnp.exp(_token_log_ratio(learner_logp, sampler_logp, mask))
+    ratio = jnp.exp(_token_log_ratio(policy_logp, behaviour_logp, mask))
     return zero_outside(jnp.minimum(ratio, cap), mask)
 
 
 def masked_importance_weight(
-    learner_logp: Float[Array, "*rows T"],
-    sampler_logp: Float[Array, "*rows T"],
+    policy_logp: Float[Array, "*rows T"],
+    behaviour_logp: Float[Array, "*rows T"],
     mask: Mask,
     *,
     low: Number = 0.5,
@@ -92,11 +92,11 @@ def masked_importance_weight(
 
     ::
 
-        k_t = π_learner(o_t) / π_sampler(o_t)        M(k) = k if C_min ≤ k ≤ C_max else 0
+        k_t = π_policy(o_t) / π_behaviour(o_t)        M(k) = k if C_min ≤ k ≤ C_max else 0
 
     Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max; the paper's α.
         high: C_max, positive; the paper's β. With (0, ∞) nothing is masked.
@@ -109,21 +109,21 @@ def masked_importance_weight(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.1])), jnp.log(jnp.array([0.5, 0.1, 0.9]))
-        >>> masked_importance_weight(learner, sampler, jnp.ones(3)).tolist()
+        >>> policy_logp, behaviour_logp = jnp.log(jnp.array([0.5, 0.9, 0.1])), jnp.log(jnp.array([0.5, 0.1, 0.9]))
+        >>> masked_importance_weight(policy_logp, behaviour_logp, jnp.ones(3)).tolist()
         [1.0, 0.0, 0.0]
 
     Source:
         IcePop, arXiv:2510.18855, Section 2.3.2, α = 0.5 and β = 5.
     """
     _check_bounds(low, high)
-    return _kept_weight(_token_log_ratio(learner_logp, sampler_logp, mask), mask, low=low, high=high)
+    return _kept_weight(_token_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
 
 
 @in_float32
 def two_sided_importance_weight(
-    learner_logp: Float[Array, "*rows T"],
-    sampler_logp: Float[Array, "*rows T"],
+    policy_logp: Float[Array, "*rows T"],
+    behaviour_logp: Float[Array, "*rows T"],
     mask: Mask,
     *,
     low: Number,
@@ -135,11 +135,11 @@ def two_sided_importance_weight(
 
     ::
 
-        clip(π_learner(o_t) / π_sampler(o_t), C_min, C_max)
+        clip(π_policy(o_t) / π_behaviour(o_t), C_min, C_max)
 
     Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max. With 0 it is `truncated_importance_weight`. No source was found that states
             another number, so there is no default.
@@ -153,21 +153,21 @@ def two_sided_importance_weight(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.9, 0.1])), jnp.log(jnp.array([0.5, 0.1, 0.9]))
-        >>> two_sided_importance_weight(learner, sampler, jnp.ones(3), low=0.5).tolist()
+        >>> policy_logp, behaviour_logp = jnp.log(jnp.array([0.5, 0.9, 0.1])), jnp.log(jnp.array([0.5, 0.1, 0.9]))
+        >>> two_sided_importance_weight(policy_logp, behaviour_logp, jnp.ones(3), low=0.5).tolist()
         [1.0, 2.0, 0.5]
 
     Source:
         Convention: `tis_clip_low` and `tis_clip` of the training code slime (0 and 2 there); in no paper.
     """
     _check_bounds(low, high)
-    ratio = jnp.exp(_token_log_ratio(learner_logp, sampler_logp, mask))
+    ratio = jnp.exp(_token_log_ratio(policy_logp, behaviour_logp, mask))
     return zero_outside(jnp.clip(ratio, low, high), mask)
 
 
 @in_float32
 def sequence_truncated_importance_weight(
-    learner_logp: Float[Array, "*rows T"], sampler_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
+    policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
     """Importance weight of a whole response, capped; all its tokens have it.
 
@@ -175,11 +175,11 @@ def sequence_truncated_importance_weight(
 
     ::
 
-        min(Π_t π_learner(o_it) / π_sampler(o_it), C)
+        min(Π_t π_policy(o_it) / π_behaviour(o_it), C)
 
     Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         cap: C, positive.
 
@@ -191,8 +191,8 @@ def sequence_truncated_importance_weight(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([0.5, 0.5, 0.9])), jnp.log(jnp.array([0.5, 0.4, 0.1]))
-        >>> print(sequence_truncated_importance_weight(learner, sampler, jnp.array([1, 1, 0])).round(4))
+        >>> policy_logp, behaviour_logp = jnp.log(jnp.array([0.5, 0.5, 0.9])), jnp.log(jnp.array([0.5, 0.4, 0.1]))
+        >>> print(sequence_truncated_importance_weight(policy_logp, behaviour_logp, jnp.array([1, 1, 0])).round(4))
         [1.25 1.25 0.  ]
 
     Source:
@@ -200,14 +200,14 @@ def sequence_truncated_importance_weight(
         (2025), sequence-level truncated importance sampling; C = 2 is the default of the training code verl.
     """
     check_positive(cap=cap)
-    _check_pair(learner_logp, sampler_logp, mask)
-    ratio = jnp.exp(response_log_ratio(learner_logp, sampler_logp, mask))
+    _check_pair(policy_logp, behaviour_logp, mask)
+    ratio = jnp.exp(response_log_ratio(policy_logp, behaviour_logp, mask))
     return zero_outside(jnp.minimum(ratio, cap), mask)
 
 
 def sequence_masked_importance_weight(
-    learner_logp: Float[Array, "*rows T"],
-    sampler_logp: Float[Array, "*rows T"],
+    policy_logp: Float[Array, "*rows T"],
+    behaviour_logp: Float[Array, "*rows T"],
     mask: Mask,
     *,
     low: Number = 0.0,
@@ -217,11 +217,11 @@ def sequence_masked_importance_weight(
 
     ::
 
-        ρ_i = Π_t π_learner(o_it) / π_sampler(o_it)        ρ_i if C_min ≤ ρ_i ≤ C_max else 0
+        ρ_i = Π_t π_policy(o_it) / π_behaviour(o_it)        ρ_i if C_min ≤ ρ_i ≤ C_max else 0
 
     Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
         high: C_max, positive. With (0, ∞) nothing is masked.
@@ -234,8 +234,8 @@ def sequence_masked_importance_weight(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([[0.5, 0.9], [0.5, 0.5]])), jnp.log(jnp.array([[0.5, 0.1], [0.5, 0.4]]))
-        >>> print(sequence_masked_importance_weight(learner, sampler, jnp.ones((2, 2))).round(4))
+        >>> policy_logp, behaviour_logp = jnp.log(jnp.array([[0.5, 0.9], [0.5, 0.5]])), jnp.log(jnp.array([[0.5, 0.1], [0.5, 0.4]]))
+        >>> print(sequence_masked_importance_weight(policy_logp, behaviour_logp, jnp.ones((2, 2))).round(4))
         [[0.   0.  ]
          [1.25 1.25]]
 
@@ -243,14 +243,14 @@ def sequence_masked_importance_weight(
         Convention: Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch"
         (2025), sequence-level masked importance sampling; (0, 2) are the defaults of `seq_mis` in the training code verl.
     """
-    _check_pair(learner_logp, sampler_logp, mask)
+    _check_pair(policy_logp, behaviour_logp, mask)
     _check_bounds(low, high)
-    return _kept_weight(response_log_ratio(learner_logp, sampler_logp, mask), mask, low=low, high=high)
+    return _kept_weight(response_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
 
 
 def geometric_rejection(
-    learner_logp: Float[Array, "*rows T"],
-    sampler_logp: Float[Array, "*rows T"],
+    policy_logp: Float[Array, "*rows T"],
+    behaviour_logp: Float[Array, "*rows T"],
     mask: Mask,
     *,
     low: Number = 0.999,
@@ -263,11 +263,11 @@ def geometric_rejection(
 
     ::
 
-        s_i = (Π_t π_learner(o_it) / π_sampler(o_it))^(1/|o_i|)        1 if C_min ≤ s_i ≤ C_max else 0
+        s_i = (Π_t π_policy(o_it) / π_behaviour(o_it))^(1/|o_i|)        1 if C_min ≤ s_i ≤ C_max else 0
 
     Args:
-        learner_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
-        sampler_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities by the learner, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the same by the engine that sampled, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
         high: C_max, positive. With (0, ∞) nothing is rejected.
@@ -280,17 +280,17 @@ def geometric_rejection(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> learner, sampler = jnp.log(jnp.array([[0.5, 0.9], [0.5, 0.5]])), jnp.log(jnp.array([[0.5, 0.1], [0.5, 0.4]]))
-        >>> geometric_rejection(learner, sampler, jnp.ones((2, 2)), low=0.5, high=2.0).tolist()
+        >>> policy_logp, behaviour_logp = jnp.log(jnp.array([[0.5, 0.9], [0.5, 0.5]])), jnp.log(jnp.array([[0.5, 0.1], [0.5, 0.4]]))
+        >>> geometric_rejection(policy_logp, behaviour_logp, jnp.ones((2, 2)), low=0.5, high=2.0).tolist()
         [[0.0, 0.0], [1.0, 1.0]]
 
     Source:
         Convention: rejection by the geometric mean, Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the
         Training-Inference Mismatch" (2025); (0.999, 1.001) are those of `geo_rs` in the training code verl.
     """
-    _check_pair(learner_logp, sampler_logp, mask)
+    _check_pair(policy_logp, behaviour_logp, mask)
     _check_bounds(low, high)
-    log_ratio = sequence_log_ratio(learner_logp, sampler_logp, mask)
+    log_ratio = sequence_log_ratio(policy_logp, behaviour_logp, mask)
     outside = ratio_outside_bounds(log_ratio, mask, low=low, high=high)
     return zero_outside((~outside).astype(log_ratio.dtype), mask)
 
@@ -307,8 +307,8 @@ def ratio_outside_bounds(
     Args:
         log_ratio: log ρ, of tokens or of whole responses, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        low: C_min, not negative, at most C_max; 0 is no lower bound.
-        high: C_max, positive; ∞ is no upper bound.
+        low: C_min, not negative, at most C_max; 0 sets no lower bound.
+        high: C_max, positive; ∞ sets no upper bound.
 
     Returns:
         bool, `[..., T]`; False outside the mask. A ratio on a bound lies within.
@@ -336,7 +336,7 @@ def ratio_outside_bounds(
 @in_float32
 def off_policy_sequence_mask(
     logp: Float[Array, "*rows T"],
-    old_logp: Float[Array, "*rows T"],
+    behaviour_logp: Float[Array, "*rows T"],
     advantage: Float[Array, "*rows T"],
     mask: Mask,
     *,
@@ -348,11 +348,11 @@ def off_policy_sequence_mask(
 
     ::
 
-        M_it = 0 if A_it < 0 and (1/|o_i|) Σ_τ log(π_old(o_iτ) / π_θ(o_iτ)) > δ else 1
+        M_it = 0 if A_it < 0 and (1/|o_i|) Σ_τ log(π_behaviour(o_iτ) / π_θ(o_iτ)) > δ else 1
 
     Args:
         logp: log-probabilities under the policy that is trained, π_θ, `[..., T]`, nats.
-        old_logp: under the policy that sampled, π_old, `[..., T]`, nats.
+        behaviour_logp: under the policy that sampled, π_behaviour, `[..., T]`, nats.
         advantage: of each token, `[..., T]`. It has one sign in a response where the outcome alone is rewarded.
         mask: response tokens, bool or 0/1, `[..., T]`.
         delta: δ, nats a token, not negative. The paper states no number, so there is no default; TRL suggests 0.5 to begin with.
@@ -365,18 +365,18 @@ def off_policy_sequence_mask(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> logp, old_logp = jnp.array([[-3.0, -3.0], [-3.0, -3.0]]), jnp.array([[-1.0, -2.5], [-1.0, -2.5]])
+        >>> logp, behaviour_logp = jnp.array([[-3.0, -3.0], [-3.0, -3.0]]), jnp.array([[-1.0, -2.5], [-1.0, -2.5]])
         >>> advantage = jnp.array([[1.0, 1.0], [-1.0, -1.0]])
-        >>> off_policy_sequence_mask(logp, old_logp, advantage, jnp.ones((2, 2)), delta=0.5).tolist()
+        >>> off_policy_sequence_mask(logp, behaviour_logp, advantage, jnp.ones((2, 2)), delta=0.5).tolist()
         [[True, True], [False, False]]
 
     Source:
         DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, "Off-Policy Sequence Masking". The formula was read in the documentation
         of TRL (paper index), which transcribes it.
     """
-    check_floating(logp=logp, old_logp=old_logp, advantage=advantage)
-    check_same_shape(logp=logp, old_logp=old_logp, advantage=advantage, mask=mask)
+    check_floating(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage)
+    check_same_shape(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage, mask=mask)
     check_nonnegative(delta=delta)
-    drift = -sequence_log_ratio(logp, old_logp, mask)
+    drift = -sequence_log_ratio(logp, behaviour_logp, mask)
     unwanted = (zero_outside(advantage, mask) < 0) & (drift > delta)
     return mask.astype(bool) & ~unwanted

@@ -239,7 +239,7 @@ def kto_loss(
     desirable_weight: Number = 1.0,
     undesirable_weight: Number = 1.0,
 ) -> Float[Array, "*rows"]:
-    """What a response falls short of the utility of gains and losses, judged against the average response.
+    """Shortfall of a response's value from its maximum; gains and losses count relative to the average response.
 
     ::
 

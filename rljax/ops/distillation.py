@@ -91,7 +91,7 @@ def teacher_log_ratio(
         `[..., T]`, nats, of either sign; 0 outside the mask. -∞ where the teacher excludes the token.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is no mask.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is not a mask.
 
     Example:
         >>> import jax.numpy as jnp

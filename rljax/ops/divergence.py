@@ -5,13 +5,13 @@ The estimators take no mask: set both log-probabilities to the same number (say 
 with `rljax.ops.weights`.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, at_least_float32, common_dtype, in_float32
+from rljax.ops.arrays import Mask, Number, Tree, at_least_float32, common_dtype, in_float32
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
 from rljax.ops.masked import zero_outside
 
@@ -115,21 +115,21 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 
 @in_float32
 def importance_weighted_k3(
-    logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]
+    logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]
 ) -> Float[Array, "*rows T"]:
     """DeepSeek-V3.2's penalty: k3 times the importance ratio, which makes the estimate and its gradient unbiased.
 
-    For tokens sampled from π_old, at a fixed context, wherever π_old covers the supports of π_θ and π_ref:
+    For tokens sampled from π_behaviour, at a fixed context, wherever π_behaviour covers the supports of π_θ and π_ref:
     E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it stays bounded
     where π_θ falls far below π_ref; that of k3 does not.
 
     ::
 
-        ρ_t k3_t = π_θ(o_t) / π_old(o_t) · (exp(d_t) - d_t - 1)        d_t = log π_ref(o_t) - log π_θ(o_t)
+        ρ_t k3_t = π_θ(o_t) / π_behaviour(o_t) · (exp(d_t) - d_t - 1)        d_t = log π_ref(o_t) - log π_θ(o_t)
 
     Args:
         logp: log-probabilities under the policy that is trained, π_θ, `[..., T]`, nats.
-        old_logp: under the policy that sampled, π_old, `[..., T]`, nats.
+        behaviour_logp: under the policy that sampled, π_behaviour, `[..., T]`, nats.
         ref_logp: under the reference π_ref, `[..., T]`, nats.
 
     Returns:
@@ -140,21 +140,21 @@ def importance_weighted_k3(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> logp, old_logp, ref_logp = jnp.array([-1.0, -1.0]), jnp.array([-1.0, -2.0]), jnp.array([0.0, 0.0])
-        >>> print(importance_weighted_k3(logp, old_logp, ref_logp).round(4))
+        >>> logp, behaviour_logp, ref_logp = jnp.array([-1.0, -1.0]), jnp.array([-1.0, -2.0]), jnp.array([0.0, 0.0])
+        >>> print(importance_weighted_k3(logp, behaviour_logp, ref_logp).round(4))
         [0.7183 1.9525]
 
     Source:
         DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, Eq. 7.
     """
-    check_floating(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
-    check_same_shape(logp=logp, old_logp=old_logp, ref_logp=ref_logp)
-    d, ratio = ref_logp - logp, jnp.exp(logp - old_logp)
+    check_floating(logp=logp, behaviour_logp=behaviour_logp, ref_logp=ref_logp)
+    check_same_shape(logp=logp, behaviour_logp=behaviour_logp, ref_logp=ref_logp)
+    d, ratio = ref_logp - logp, jnp.exp(logp - behaviour_logp)
     far = d > 1
     near_d, far_d = zero_outside(d, ~far), zero_outside(d, far)
     near = ratio * (jnp.expm1(near_d) - near_d)
-    # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_old does not.
-    return jnp.where(far, jnp.exp(zero_outside(ref_logp - old_logp, far)) - ratio * (1 + far_d), near)
+    # exp(d) alone overflows where the policy has almost given the token up; ρ exp(d) = π_ref / π_behaviour does not.
+    return jnp.where(far, jnp.exp(zero_outside(ref_logp - behaviour_logp, far)) - ratio * (1 + far_d), near)
 
 
 @in_float32
@@ -317,7 +317,7 @@ def batch_normalized_kl(
     return zero_outside(kl - kl.sum() / tokens, mask)
 
 
-def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
+def ema_update(reference: Tree, params: Tree, *, rate: float) -> Tree:
     """Reference that follows the policy as an exponential moving average.
 
     ::
@@ -346,7 +346,7 @@ def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
         The moving reference of T1, arXiv:2501.11651.
     """
     check_between(0, 1, rate=rate)
-    structure = jax.tree.structure(reference)
+    structure = cast(Any, jax.tree.structure(reference))
     if jax.tree.structure(params) != structure:
         raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
 

@@ -156,7 +156,7 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
 
 @in_float32
 def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """What a response adds to the best of the subsets of k that it is in.
+    """Contribution of a response to the best reward of the subsets of k that it is in.
 
     Of the paper's three estimators this one has the least variance. It is never negative: a response is worth something only where
     it beats the k - 1 others. Identical rewards get exactly 0.

@@ -12,7 +12,7 @@ from rljax.ops.masked import masked_centered, zero_outside
 
 
 def _count(number: Array, share: Number) -> Array:
-    """How many entries a share of some is: the nearest whole number, and at least 1."""
+    """Number of entries in a share: the nearest whole number, and at least 1."""
     return jnp.maximum(jnp.round(number * share), 1).astype(jnp.int32)
 
 

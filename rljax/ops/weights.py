@@ -24,7 +24,7 @@ def _tokens(mask: Mask) -> Float[Array, "..."]:
 
 
 def _some(lengths: Float[Array, "..."]) -> Float[Array, ""]:
-    """How many of the lengths are above 0."""
+    """Number of lengths above 0."""
     return lengths.astype(bool).sum().astype(lengths.dtype)
 
 

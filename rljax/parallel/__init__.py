@@ -1,5 +1,6 @@
 """Floor 3: the device mesh, and the processes whose devices make it up."""
 
+from rljax.lazy import lazy_names
 from rljax.models.axes import row_shards
 from rljax.parallel.hosts import agree, any_host, divide, fetch, fetch_once, is_first, of_first, on_first, together
 from rljax.parallel.mesh import (
@@ -44,3 +45,5 @@ __all__ = [
     "together",
     "watched_hosts",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -117,7 +117,7 @@ def _calls(line: str) -> Iterator[str]:
 
 
 def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
-    """How often each computation runs."""
+    """Number of times that each computation runs."""
     times: dict[str, int] = {}
 
     def visit(name: str, count: int) -> None:
@@ -141,7 +141,7 @@ def _bytes(result: str, line: str, kind: str) -> int:
 
 
 def _group_size(line: str) -> int:
-    """How many devices take part, from any of the compiler's three ways to write groups."""
+    """Number of devices that take part, from any of the compiler's three ways to write groups."""
     if " collective-permute" in line:
         return 2
     axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?:, ?)?)*)\}", line)

@@ -21,7 +21,7 @@ Returned = TypeVar("Returned")
 
 
 def is_first() -> bool:
-    """Whether this is the first process, which writes the files and the output."""
+    """True for the first process, which writes the files and the output."""
     return jax.process_index() == 0
 
 
@@ -86,7 +86,7 @@ def agree(what: str, content: str) -> None:
 
 
 def any_host(flag: bool) -> bool:
-    """Whether the flag is set in any process."""
+    """True if the flag is set in any process."""
     return bool(process_allgather(np.asarray(flag)).any())
 
 

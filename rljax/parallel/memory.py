@@ -1,4 +1,4 @@
-"""Whether arrays can fit into the memory of the devices at all: XLA ends the process where an allocation is far too large."""
+"""Check that arrays can fit into the memory of the devices at all: XLA ends the process where an allocation is far too large."""
 
 import os
 

@@ -188,7 +188,7 @@ def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
 
 
 def numerical_setup() -> dict[str, str]:
-    """What decides the numbers of a program besides itself and its devices: flags of the compiler, and the processors.
+    """Settings that decide the numbers of a program besides itself and its devices: flags of the compiler, and the processors.
 
     Example:
         >>> sorted(numerical_setup())[:3]

@@ -47,8 +47,8 @@ class Heard(NamedTuple):
     """When this process saw that for the first time, in seconds."""
 
 
-def heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> dict[int, Heard]:
-    """What is known of the other processes after their beats were read.
+def update_heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> dict[int, Heard]:
+    """Update what is known of the other processes with the beats that were read.
 
     Args:
         before: what was known.
@@ -56,20 +56,20 @@ def heard(before: Mapping[int, Heard], beats: Mapping[int, str], now: float) -> 
         now: time, in seconds.
 
     Example:
-        >>> heard({1: Heard("7", 0.0), 2: Heard("4", 0.0)}, {1: "7", 2: "5"}, 3.0)
+        >>> update_heard({1: Heard("7", 0.0), 2: Heard("4", 0.0)}, {1: "7", 2: "5"}, 3.0)
         {1: Heard(beat='7', at=0.0), 2: Heard(beat='5', at=3.0)}
     """
     new = {host: Heard(beat, now) for host, beat in beats.items() if host not in before or before[host].beat != beat}
     return {**before, **new}
 
 
-def lost(known: Mapping[int, Heard], now: float, limit: float) -> str | None:
-    """Which process has been silent for longer than the limit, in words; None if there is none.
+def lost_host(known: Mapping[int, Heard], now: float, limit: float) -> str | None:
+    """Name the process that has been silent for longer than the limit, in words; None if there is none.
 
     Example:
-        >>> lost({1: Heard("7", 0.0)}, 12.0, 10.0)
+        >>> lost_host({1: Heard("7", 0.0)}, 12.0, 10.0)
         'Host 1 has given no sign of life for 12 s.'
-        >>> lost({1: Heard(DONE, 0.0)}, 12.0, 10.0)
+        >>> lost_host({1: Heard(DONE, 0.0)}, 12.0, 10.0)
     """
     for host, (beat, at) in sorted(known.items()):
         if beat == DONE or now - at <= limit:
@@ -134,7 +134,7 @@ class Watch:
         while not self._ended.wait(self._interval):
             count += 1
             self._beat(str(count))
-            reason = lost(self._known, time.monotonic(), self._limit)
+            reason = lost_host(self._known, time.monotonic(), self._limit)
             if reason is not None:
                 self._leave(f"{reason}{self._fault}")
                 return
@@ -151,7 +151,7 @@ class Watch:
             return
         self._fault = ""
         others = {host: value for host, value in found.items() if host in self._known}
-        self._known = heard(self._known, others, time.monotonic())
+        self._known = update_heard(self._known, others, time.monotonic())
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Whether an error may come from the loss of a connection: those of JAX's runtime begin with the name of a status.
+    """True if an error may come from the loss of a connection: those of JAX's runtime begin with the name of a status.
 
     Example:
         >>> is_of_connection(ValueError("UNKNOWN: Gloo AllGather failed")), is_of_connection(ValueError("steps is 0"))
@@ -229,7 +229,7 @@ def answered_aborts(leave: Callable[[str], None]) -> Generator[None]:
 
 
 def is_gone(address: str) -> bool:
-    """Whether nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
+    """True if nobody listens at `ADDRESS:PORT`, or stops doing so within some seconds: a process that is killed ends in steps."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

@@ -1,1 +1,5 @@
 """Floor 5: reward models, direct losses on preferences, and the training steps on pairs of responses."""
+
+from rljax.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

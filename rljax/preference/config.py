@@ -45,7 +45,7 @@ class PairConfig:
     rejected_column: str = "rejected"
     """Column with the other response."""
     on_error: Literal["fatal", "drop"] = "fatal"
-    """What happens to a row that cannot be used: it ends the run, or is left out, counted and shown."""
+    """Treatment of a row that cannot be used: it ends the run, or is left out, counted and shown."""
     chat: bool = False
     """Write prompts through the tokenizer's chat template."""
     max_tokens: int = 1024

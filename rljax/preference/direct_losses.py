@@ -14,7 +14,7 @@ from rljax.records import documented, required
 
 @documented
 class PairLogps(NamedTuple):
-    """What a loss reads of N pairs; on the last axis the preferred response comes first."""
+    """Inputs of a loss for N pairs; on the last axis the preferred response comes first."""
 
     logp: Float[Array, "N 2"]
     """Log-probability of each response, summed over its tokens, nats; carries the gradient."""

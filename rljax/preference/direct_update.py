@@ -17,7 +17,8 @@ from rljax.ops.direct_preference import kto_reference_point
 from rljax.ops.masked import count_tokens, masked_sum
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
 from rljax.preference.direct_losses import DirectLoss, PairLogps
-from rljax.preference.pair_update import EncodedPairs, Metrics, PairState
+from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics
+from rljax.preference.pair_update import EncodedPairs, PairState
 from rljax.records import documented, generic, required
 from rljax.rollout import Sequences, pack
 
@@ -41,7 +42,7 @@ class DirectPairs(NamedTuple):
 
 @documented
 @generic
-class Laid(NamedTuple, Generic[Data]):
+class PairRows(NamedTuple, Generic[Data]):
     """Pairs laid out in rows for the model, any micro-batches first: both responses of a pair side by side."""
 
     packed: Packed
@@ -54,11 +55,11 @@ class Laid(NamedTuple, Generic[Data]):
 
 @documented
 class DirectBatch(NamedTuple):
-    """What an update reads."""
+    """Inputs of an update."""
 
-    pairs: Laid
+    pairs: PairRows
     """The pairs of the batch."""
-    mismatched: Laid | None = None
+    mismatched: PairRows | None = None
     """Their prompts with responses to other prompts, for losses with a reference point."""
 
 
@@ -90,11 +91,13 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
         InputError: all donors have the same prompt.
     """
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
-    given = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
+    donor_prompts = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
     responses = _responses(donors)
-    after = _next_other(given)
-    starts = [(place + 1) % len(given) for place in range(len(prompts))]
-    places = [after[start] if given[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)]
+    after = _next_other(donor_prompts)
+    starts = [(place + 1) % len(donor_prompts) for place in range(len(prompts))]
+    places = [
+        after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
+    ]
     return _arranged(prompts, [responses[place] for place in places], pad_id)
 
 
@@ -134,14 +137,14 @@ def _arranged(prompts: Sequence[list[int]], responses: Sequence[tuple[list[int],
     return DirectPairs(Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest))))
 
 
-def in_micro_batches(pairs: DirectPairs, microbatch: int) -> Laid[np.ndarray]:
+def in_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
     """Cut pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
-    return Laid(pack(rows), rows.attention, parts.ref_logp)
+    return PairRows(pack(rows), rows.attention, parts.ref_logp)
 
 
-def summed_logp(policy: Policy, params: Params, laid: Laid[Array]) -> Float[Array, "N 2"]:
+def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
     """Log-probability of each response under a policy, summed over its tokens."""
     return masked_sum(policy.score(params, laid.packed, 1.0).logp, laid.mask).reshape(-1, 2)
 
@@ -170,7 +173,7 @@ def make_direct_step(
     optimizer: optax.GradientTransformation,
     places: PyTree,
     mesh: Mesh,
-) -> Callable[[PairState, DirectBatch], tuple[PairState, Metrics]]:
+) -> Callable[[PairState, DirectBatch], tuple[PairState, PairUpdateMetrics]]:
     """Compile one optimiser update of a direct loss.
 
     Args:
@@ -181,52 +184,45 @@ def make_direct_step(
         mesh: its devices.
 
     Returns:
-        `(state, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed. Metrics are
-        those of `judge_logps`, of the pairs before the update, grad_norm, and reference_point where the loss has one.
+        `(state, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
     """
 
-    def step(state: PairState, batch: DirectBatch) -> tuple[PairState, Metrics]:
+    def step(state: PairState, batch: DirectBatch) -> tuple[PairState, PairUpdateMetrics]:
         share = 2 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
         point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
 
-        def objective(params: Params, part: Laid[Array]) -> tuple[Array, Metrics]:
+        def objective(params: Params, part: PairRows[Array]) -> tuple[Array, DirectMetrics]:
             lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
             numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point)
-            metrics = {name: share * each.sum() for name, each in judge_logps(loss, numbers).items()}
-            return metrics["loss"], metrics
+            means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, numbers))
+            return means.loss, means
 
-        gradient, metrics = accumulate(objective, state.params, batch.pairs)
+        gradient, means = accumulate(objective, state.params, batch.pairs)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         after = PairState(optax.apply_updates(state.params, updates), opt_state)
-        extra = {} if point is None else {"reference_point": point}
-        return after, {**metrics, **extra, "grad_norm": optax.tree.norm(gradient)}
+        return after, PairUpdateMetrics(means, optax.tree.norm(gradient), point)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
 
 
-def _reference_point(policy: Policy, params: Params, mismatched: Laid[Array] | None) -> Float[Array, ""]:
+def _reference_point(policy: Policy, params: Params, mismatched: PairRows[Array] | None) -> Float[Array, ""]:
     """The reference point of a whole batch, so that micro-batches do not change it."""
     laid = required(mismatched, "batch.mismatched")
     logp = jax.lax.map(lambda part: summed_logp(policy, params, part), laid)
     return kto_reference_point(logp, required(laid.ref_logp, "mismatched.ref_logp"))
 
 
-def judge_logps(loss: DirectLoss, numbers: PairLogps) -> dict[str, Float[Array, "N"]]:
-    """Numbers of each pair.
-
-    Returns:
-        loss; accuracy, 1 where the preferred response has the higher implicit reward (a tie is none); margin, the difference of the
-        implicit rewards; chosen_logp and rejected_logp, summed over the tokens, nats.
-    """
+def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
+    """Numbers of each pair, `[N]`."""
     rewards = loss.reward(numbers)
     margin = rewards[:, 0] - rewards[:, 1]
-    return {
-        "loss": loss.loss(numbers),
-        "accuracy": (margin > 0).astype(margin.dtype),
-        "margin": margin,
-        "chosen_logp": numbers.logp[:, 0],
-        "rejected_logp": numbers.logp[:, 1],
-    }
+    return DirectMetrics(
+        loss=loss.loss(numbers),
+        accuracy=(margin > 0).astype(margin.dtype),
+        margin=margin,
+        chosen_logp=numbers.logp[:, 0],
+        rejected_logp=numbers.logp[:, 1],
+    )
 
 
 def judge_direct(
@@ -242,7 +238,7 @@ def judge_direct(
         mismatched: their prompts with other responses, for losses with a reference point.
 
     Returns:
-        Means of the numbers of `judge_logps`, and reference_point where the loss has one.
+        Means of the fields of `DirectMetrics`, and reference_point where the loss has one.
     """
     point = None
     if loss.reference_point:
@@ -255,5 +251,5 @@ def judge_direct(
         ref_logp=None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp),
         reference_point=point,
     )
-    means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers).items()}
+    means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers)._asdict().items()}
     return means if point is None else means | {"reference_point": float(point)}

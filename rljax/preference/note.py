@@ -17,7 +17,7 @@ NOTES = (REWARD_NOTE, MODEL_NOTE)
 
 @documented
 class Note(NamedTuple):
-    """How the texts were encoded on which the model in a folder was trained."""
+    """Encoding of the texts on which the model in a folder was trained."""
 
     tokenizer: str
     """Value of `--tokenizer`; "." for the tokenizer files in the folder itself."""

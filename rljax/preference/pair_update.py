@@ -19,10 +19,10 @@ from rljax.models import Params
 from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
+from rljax.preference.metrics import PairUpdateMetrics, ScoreMetrics
 from rljax.preference.reward_model import score_sequences, sequence_tokens
 from rljax.records import documented, generic
 
-Metrics = dict[str, Float[Array, ""]]
 Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
@@ -112,7 +112,7 @@ def encode_pairs(
 
 def make_pair_step(
     model: ValueModel, optimizer: optax.GradientTransformation, state: PairState, mesh: Mesh
-) -> Callable[[PairState, Pairs[Array]], tuple[PairState, Metrics]]:
+) -> Callable[[PairState, Pairs[Array]], tuple[PairState, PairUpdateMetrics]]:
     """Compile one optimiser update towards the preferred responses.
 
     Args:
@@ -122,31 +122,29 @@ def make_pair_step(
         mesh: its devices hold the state.
 
     Returns:
-        `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed. Metrics,
-        all computed before the update: loss, accuracy, lead (mean difference of the scores), score (mean) and grad_norm.
+        `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed.
     """
 
-    def step(state: PairState, pairs: Pairs[Array]) -> tuple[PairState, Metrics]:
+    def step(state: PairState, pairs: Pairs[Array]) -> tuple[PairState, PairUpdateMetrics]:
         share = 1 / pairs.margin.size
 
-        def objective(params: Params, part: Pairs[Array]) -> tuple[Array, Metrics]:
+        def objective(params: Params, part: Pairs[Array]) -> tuple[Array, ScoreMetrics]:
             count, _, length = part.tokens.shape
             rows = part.tokens.reshape(2 * count, length), part.attention.reshape(2 * count, length)
             scores = score_sequences(model, params, *rows).reshape(count, 2)
             chosen, rejected = scores[:, 0], scores[:, 1]
             loss = share * bradley_terry_loss(chosen, rejected, margin=part.margin).sum()
-            metrics = {
-                "loss": loss,
-                "accuracy": share * (chosen > rejected).astype(scores.dtype).sum(),
-                "lead": share * (chosen - rejected).sum(),
-                "score": share * 0.5 * scores.sum(),
-            }
-            return loss, metrics
+            return loss, ScoreMetrics(
+                loss=loss,
+                accuracy=share * (chosen > rejected).astype(scores.dtype).sum(),
+                lead=share * (chosen - rejected).sum(),
+                score=share * 0.5 * scores.sum(),
+            )
 
-        gradient, metrics = accumulate(objective, state.params, pairs)
+        gradient, means = accumulate(objective, state.params, pairs)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         after = PairState(optax.apply_updates(state.params, updates), opt_state)
-        return after, {**metrics, "grad_norm": optax.tree.norm(gradient)}
+        return after, PairUpdateMetrics(means, optax.tree.norm(gradient))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

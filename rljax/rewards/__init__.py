@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from rljax.errors import InputError
 from rljax.importing import import_function, is_own
+from rljax.lazy import lazy_names
 from rljax.rewards import choice, code, exact, format, math, reasoning_gym
 from rljax.rewards.correctness import right_from as right_from
 from rljax.rewards.correctness import verifier as verifier
@@ -33,6 +34,8 @@ RUN_PROGRAMS = ("code", "code_fraction")
 
 MADE_OF = MappingProxyType({"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE"})
 """Rewards that are made of what stands behind a colon, such as `brier:exact`, and what that is."""
+
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def resolve(reward: str | Callable) -> Callable:

@@ -180,7 +180,7 @@ async def _awaited(awaitable: Awaitable) -> object:
 
 
 def place_of(error: BaseException) -> str:
-    """Where the user's code raised an exception: ` at FILE:LINE`, or nothing if no frame of the traceback is the user's.
+    """Line of the user's code that raised an exception: ` at FILE:LINE`, or nothing if no frame of the traceback is the user's.
 
     The line is the last one in the file in which the user's code begins, above the libraries that it calls.
     """

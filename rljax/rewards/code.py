@@ -198,7 +198,8 @@ def program_of(
     if inputs or outputs:
         if len(inputs) != len(outputs) or assertions or check:
             raise InputError(
-                f"row {row} has {len(inputs)} texts in stdin and {len(outputs)} in stdout; give as many of both and no other test."
+                f"row {row} has {len(inputs)} texts in stdin and {len(outputs)} in stdout; give one stdout for each stdin, "
+                "and no other test."
             )
         return program_of_inputs(last_code(completion), inputs, outputs)
     if not (assertions or check):

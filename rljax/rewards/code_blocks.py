@@ -192,7 +192,7 @@ def _is_python(language: str) -> bool:
 
 
 def _encloses(opening: Fence, fence: Fence) -> bool:
-    """Whether the open block can contain the other fence, since its own is longer or of the other kind."""
+    """True if the open block can contain the other fence, since its own is longer or of the other kind."""
     return opening.mark[0] != fence.mark[0] or len(opening.mark) > len(fence.mark)
 
 

@@ -1,4 +1,4 @@
-"""How several rewards become one number for each completion."""
+"""Combination of several rewards into one number for each completion."""
 
 from collections.abc import Callable
 from types import MappingProxyType

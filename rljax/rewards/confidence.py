@@ -96,7 +96,7 @@ def brier(verifier: Callable) -> Weighted:
     """
     if not is_verifier(verifier):
         raise InputError(
-            f"the Brier reward needs a verifier, which decides what is right, and {called_name(verifier)} is none; name one, "
+            f"the Brier reward needs a verifier, which decides what is right, but {called_name(verifier)} is not one; name one, "
             "e.g. brier:exact, or mark yours with `rljax.rewards.verifier`."
         )
     name = called_name(verifier).rpartition(".")[2]

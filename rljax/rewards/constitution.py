@@ -25,7 +25,7 @@ Broken = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 
 
 def _occurs(value: object) -> Broken:
-    """Where a regular expression occurs. It runs in worker processes, as some never come to an end."""
+    """Test for a regular expression. It runs in worker processes, as some expressions never come to an end."""
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
     re.compile(value)

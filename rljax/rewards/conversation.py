@@ -10,7 +10,7 @@ Messages = Sequence[Mapping[str, str]]
 
 
 def reads_text(reward: Callable) -> bool:
-    """Whether a reward is one of rljax, which read prompts and completions as text.
+    """True if a reward is one of rljax, which read prompts and completions as text.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -39,11 +39,11 @@ def as_messages(
         >>> as_messages(["1+1", "2+2"], ["2", "4"], [[{"role": "user", "content": "1+1"}], None])
         ([[{'role': 'user', 'content': '1+1'}], '2+2'], [[{'role': 'assistant', 'content': '2'}], '4'])
     """
-    asked = [
+    chat_prompts = [
         text if chat is None else [dict(message) for message in chat] for text, chat in zip(prompts, chats, strict=True)
     ]
-    answered = [
+    chat_completions = [
         text if chat is None else [{"role": "assistant", "content": text}]
         for text, chat in zip(completions, chats, strict=True)
     ]
-    return asked, answered
+    return chat_prompts, chat_completions

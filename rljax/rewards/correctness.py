@@ -18,7 +18,7 @@ def verifier(reward: Reward) -> Reward:
 
     Args:
         reward: a reward function. Its attribute `verifies` becomes the function itself, so that a wrapper made with
-            `functools.wraps`, which copies attributes, is no verifier.
+            `functools.wraps`, which copies attributes, is not a verifier.
 
     Returns:
         The same function.
@@ -88,7 +88,7 @@ def _inner(reward: Callable) -> Callable:
 
 
 def is_verifier(reward: Callable) -> bool:
-    """Whether a reward decides what is correct.
+    """True if a reward decides what is correct.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -100,7 +100,7 @@ def is_verifier(reward: Callable) -> bool:
 
 
 def is_right(reward: float, correct: bool | None) -> bool:
-    """Whether an answer is right: by the verifier where one decided, else by a reward above 0.
+    """True if an answer is right: by the verifier where one decided, else by a reward above 0.
 
     Example:
         >>> is_right(0.2, False), is_right(0.2, None)

@@ -1,4 +1,4 @@
-r"""Which answers are not worth any algebra: refused by a look at their text, before they can keep a worker busy."""
+r"""Answers that are not worth any algebra: refused by a look at their text, before they can keep a worker busy."""
 
 import re
 

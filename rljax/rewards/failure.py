@@ -21,7 +21,7 @@ class Failed:
 
 @documented
 class Failures(NamedTuple):
-    """How many completions one reward failed to judge."""
+    """Number of completions that one reward failed to judge."""
 
     raised: int = 0
     """Completions on which the function raised or its process died."""

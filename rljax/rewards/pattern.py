@@ -1,10 +1,10 @@
-"""Whether a pattern occurs in a text, for worker processes: some patterns take longer than anyone can wait."""
+"""Search for a pattern in a text, for worker processes: some patterns take longer than anyone can wait."""
 
 import re
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Whether a regular expression matches anywhere in a text.
+    """True if a regular expression matches anywhere in a text.
 
     Example:
         >>> occurs("(?i)fool", "a Fool"), occurs("^b", "ab")

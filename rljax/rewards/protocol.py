@@ -148,7 +148,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
 
 
 def has_verifier(reward: Callable) -> bool:
-    """Whether a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
+    """True if a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -250,10 +250,10 @@ def answers_of(
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
     parts = _leaves(reward)
     in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts]
-    asked, answered = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
+    chat_prompts, chat_completions = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
         [
-            ask(part, asked if chat else prompts, answered if chat else completions, columns, progress)
+            ask(part, chat_prompts if chat else prompts, chat_completions if chat else completions, columns, progress)
             for part, chat in zip(parts, in_chat, strict=True)
         ]
     )
@@ -317,7 +317,7 @@ def _leaves(reward: Callable) -> list[Callable]:
 
 
 def _as_sum(reward: Callable) -> Weighted:
-    """A reward as a sum of parts that are no sums; a single one is a part under the function's name."""
+    """A reward as a sum of parts that are not sums; a single one is a part under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What code of the user may do to the process while it is called, and what of that is undone or refused."""
+"""Effects of the user's code on the process while it is called: some are undone, others are refused."""
 
 import os
 from collections.abc import Generator

@@ -63,7 +63,7 @@ def run_program(text):
 '''
 _COMPARISON = '''
 def same_output(printed, expected):
-    """Whether two outputs are the same words, up to capital letters; numbers may differ by less than 1e-5."""
+    """True if two outputs are the same words, up to capital letters; numbers may differ by less than 1e-5."""
     if type(printed) is not str:
         return False
     words, wanted = printed.lower().split(), expected.lower().split()
@@ -83,7 +83,7 @@ def same_word(word, wanted):
 def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
     r"""Make a program that reads standard input into one that the sandbox can test, one test for each input.
 
-    The program runs anew for each input, in the process of the candidate: it sees the inputs, but no expected output. It passes a
+    The program runs once for each input, in the process of the candidate: it sees the inputs, but no expected output. It passes a
     test if it ends without an error (`sys.exit(0)` is none) and prints what is expected: the same words, whatever the white space
     and the capital letters; where one of two words has a decimal point, they may differ by less than 1e-5 as numbers.
 

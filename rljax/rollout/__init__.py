@@ -1,5 +1,6 @@
 """Floor 4: requests to an engine, environments, judging, and dynamic sampling."""
 
+from rljax.lazy import lazy_names
 from rljax.rollout.collect import Collected, collect
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.environment import Environment, Step
@@ -32,3 +33,5 @@ __all__ = [
     "pad",
     "sequences_of",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -145,7 +145,7 @@ class DecodingEngine:
         return decoding._replace(rows=moved, holder=np.where(source >= 0, decoding.holder[source], -1))
 
     def _grow(self, decoding: Decoding, budget: int) -> Decoding:
-        """The same with room for another token of every row; with room for a whole response, places are written anew."""
+        """The same with room for another token of every row; with room for a whole response, places are written again."""
         if decoding.room == budget or decoding.written < decoding.room:
             return decoding
         room = min(budget, 2 * decoding.room)
@@ -191,7 +191,7 @@ class DecodingEngine:
 
     def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, room: int) -> list[Prompts]:
         """Read the prompts of a block part by part; rows and parts are filled up, so that few programs occur."""
-        tokens = [requests[place].tokens for place in block.prompts]
+        tokens = [requests[place].prompt_tokens for place in block.prompts]
         parts: list[Prompts] = []
         for start in range(0, len(tokens), block.rows):
             part = tokens[start : start + block.rows]
@@ -250,7 +250,7 @@ def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int
     """
     places: dict[tuple[int, ...], list[int]] = {}
     for place, request in enumerate(requests):
-        places.setdefault(request.tokens, []).append(place)
+        places.setdefault(request.prompt_tokens, []).append(place)
     groups = list(places.values())
     count = max(1, slots * len(groups) // len(requests))
     fitting = devices * max(1, PROMPT_TOKENS_AT_ONCE // length)
@@ -264,7 +264,7 @@ def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int
 
 def padded_length(requests: Sequence[Request], usual: int) -> int:
     """Slots of a prompt: the usual number, or a power of two where one is longer."""
-    longest = max(len(request.tokens) for request in requests)
+    longest = max(len(request.prompt_tokens) for request in requests)
     return usual if longest <= usual else 1 << (longest - 1).bit_length()
 
 

@@ -73,10 +73,10 @@ class _Episode(NamedTuple):
     """Request of the first turn."""
     state: Any
     """The environment's state of the episode."""
-    turns: tuple[Response, ...] = ()
+    pieces: tuple[Response, ...] = ()
     """Turns of the policy, and the observations between them."""
-    starts: tuple[int, ...] = ()
-    """Position of the first token of each turn of the policy."""
+    turns: int = 0
+    """Number of turns of the policy."""
     reward: float | None = None
     """Sum of the turns' rewards; None while there is none."""
     failure: Failed | None = None
@@ -87,7 +87,7 @@ class _Episode(NamedTuple):
     @property
     def length(self) -> int:
         """Tokens after the prompt."""
-        return sum(len(turn.tokens) for turn in self.turns)
+        return sum(len(piece.tokens) for piece in self.pieces)
 
     @property
     def room(self) -> int:
@@ -175,7 +175,7 @@ def play(
         with judging():
             for place, response in zip(open_places, responses, strict=True):
                 episodes[place] = _advanced(environment, episodes[place], response, tokenizer, last=last)
-    agree("observations of the environment", repr([[turn.tokens.tolist() for turn in e.turns] for e in episodes]))
+    agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
         called_name(environment),
@@ -202,10 +202,10 @@ def _next_turns(episodes: Sequence[_Episode], turn: int) -> list[Request]:
     requests = []
     for episode in episodes:
         budget = min(1 << (most - 1).bit_length(), episode.request.sampling.max_tokens)
-        context = episode.request.tokens + tuple(int(token) for part in episode.turns for token in part.tokens)
+        context = episode.request.prompt_tokens + tuple(int(token) for piece in episode.pieces for token in piece.tokens)
         seed = episode.request.seed ^ (turn * 0x9E3779B97F4A7C15 % 2**64)
         sampling = episode.request.sampling._replace(max_tokens=budget)
-        requests.append(episode.request._replace(tokens=context, sampling=sampling, seed=seed))
+        requests.append(episode.request._replace(prompt_tokens=context, sampling=sampling, seed=seed))
     return requests
 
 
@@ -214,8 +214,7 @@ def _advanced(
 ) -> _Episode:
     """The episode after a turn of the policy and the environment's answer."""
     turn = _cut(response, episode.room)
-    starts, turns = (*episode.starts, episode.length), (*episode.turns, turn)
-    episode = episode._replace(turns=turns, starts=starts)
+    episode = episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
     if episode.failure is not None:
         return episode._replace(done=True)
     try:
@@ -233,8 +232,8 @@ def _advanced(
     observation = tokenizer.encode(step.observation)
     if last or len(observation) >= episode.room:
         ended = turn._replace(finish="turns" if last else "length")
-        return episode._replace(turns=(*episode.turns[:-1], ended), done=True)
-    return episode._replace(turns=(*turns, _observed(turn, observation))) if observation else episode
+        return episode._replace(pieces=(*episode.pieces[:-1], ended), done=True)
+    return episode._replace(pieces=(*episode.pieces, _observed(turn, observation))) if observation else episode
 
 
 def _cut(response: Response, room: int) -> Response:
@@ -259,5 +258,5 @@ def _observed(turn: Response, observation: Sequence[int]) -> Response:
 def _response(episode: _Episode) -> Response:
     """A whole episode as one response."""
     names = ("tokens", "mask", "behaviour_logp", "policy_logp")
-    joined = {name: np.concatenate([getattr(turn, name) for turn in episode.turns]) for name in names}
-    return episode.turns[-1]._replace(turns=episode.starts, **joined)
+    joined = {name: np.concatenate([getattr(piece, name) for piece in episode.pieces]) for name in names}
+    return episode.pieces[-1]._replace(turns=episode.turns, **joined)

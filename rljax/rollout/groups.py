@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int8, Int32, Shaped
+from jaxtyping import Bool, Int, Int8, Int32, Shaped
 
 from rljax.algorithms import Rollout
+from rljax.errors import InputError
 from rljax.records import documented, required
 from rljax.rollout.request import Response
 
@@ -33,10 +34,10 @@ class Groups(NamedTuple):
     """Which response slots hold a token, which later tokens see. `rollout.mask` says which of them are trained on."""
     version: Int32[np.ndarray, "P G"]
     """RL steps that the sampling policy had made."""
+    turns: Int32[np.ndarray, "P G"]
+    """Turns of the policy in each response; 0 where there is no response."""
     failed: Int8[np.ndarray, "P G"]
     """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
-    parts: dict[str, Float32[np.ndarray, "P G"]] | None = None
-    """Each part of a reward that has several, unweighted; NaN where the part has no opinion."""
 
     @property
     def count(self) -> int:
@@ -45,12 +46,12 @@ class Groups(NamedTuple):
 
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
-        """Whether each place holds a response; a group may have fewer than G."""
+        """Mask of the places that hold a response; a group may have fewer than G."""
         return np.asarray(self.attention.any(-1))
 
 
 def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
-    """Which responses are right, and for which this is known.
+    """Masks of the responses that are right, and of those for which this is known.
 
     With a verifier, those on which it has an opinion are known. Without one, those that have a reward are, and a reward above 0 is
     right.
@@ -72,7 +73,7 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
 
 def part_means(groups: Groups) -> dict[str, float]:
     """Mean of each part of a reward with several parts, over the responses that have it, by the name `reward_PART`."""
-    parts = {} if groups.parts is None else groups.parts
+    parts = {} if groups.rollout.reward_parts is None else groups.rollout.reward_parts
     scores = {name: array[np.isfinite(array)] for name, array in parts.items()}
     return {f"reward_{name}": float(values.mean(dtype=np.float64)) for name, values in scores.items() if values.size}
 
@@ -135,5 +136,15 @@ def to_dict(groups: Groups) -> dict[str, Any]:
 
 
 def from_dict(arrays: Mapping[str, Any]) -> Groups:
-    """Make the groups from the dict that `to_dict` returned."""
+    """Make the groups from the dict that `to_dict` returned.
+
+    Raises:
+        InputError: the fields are those of another version.
+    """
+    other = set(arrays) ^ set(Groups._fields)
+    if other:
+        raise InputError(
+            f"These groups were saved by another version of rljax: they differ in {', '.join(sorted(other))}. Go on with the "
+            "version that saved them, or begin a new run."
+        )
     return Groups(**{**arrays, "rollout": Rollout(**arrays["rollout"])})

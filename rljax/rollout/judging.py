@@ -26,7 +26,7 @@ class Verdicts(NamedTuple):
     """Whether the reward had an opinion."""
     failed: Int8[np.ndarray, "N"]
     """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
-    parts: dict[str, Float32[np.ndarray, "N"]] | None = None
+    reward_parts: dict[str, Float32[np.ndarray, "N"]] | None = None
     """Each part of a reward that has several; NaN where the part has no opinion."""
     correct: Float32[np.ndarray, "N"] | None = None
     """1 where a verifier finds the response correct, 0 where it does not, NaN where it has no opinion; None without a verifier."""
@@ -38,7 +38,7 @@ class Verdicts(NamedTuple):
 
 @documented
 class Opinion(NamedTuple):
-    """What one call of the reward says."""
+    """Result of one call of the reward."""
 
     answers: list[Answer]
     """Of each part of the reward."""
@@ -121,7 +121,7 @@ class Judge(NamedTuple):
         return Opinion(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
     def verdicts(self, opinions: Sequence[Opinion], length: int) -> Verdicts:
-        """What several calls say about the responses of all of them, in order; their failures are counted together.
+        """Join the results of several calls, in order; their failures are counted together.
 
         Args:
             opinions: of one call or more.

@@ -124,7 +124,7 @@ def drawn(engine: Engine, params: Params, requests: Sequence[Request]) -> Genera
 
 
 def _received(pieces: "SimpleQueue[Mapping[int, Response] | BaseException | None]") -> Iterator[Mapping[int, Response]]:
-    """What was put into a queue, up to None; an error is raised."""
+    """Pieces that were put into a queue, up to None; an error is raised."""
     while (piece := pieces.get()) is not None:
         if isinstance(piece, BaseException):
             raise piece
@@ -136,14 +136,14 @@ def _answers(piece: object, earlier: Mapping[int, Response], count: int) -> Mapp
     if piece is None:
         missing = next(place for place in range(count) if place not in earlier)
         raise InputError(
-            f"engine.stream: each of {count} requests needs a response; it ended without that to request {missing}."
+            f"engine.stream: each of {count} requests needs a response; it ended without one to request {missing}."
         )
     if not isinstance(piece, Mapping):
         raise InputError(f"engine.stream: a piece must be a dict of places and responses; got {piece!r:.80}.")
     for place in piece:
         if place in earlier or place not in range(count):
             raise InputError(
-                f"engine.stream: a piece must have places of requests without a response, from 0 to {count - 1}; got {place!r:.80}."
+                f"engine.stream: a piece must answer requests without response, by places from 0 to {count - 1}; got {place!r:.80}."
             )
     return piece
 
@@ -160,5 +160,5 @@ def _check_settings(expected: Mapping[str, Any]) -> None:
     if other:
         raise InputError(
             f"--reward-groups draws in another thread, where JAX's setting {other[0]} is {found[other[0]]!r} and not "
-            f"{expected[other[0]]!r}, because it was made with `with`; make it with jax.config.update."
+            f"{expected[other[0]]!r}, because it was set with `with`; set it with jax.config.update."
         )

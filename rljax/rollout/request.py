@@ -16,7 +16,7 @@ Finish = Literal["stop", "length", "turns"]
 
 @documented
 class Sampling(NamedTuple):
-    """How tokens are drawn. The built-in engine compiles one program for each value, `stop` aside."""
+    """Settings of the sampler. The built-in engine compiles one program for each value, `stop` aside."""
 
     max_tokens: int
     """Response budget, EOS included."""
@@ -37,8 +37,8 @@ class Sampling(NamedTuple):
 class Request(NamedTuple):
     """One response to be drawn."""
 
-    tokens: tuple[int, ...]
-    """Ids of the prompt, or of the prompt and the turns so far."""
+    prompt_tokens: tuple[int, ...]
+    """Token ids of the prompt, or of the prompt and the turns so far."""
     prompt_id: int
     """Index of the prompt in the set of prompts."""
     group: int
@@ -70,12 +70,12 @@ class Response(NamedTuple):
     """Why it ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | None = None
     """RL steps made by the weights that it was drawn with; None for the weights that the engine was called with."""
-    turns: tuple[int, ...] = (0,)
-    """Position of the first token of each turn of the policy."""
+    turns: int = 1
+    """Number of turns of the policy, with observations between them; 1 for a plain reply."""
 
     @property
     def truncated(self) -> bool:
-        """Whether it was cut off before its end."""
+        """True if the response was cut off before its end."""
         return self.finish != "stop"
 
 
@@ -169,6 +169,8 @@ def _fault(request: Request, response: Response) -> str | None:
         return f"must answer prompt {expected[0]} of group {expected[1]}; got prompt {found[0]} of group {found[1]}"
     if response.finish not in get_args(Finish):
         return f"must have ended by one of {', '.join(map(repr, get_args(Finish)))}; got finish={response.finish!r:.80}"
+    if not isinstance(response.turns, int | np.integer) or response.turns < 1:
+        return f"must have a whole number of at least 1 as its turns; got {response.turns!r:.80}"
     return _array_fault(response, request.sampling.max_tokens)
 
 

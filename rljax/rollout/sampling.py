@@ -32,7 +32,7 @@ class Prompts(NamedTuple):
 
 @documented
 class Draws(NamedTuple):
-    """How each row is to be drawn."""
+    """Seed and length limit of each row."""
 
     seeds: UInt32[Array | np.ndarray, "B 2"]
     """Seed of the row's draws, two 32-bit words: a row does not depend on those beside it."""

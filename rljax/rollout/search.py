@@ -17,7 +17,7 @@ from rljax.rollout.worker import RolloutWorker
 
 @documented
 class Search(NamedTuple):
-    """How a search spends its samples."""
+    """Settings of a search: how it spends its samples."""
 
     samples: int
     """N, steps drawn for a problem at each depth; an ended prefix leaves its share undrawn."""
@@ -116,7 +116,7 @@ def beam_search(
 
 
 def _is_open(prefix: Prefix, budget: int) -> bool:
-    """Whether a prefix can go on."""
+    """True if a prefix can go on."""
     return not prefix.ended and len(prefix.tokens) < budget
 
 

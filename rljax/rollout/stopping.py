@@ -46,7 +46,7 @@ def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode
 
 
 def may_have_stopped(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode, *, new: int) -> bool:
-    """Whether a stop string may end within the last `new` tokens: a look at their text, and at that of a few tokens before.
+    """True if a stop string may end within the last `new` tokens: a look at their text, and at that of a few tokens before.
 
     A token that decodes to nothing may lie inside of a string. Then the look may miss it, and `stop_end` finds it when the row has
     ended.

@@ -144,7 +144,7 @@ class RolloutWorker:
 
     @property
     def verifies(self) -> bool:
-        """Whether a verifier decides what is correct."""
+        """True if a verifier decides what is correct."""
         return self.environment is None and has_verifier(self.judge.reward)
 
     def first(self, count: int) -> "RolloutWorker":
@@ -213,6 +213,7 @@ def _stacked(
             valid=grouped(verdicts.valid, member),
             step_rewards=None if verdicts.step_rewards is None else grouped(verdicts.step_rewards, member),
             step_end=None if verdicts.step_end is None else grouped(verdicts.step_end, member),
+            reward_parts=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.reward_parts),
             correct=None if verdicts.correct is None else grouped(verdicts.correct, member, np.nan),
         ),
         prompt_ids=prompt_ids,
@@ -221,6 +222,6 @@ def _stacked(
         tokens=rows["tokens"],
         attention=rows["attention"],
         version=grouped(np.array(versions, np.int32), member),
+        turns=grouped(np.array([response.turns for response in responses], np.int32), member),
         failed=grouped(verdicts.failed, member),
-        parts=jax.tree.map(lambda array: grouped(array, member, np.nan), verdicts.parts),
     )

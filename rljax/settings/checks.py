@@ -42,11 +42,13 @@ def check_stop(stop: Iterable[str]) -> None:
     if isinstance(stop, str):
         raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
     if "" in stop:
-        raise InputError("stop has an empty text, with which every response would end; give texts of a character or more.")
+        raise InputError(
+            "stop has an empty text, which would end every response at once; give texts of at least one character."
+        )
     broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in text), None)
     if broken is not None:
         raise InputError(
-            f"stop has {broken!r}, whose replacement character stands for bytes that are no text; give text that a model writes."
+            f"stop has {broken!r}, whose replacement character stands for bytes that are not text; give text that a model writes."
         )
 
 

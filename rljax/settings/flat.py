@@ -24,7 +24,7 @@ def flat_names(group: type) -> dict[str, str]:
 
 
 def _is_fixed(hint: object) -> bool:
-    """Whether a field is no setting of its own: the name of a task decides it."""
+    """True if a field is no setting of its own: the name of a task decides it."""
     return get_origin(hint) is Annotated and tyro.conf.Fixed in get_args(hint)[1:]
 
 

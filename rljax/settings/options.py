@@ -41,7 +41,7 @@ def read_words(words: list[str]) -> dict[str, int | float | str]:
         if not (name and equals and text):
             raise ValueError(f"{word!r} is not name=value")
         if name in values:
-            raise ValueError(f"{name!r} is there twice; leave one of them out")
+            raise ValueError(f"{name!r} appears twice; leave one of them out")
         values[name] = text
     return values
 

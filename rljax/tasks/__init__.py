@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
 from rljax.tasks.brackets import BracketsConfig
 from rljax.tasks.countdown import CountdownConfig
 from rljax.tasks.digits import DigitsConfig
@@ -46,6 +47,8 @@ else:
     AnyTask = reduce(or_, TASKS.values())  # the command line needs the classes whose fields it shows
 """Type of the settings of some task."""
 
+__getattr__, __dir__ = lazy_names(__name__)
+
 
 def full_name(family: str) -> str:
     """Name of a task as it is typed.
@@ -85,6 +88,6 @@ def task_named(name: str) -> TaskConfig:
         return ReasoningGymConfig(generator)
     if colon or family not in TASKS:
         near, known = did_you_mean(name, TASKS), [full_name(task) for task in TASKS]
-        choice = f"; choose {', '.join(known[:-1])} or {known[-1]}."
-        raise InputError(f"task is {name!r}{choice if near == '.' else near}")
+        choice = f"{', '.join(known[:-1])} or {known[-1]}."
+        raise InputError(f"task is {name!r}" + (f"; choose {choice}" if near == "." else f"{near} Choose {choice}"))
     return TASKS[family]()

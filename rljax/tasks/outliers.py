@@ -32,7 +32,7 @@ def noisy(
 
     A hash of the prompt, the completion and how often both came before in this call draws the outlier. So the equal responses of a
     group differ from each other, but the first of them has the same outlier in every call, as has the second: this is a fixed
-    mislabelling, not noise that is drawn anew.
+    mislabelling, not noise that is drawn again each time.
 
     Args:
         prompts: the prompts.

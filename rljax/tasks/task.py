@@ -1,4 +1,4 @@
-"""What a run needs of a generated task."""
+"""Generated tasks: the record of all that a run needs of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class Stages(NamedTuple):
     """Number of prompts that are drawn from a stage before the next begins; the last one never ends."""
 
 
+@documented
 @dataclass(frozen=True)
 class TaskConfig:
     """Base of the settings of a generated task: the fields of a record are its settings, and what a run needs of it is here."""

@@ -39,7 +39,7 @@ QUIET = 10
 
 @documented
 class Remedy(NamedTuple):
-    """What to change."""
+    """A change of a setting that may help."""
 
     flag: str
     """Flag of `rljax train`."""
@@ -270,7 +270,7 @@ def advice(remedy: Remedy) -> str:
 
 @documented
 class Watch(NamedTuple):
-    """What has to be known of a run to raise its next alarms."""
+    """State of a run from which its next alarms are raised."""
 
     history: History = History()
     """Rows that crossings look at."""
@@ -306,11 +306,11 @@ class Watch(NamedTuple):
         return Watch(history, quiet), events
 
 
-def watched(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
+def watch_rows(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
     """The watch after all rows of a run, and every alarm that they raised and cleared.
 
     Example:
-        >>> _, events = watched({"phase": "rl", "step": step, "truncated_share": 0.5} for step in range(1, 9))
+        >>> _, events = watch_rows({"phase": "rl", "step": step, "truncated_share": 0.5} for step in range(1, 9))
         >>> [(event.step, event.alarm.name, event.what) for event in events if event.alarm.name == "truncated"]
         [(5, 'truncated', 'raised')]
     """
@@ -329,7 +329,7 @@ def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[s
         events: alarms that it raised and cleared; these are left out.
 
     Example:
-        >>> watch, events = watched([{"phase": "rl", "step": 1, "entropy": 0.5}])
+        >>> watch, events = watch_rows([{"phase": "rl", "step": 1, "entropy": 0.5}])
         >>> absent = not_measured(watch.history, events)
         >>> absent["far_from_reference"], "entropy_collapse" in absent
         (('kl_to_reference',), False)

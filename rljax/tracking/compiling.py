@@ -17,12 +17,12 @@ def watch_compilation(tell: Callable[[str | None], None]) -> Generator[None]:
         tell: gets the name of the function at the beginning, and None at the end.
 
     Example:
-        >>> told = []
-        >>> with watch_compilation(told.append):
+        >>> names = []
+        >>> with watch_compilation(names.append):
         ...     def doubled(x):
         ...         return 2 * x
         ...     _ = jax.jit(doubled)(3.0)
-        >>> told[0], told[-1]
+        >>> names[0], names[-1]
         ('jit(doubled)', None)
     """
 

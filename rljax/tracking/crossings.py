@@ -1,4 +1,4 @@
-"""When a number of a run is out of its range: pure functions of the history of its metric rows.
+"""Tests for numbers of a run that are out of their range: pure functions of the history of its metric rows.
 
 A crossing returns what it saw, in words, or None. Numbers that are absent, or not finite, are left out; without enough of them a
 crossing sees nothing.
@@ -169,13 +169,13 @@ def unless(excuse: Callable[[History], bool], crossing: Crossing) -> Crossing:
 
 
 def accuracy_is_up(history: History) -> bool:
-    """Whether more of the responses are right than in the first steps, by a twentieth of all or more."""
+    """True if more of the responses are right than in the first steps, by a twentieth of all or more."""
     mean, start = last_mean(history, "accuracy", BRIEF), start_mean(history, "accuracy")
     return mean is not None and start is not None and mean >= start + 0.05
 
 
 def reward_is_up(history: History) -> bool:
-    """Whether the mean reward is above that of the first steps, by a fifth of the reward's standard deviation there or more."""
+    """True if the mean reward is above that of the first steps, by a fifth of the reward's standard deviation there or more."""
     mean, start = last_mean(history, "reward", BRIEF), start_mean(history, "reward")
     variance = start_mean(history, "reward_variance")
     if mean is None or start is None or variance is None:
@@ -184,12 +184,12 @@ def reward_is_up(history: History) -> bool:
 
 
 def learning_shows(history: History) -> bool:
-    """Whether responses are more often right than in the first steps, or earn more."""
+    """True if responses are more often right than in the first steps, or earn more."""
     return accuracy_is_up(history) or reward_is_up(history)
 
 
 def is_one_sided(history: History) -> bool:
-    """Whether nearly all responses are right, or nearly all wrong: outcomes that hardly vary cannot be predicted."""
+    """True if nearly all responses are right, or nearly all wrong: outcomes that hardly vary cannot be predicted."""
     mean = last_mean(history, "accuracy", LONG)
     return mean is not None and not 0.05 <= mean <= 0.95
 

@@ -1,4 +1,4 @@
-"""What shows the progress of a run: the protocol of the displays, and the choice of one.
+"""Displays of the progress of a run: their protocol, and the choice of one.
 
 `RichDisplay` keeps a live table on a terminal. `PlainDisplay` writes lines: to a file, to a pipe, or under `--quiet`. Both are
 context managers: however the run ends, the terminal is restored.

@@ -13,7 +13,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @documented
 class Metric(NamedTuple):
-    """How one number of a run is displayed."""
+    """Label, unit and format of one number of a run on the display."""
 
     key: str
     """Name of the number in the metrics."""
@@ -148,7 +148,7 @@ class Progress:
         return self.elapsed(now) + (f", {clock_time(self.compiled)} of it compiling" if self.compiled >= 1 else "")
 
     def is_tenth(self, step: int) -> bool:
-        """Whether `step`, the next one, ends a tenth of the phase."""
+        """True if `step`, the next one, ends a tenth of the phase."""
         return step >= self.total or step * 10 // self.total > self.step * 10 // self.total
 
     def remaining(self, now: float) -> str | None:

@@ -1,4 +1,4 @@
-"""What every number in `metrics.jsonl` is: one table, from which `rljax explain` prints.
+"""Meaning of every number in `metrics.jsonl`: one table, from which `rljax explain` prints.
 
 `{N}` in a name stands for a number of tokens, `{NAME}` for a name of the run's own.
 """
@@ -106,14 +106,14 @@ LABELS = {metric.key: metric.label for metric in METRICS} | {"accuracy": f"{CORR
 """Names on the screen, where they differ or not."""
 
 
-def explained(name: str) -> Entry:
+def find_entry(name: str) -> Entry:
     """Find the entry of a number by its name in `metrics.jsonl` or on the screen.
 
     Raises:
         InputError: there is none; the message has the nearest names.
 
     Example:
-        >>> explained("KL").name, explained("filtered groups").name, explained("accuracy_to_64_tokens").name
+        >>> find_entry("KL").name, find_entry("filtered groups").name, find_entry("accuracy_to_64_tokens").name
         ('kl', 'filtered_ratio', 'accuracy_to_{N}_tokens')
     """
     wanted = _plain(name)

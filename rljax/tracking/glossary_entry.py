@@ -1,4 +1,4 @@
-"""What the glossary says of one number."""
+"""Entry of the glossary for one number."""
 
 from typing import NamedTuple
 

@@ -140,7 +140,7 @@ POLICY = (
     Entry(
         "sampler_kl", RL, "nats per token",
         "Estimate of the KL divergence of the policy from the one that sampled, a term of the loss.",
-        "mean of k3(log π, log π_sampler)", "rljax.algorithms.terms.kl_to_sampler",
+        "mean of k3(log π, log π_behaviour)", "rljax.algorithms.terms.kl_to_sampler",
         "Near 0.", "Large: a lower --learning-rate.",
     ),
     Entry(
@@ -179,7 +179,7 @@ POLICY = (
     Entry(
         "skipped_updates", f"{WARM} {RL}", "share of updates, 0 to 1",
         "Share of the updates that were not made because the loss or the gradient was not finite.",
-        "share of updates", "rljax.training.guard.skipped", "0.",
+        "share of updates", "rljax.training.guard.skip_count", "0.",
         "Rarely: harmless. Often: a lower --learning-rate, or a reward that returns very large numbers. After five steps without a "
         "sound update the run ends.",
     ),
@@ -250,7 +250,7 @@ CRITIC = (
     Entry(
         "skipped_value_updates", f"{VALUE} {RL}", "share of updates, 0 to 1",
         "Share of the critic's updates that were not made because the loss or the gradient was not finite.",
-        "share of updates", "rljax.training.guard.skipped", "0.", "As for skipped_updates, with --critic-learning-rate.",
+        "share of updates", "rljax.training.guard.skip_count", "0.", "As for skipped_updates, with --critic-learning-rate.",
     ),
     *(
         Entry(

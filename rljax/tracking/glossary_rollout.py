@@ -40,8 +40,16 @@ OUTCOMES = (
         "tokens alike.",
     ),
     Entry(
+        "turns", RL, "turns",
+        "Mean number of turns of the policy in a response: 1 without an environment.",
+        "mean of the turns of a response", "rljax.training.metrics.rollout_metrics",
+        "What the task needs; it changes as the policy learns to ask or to act.",
+        "Near the environment's max_turns: episodes are cut off; read truncated_share. Falling to 1: the policy no longer uses "
+        "what the environment answers; read samples.jsonl.",
+    ),
+    Entry(
         "truncated_share", f"{RL} {HELD}", "share, 0 to 1",
-        "Share of responses that reached the token budget before they ended.",
+        "Share of responses that reached the token budget, or an environment's limit of turns, before they ended.",
         "mean of [cut off]", "rljax.training.metrics.rollout_metrics",
         "Below 0.1, and falling.",
         "Raise --max-response-tokens, or use DAPO's overlong penalty (--algorithm-options max_length=... cache=...).",

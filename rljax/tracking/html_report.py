@@ -35,7 +35,7 @@ img { width: 100%; } .numbers { display: flex; flex-wrap: wrap; gap: 1rem; paddi
 
 @documented
 class Contents(NamedTuple):
-    """What a report shows."""
+    """Contents of a report."""
 
     summary: Summary
     """The run in a few numbers."""
@@ -195,7 +195,7 @@ def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequ
 
 
 def _starts(starts: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """When and how the run was started and resumed."""
+    """Table of the starts of the run: when and how it was started and resumed."""
     if not starts:
         return
     yield "<h2>Starts</h2>"

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: seconds of the phases of each RL step, measured on the host.
+"""Time that a run spends on each phase: seconds of the phases of each RL step, measured on the host.
 
 The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work does, and measuring
 waits for nothing.

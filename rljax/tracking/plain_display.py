@@ -103,7 +103,7 @@ class PlainDisplay:
         self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
 
     def _is_due(self, before: Progress, step: int, now: float) -> bool:
-        """Whether the step gets a line."""
+        """True if the step gets a line."""
         if before.is_tenth(step):
             return True
         if self._quiet:

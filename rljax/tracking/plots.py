@@ -144,7 +144,9 @@ def overlay(runs: Mapping[str, Path | str], out_path: Path | str, *, title: str)
     for index, path in enumerate(runs.values()):
         held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
         if not held_out.steps.size:
-            raise InputError(f"{path} has no eval row of RL with an accuracy; evaluate during the run, or leave it out.")
+            raise InputError(
+                f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or leave this run out."
+            )
         lines += _draw_held_out(axes, held_out, COLOURS[index % len(COLOURS)])
     _style(axes)
     _percent(axes, "held-out accuracy")

@@ -224,7 +224,7 @@ class RichDisplay:
         return Group(Text(), self._render_bar(progress), self._render_status(status), table)
 
     def _status(self) -> Text | None:
-        """What is being done: stopping, compiling, or the activity."""
+        """Current status: stopping, compiling, or the activity."""
         activity, compiling = self._activity, self._compiling
         if self._is_stopping:
             return Text("stopping after this step; Ctrl-C again stops at once and loses this step", style="yellow")

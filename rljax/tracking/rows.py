@@ -104,19 +104,19 @@ def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str |
 
 
 def check_step(row: Row) -> str | None:
-    """What is wrong with the step of a row; None if nothing is."""
+    """Name the fault of a row's step; None if there is none."""
     # `type` and not `isinstance`: JSON's true would pass as the integer 1.
     is_step = "step" in row and type(row["step"]) is int and 0 <= row["step"] < LARGEST_STEP
     return None if is_step else f'must have a whole number "step" of at least 0, and less than {LARGEST_STEP}'
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of JSON is a finite number that a float can hold."""
+    """True if a value of JSON is a finite number that a float can hold."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max  # pyright: ignore[reportArgumentType]
 
 
 def check_sample(row: Row) -> str | None:
-    """What is wrong with a row of `samples.jsonl`; None if nothing is."""
+    """Name the fault of a row of `samples.jsonl`; None if there is none."""
     wrong = check_step(row)
     if wrong is not None:
         return wrong
@@ -131,7 +131,7 @@ def check_sample(row: Row) -> str | None:
 
 
 def check_answer(row: Row) -> str | None:
-    """What is wrong with a row of `heldout.jsonl`; None if nothing is."""
+    """Name the fault of a row of `heldout.jsonl`; None if there is none."""
     wrong = check_sample(row)
     if wrong is not None or (type(row.get("problem")) is int and row["problem"] >= 0):
         return wrong
@@ -139,7 +139,7 @@ def check_answer(row: Row) -> str | None:
 
 
 def check_start(row: Row) -> str | None:
-    """What is wrong with a row of `starts.jsonl`; None if nothing is."""
+    """Name the fault of a row of `starts.jsonl`; None if there is none."""
     wrong = check_step(row)
     if wrong is not None or isinstance(row.get("command"), list):
         return wrong
@@ -147,7 +147,7 @@ def check_start(row: Row) -> str | None:
 
 
 def check_remedy(row: Row) -> str | None:
-    """What is wrong with a row of `remedies.jsonl`; None if nothing is."""
+    """Name the fault of a row of `remedies.jsonl`; None if there is none."""
     wrong = check_step(row)
     if wrong is not None:
         return wrong

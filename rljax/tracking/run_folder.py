@@ -50,7 +50,7 @@ MODELS = ("best", "last", "critic")
 
 @documented
 class Mark(NamedTuple):
-    """Where a growing file ended, and what it held."""
+    """Length and digest of a growing file at some moment."""
 
     length: int
     """Bytes."""
@@ -206,7 +206,7 @@ class RunFolder:
 
     @property
     def has_progress(self) -> bool:
-        """Whether the run has logged a step, or saved anything but its beginning."""
+        """True if the run has logged a step, or saved anything but its beginning."""
         saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
         return bool(_content(self.metrics)) or not saves <= {("last", "0")}
 
@@ -259,7 +259,7 @@ class RunFolder:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process trains in the folder at present. Nothing is written to find that out."""
+        """True if a process trains in the folder at present. Nothing is written to find that out."""
         try:
             file = (self.path / ".lock").open("rb")
         except FileNotFoundError:
@@ -272,7 +272,7 @@ class RunFolder:
         return False
 
     def marks(self) -> dict[str, Mark]:
-        """Where metrics, samples and held-out answers end now, by file name; what they hold is on the disk when this returns.
+        """Mark the ends of metrics, samples and held-out answers, by file name. Their contents are on the disk when this returns.
 
         A file that does not exist yet is empty.
         """
@@ -288,7 +288,7 @@ class RunFolder:
             marks: what `marks` returned then.
 
         Returns:
-            What is lost, in words: a file that is gone begins anew.
+            What is lost, in words: a file that is gone starts empty.
 
         Raises:
             InputError: a file is shorter than it was, or was changed. Nothing is cut.

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
 from rljax.records import documented
-from rljax.tracking.alarms import Event, Watch, not_measured, watched
+from rljax.tracking.alarms import Event, Watch, not_measured, watch_rows
 from rljax.tracking.phase_times import time_spent
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -101,7 +101,7 @@ def open_run(path: Path | str) -> RunFolder:
 
 
 def is_of_run(folder: RunFolder) -> bool:
-    """Whether the folder's `config.json` holds settings of `rljax train`; that of a model does not."""
+    """True if the folder's `config.json` holds settings of `rljax train`; that of a model does not."""
     return all(isinstance(folder.config.get(group), Mapping) for group in ("run", "algorithm"))
 
 
@@ -120,7 +120,7 @@ def evaluations(rows: Sequence[Row]) -> list[Evaluated]:
     return [Evaluated(row["step"], row.get("accuracy"), row.get("reward")) for row in found]
 
 
-def summarised(folder: RunFolder) -> Summary:
+def summarise(folder: RunFolder) -> Summary:
     """Read a run's folder, whether it runs or has ended.
 
     Raises:
@@ -134,7 +134,7 @@ def summarised(folder: RunFolder) -> Summary:
     steps = max((row["step"] for row in rows if row["phase"] == "rl"), default=0)
     found = evaluations(rows)
     in_rl = [evaluation for evaluation in found if evaluation.step and evaluation.reward is not None]
-    watch, events = watched(rows)
+    watch, events = watch_rows(rows)
     is_done = steps >= total and any(evaluation.step == steps for evaluation in found)
     return Summary(
         path=folder.path,

@@ -74,7 +74,7 @@ def _as_it_is(rewards: Float[Array, "P G"]) -> Float[Array, "P G"]:
     return rewards
 
 
-def compared(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -> Float[np.ndarray, "B"]:
+def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -> Float[np.ndarray, "B"]:
     """Compare each reward with the mean of all others, those of earlier batches included, in units of their standard deviation.
 
     ::
@@ -91,7 +91,7 @@ def compared(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -
         Advantages; 0 where all rewards are equal.
 
     Example:
-        >>> compared(np.array([1.0, 0.0]), np.array([1.0, 0.0])).round(3).tolist()
+        >>> relative_rewards(np.array([1.0, 0.0]), np.array([1.0, 0.0])).round(3).tolist()
         [1.333, -1.333]
     """
     everyone = np.concatenate([rewards, earlier])
@@ -103,7 +103,7 @@ def compared(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -
 
 @documented
 class Tools(NamedTuple):
-    """What a batch is learned with."""
+    """Setup and functions with which a batch is learned."""
 
     config: AdaptationConfig
     """The settings."""
@@ -164,7 +164,7 @@ def rollout_of(
         if example.logp is not None:
             behaviour[row, : len(example.logp)] = example.logp
     rewards = np.array([example.reward for example in examples])
-    advantage = compared(rewards, np.array(earlier, float)).astype(np.float32)
+    advantage = relative_rewards(rewards, np.array(earlier, float)).astype(np.float32)
     return Rollout(sequences.attention[:, None], behaviour[:, None], advantage[:, None], ref_logp=reference[:, None])
 
 

@@ -34,13 +34,13 @@ from rljax.tracking.run_folder import Mark, RunFolder, mark_of
 from rljax.tracking.trackers import JsonlTracker
 from rljax.training.adaptation import WORSE, clipped_feedback
 from rljax.training.adapter import base_entry
-from rljax.training.beginning import first_params, placed
+from rljax.training.beginning import first_params, place_state
 from rljax.training.checkpoint import LAST, Quality
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.config.adaptation import AdaptationConfig
 from rljax.training.feedback_log import as_lines
 from rljax.training.manifest import fault_of
-from rljax.training.opening import find_run, fitted
+from rljax.training.opening import find_run, fit_devices
 from rljax.training.seams import Seams, refuse_missing, saved_settings
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, TrainState, create
@@ -67,15 +67,15 @@ class Heldout(NamedTuple):
 
 
 def continues(path: Path) -> bool:
-    """Whether a folder holds an adaptation that can go on; what one left that was killed before its first save is removed.
+    """True if a folder holds an adaptation that can go on. Files of one that was killed before its first save are removed.
 
     Raises:
-        InputError: it holds a run that is no adaptation, or another process works in it.
+        InputError: it holds a run that is not an adaptation, or another process works in it.
     """
     if not (path / "config.json").is_file():
         return False
     if not (path / SERVED).is_file():
-        raise InputError(f"{str(path)!r} holds a run that is no adaptation; choose another folder with --run.")
+        raise InputError(f"{str(path)!r} holds a run that is not an adaptation; choose another folder with --run.")
     folder = RunFolder.open(path)
     if folder.is_held:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
@@ -117,16 +117,16 @@ def adapted_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConf
             auxiliary=0.0,
             remedy="off",
         ),
-        devices=fitted(served.devices),
+        devices=fit_devices(served.devices),
         run=replace(served.run, folder=str(config.place), models="none"),
     )
 
 
 def served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup, tuple[RunFolder, str]]:
-    """What the adapted run uses, and folder and checkpoint of the served run.
+    """Setup of the adapted run, and folder and checkpoint of the served run.
 
     Raises:
-        InputError: the target is no run, or was trained with parts that only a call can pass; or the existing folder is not that
+        InputError: the target is not a run, or was trained with parts that only a call can pass; or the existing folder is not that
             of an adaptation of this run.
     """
     path, which = find_run(config.target, config.checkpoint)
@@ -158,12 +158,12 @@ def check_served(folder: Path, run: Path, which: str) -> None:
 
 
 def served_entry(run: Path, which: str) -> dict[str, str]:
-    """What served.json holds."""
+    """Contents of served.json."""
     return {"run": str(run.resolve()), "checkpoint": which}
 
 
 def settings_of(setup: Setup) -> dict[str, Any]:
-    """What config.json holds; `rljax train --resume` asks for the algorithm, which it cannot get, and changes nothing."""
+    """Contents of config.json. `rljax train --resume` asks for the algorithm, which it cannot get, and so changes nothing."""
     return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
 
 
@@ -176,7 +176,8 @@ def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
     file = folder.path / FEEDBACK
     if marks[FEEDBACK].length and not file.exists():
         raise InputError(
-            f"{str(file)!r} is gone, which says what was learned from; restore it, or begin anew in another folder (--run)."
+            f"{str(file)!r} is gone. It lists the lines that were learned from: restore it, or start again in another "
+            "folder (--run)."
         )
 
 
@@ -201,7 +202,7 @@ def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, 
 def state_of(setup: Setup, params: Any) -> TrainState:
     """State at the beginning of an adaptation: the parameters are the reference too."""
     state = create(params, setup.optimizer, setup.config.run.seed, with_reference=True)
-    return placed(setup, state._replace(phase=jnp.int32(RL)))
+    return place_state(setup, state._replace(phase=jnp.int32(RL)))
 
 
 def state_like(setup: Setup) -> TrainState:
@@ -236,7 +237,7 @@ def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 
 
 
 def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
-    """The one of two evaluations with the higher accuracy, the earlier one if both are the same; other problems begin anew.
+    """The one of two evaluations with the higher accuracy, the earlier one if both are the same; the later one for other problems.
 
     Example:
         >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
@@ -254,7 +255,7 @@ def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
 
 
 def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
-    """Which answers were right in the best evaluation of a model that was kept; None without one.
+    """Answers that were right in the best evaluation of a model that was kept; None without one.
 
     Raises:
         InputError: a row cannot be read; names the file and the line.
@@ -280,12 +281,12 @@ def _right(text: str) -> Float[np.ndarray, "P"]:
 
 
 def marks_of(folder: RunFolder) -> dict[str, Mark]:
-    """Where the growing files end."""
+    """Marks at the ends of the growing files."""
     return folder.marks() | {name: _mark(folder.path / name) for name in (FEEDBACK, UPDATES)}
 
 
 def _mark(file: Path) -> Mark:
-    """Where a file ends; what it holds is on the disk when this returns."""
+    """Mark at the end of a file. When this returns, its content is on the disk."""
     if not file.is_file():
         return mark_of(b"")
     with file.open("rb") as opened_file:

@@ -45,7 +45,7 @@ from rljax.training.adaptation_folder import (
 from rljax.training.adapter import base_entry, check_base
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.config.adaptation import AdaptationConfig
-from rljax.training.feedback_log import Example, Log, NewLines, as_lines, gather, numbered, read_log
+from rljax.training.feedback_log import Example, Log, NewLines, as_lines, gather, line_numbers, read_log
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.interrupt import Interrupted, StopRequest
 from rljax.training.retention import Retention, prune
@@ -65,7 +65,7 @@ Say = Callable[[str], None]
 
 @documented
 class Progress(NamedTuple):
-    """What changes from batch to batch."""
+    """State that changes from batch to batch."""
 
     checkpoint: Checkpoint
     """State and results of the evaluations."""
@@ -99,7 +99,7 @@ class AdaptationRun(NamedTuple):
 
     @property
     def setup(self) -> Setup:
-        """What the run uses."""
+        """Setup of the run."""
         return self.tools.setup
 
 
@@ -305,7 +305,7 @@ def learn_batch(run: AdaptationRun, progress: Progress, found: NewLines) -> Prog
 
 
 def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bool:
-    """Whether the whole interval of the change of the accuracy lies below 0; the same problems count before and after."""
+    """True if the whole interval of the change of the accuracy lies below 0; the same problems count before and after."""
     if best is None or heldout is None or len(best) != len(heldout.right):
         return False
     return paired_change(best, heldout.right).high < 0
@@ -320,7 +320,7 @@ def describe(
     heldout: Heldout | None,
 ) -> str:
     """A batch in a line."""
-    text = f"Batch {step} ({numbered(examples)}): mean reward {attempt.numbers['reward']:.3f}"
+    text = f"Batch {step} ({line_numbers(examples)}): mean reward {attempt.numbers['reward']:.3f}"
     text += f", KL to the served model {attempt.numbers['kl_to_reference']:.4f}"
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"

@@ -117,7 +117,7 @@ def first_adapter(config: TrainConfig, base: Base) -> Adapter:
 
 
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
-    """What config.json holds about the base; nothing without an adapter. All processes call it together.
+    """Entry of config.json about the base; empty without an adapter. All processes call it together.
 
     Random weights are recognised by their shapes, by the mean of their absolute values to three digits, and by what is drawn from
     their seed in whole numbers: another kind of device may round the weights themselves in another way.

@@ -25,6 +25,7 @@ from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
 from rljax.sharing import shared
+from rljax.text import listed
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.critic import check_critic, make_head
 
@@ -41,8 +42,8 @@ def factory_of(algorithm: str) -> Callable[..., Algorithm]:
         return import_function(algorithm, "algorithm")
     if algorithm not in BY_NAME:
         raise InputError(
-            f"The algorithm {algorithm!r} is unknown; choose one of {', '.join(sorted(BY_NAME))}, or name your own as "
-            "`module:function` or `path.py:function`."
+            f"The algorithm {algorithm!r} is unknown; choose one of {listed(sorted(BY_NAME), 'rljax algorithms')}, or name your "
+            "own as `module:function` or `path.py:function`."
         )
     return BY_NAME[algorithm]
 
@@ -104,7 +105,7 @@ def _built_in(name: str, /, **options: int | float) -> Algorithm:
     return factory_of(name)(**options)
 
 
-def corrected(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
+def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """Give an algorithm the correction and the off-policy mask of the settings.
 
     Raises:

@@ -56,7 +56,7 @@ def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | 
     return ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
 
 
-def answered(
+def answer_problems(
     target: str | Path,
     *,
     dataset: str | None = None,

@@ -95,7 +95,7 @@ def make_draw(examples: Sequences | None, mesh: Mesh, config: TrainConfig) -> Dr
 
 
 def examples_of(demonstrations: Demonstrations | None, prompts: EncodedPrompts, tokenizer: Tokenizer) -> Sequences:
-    """What the loss is computed on: the demonstrations, or, without them, the prompts' own tokens from the second one on.
+    """Examples for the loss: the demonstrations, or, without them, the prompts' own tokens from the second one on.
 
     Raises:
         InputError: there are no demonstrations, and every prompt is a single token.

@@ -105,7 +105,7 @@ def check_weights(runs: Sequence[str], weights: Sequence[float] | None) -> list[
 
 
 def start_of(config: TrainConfig) -> dict[str, Any]:
-    """What decides the weights that a run began with, and its tokens."""
+    """Settings that decide the weights with which a run began, and its tokens."""
     model, task = config.model, config.generated_task
     if model.path is not None:
         return {"model": str(locate(model.path).resolve()), "tokenizer": model.tokenizer}

@@ -1,4 +1,4 @@
-"""Where a run begins or goes on: its settings and its folder, from the arguments of `train`."""
+"""Beginning or resuming a run: its settings and its folder, from the arguments of `train`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,7 +67,7 @@ def resumable(config: TrainConfig | None) -> Path | None:
 
 
 def _continues(path: Path) -> bool:
-    """Whether the folder holds a run that can go on; what one left that saved nothing is removed.
+    """True if the folder holds a run that can go on. Files of one that saved nothing are removed.
 
     Raises:
         InputError: another process trains in it, and may not have saved anything yet.
@@ -83,7 +83,7 @@ def _continues(path: Path) -> bool:
     return False
 
 
-def continued(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
+def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Change]) -> RunFolder:
     """Folder of a resumed run, whose config.json holds the settings that were changed."""
     if not changes:
         return folder

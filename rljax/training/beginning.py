@@ -82,10 +82,10 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
         remembered=remembered,
         kl_coefficient=first_coefficient(config, setup.algorithm),
     )
-    return placed(setup, state)
+    return place_state(setup, state)
 
 
-def placed(setup: Setup, state: TrainState) -> TrainState:
+def place_state(setup: Setup, state: TrainState) -> TrainState:
     """The state on the run's mesh."""
     base = None if setup.base is None else matrix_shapes(setup.base.params)
     return place(state, setup.mesh, setup.policy.partition, base=base)
@@ -94,10 +94,10 @@ def placed(setup: Setup, state: TrainState) -> TrainState:
 def rl_state(setup: Setup, state: TrainState) -> TrainState:
     """State after the warm start: optimiser state, reference and critic are initialised from the current policy."""
     critic = initial_critic(setup, state.params)
-    return placed(setup, end_warm_start(state, setup.optimizer, critic))
+    return place_state(setup, end_warm_start(state, setup.optimizer, critic))
 
 
-def anchored(setup: Setup, state: TrainState) -> TrainState:
+def add_anchor(setup: Setup, state: TrainState) -> TrainState:
     """State at the beginning of the run, with the Fisher information of its anchor, if it has one."""
     if setup.anchor is None:
         return state

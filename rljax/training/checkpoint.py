@@ -35,7 +35,7 @@ from rljax.tracking.run_folder import Mark
 from rljax.training.manifest import fault_of, write_manifest
 from rljax.training.remedies import Remedied
 from rljax.training.retention import numbers_in
-from rljax.training.ring import Ring, in_order, numbered, ring_like
+from rljax.training.ring import Ring, entries_by_number, in_order, ring_like
 from rljax.training.same_state import check_same_state, refused_structures
 from rljax.training.state import TrainState
 
@@ -128,7 +128,7 @@ class Damaged(NamedTuple):
 
 @documented
 class Restored(NamedTuple):
-    """What was read from a folder of checkpoints."""
+    """Contents of a folder of checkpoints, as they were read."""
 
     checkpoint: Checkpoint
     """The newest checkpoint that is whole."""
@@ -183,7 +183,7 @@ def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Non
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     if checkpoint.ring:
-        items["ring"] = ocp.args.StandardSave(numbered(checkpoint.ring))
+        items["ring"] = ocp.args.StandardSave(entries_by_number(checkpoint.ring))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
     number = int(of_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
     try:
@@ -254,7 +254,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restored:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
         if saved.get("ring") is not None:
             wanted["ring"] = ocp.args.StandardRestore(ring_like(dict(saved["ring"]), state.params))
-        with refused_structures(folder):
+        with refused_structures(folder, saved["state"], state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     ring = in_order(found["ring"]) if "ring" in wanted else ()

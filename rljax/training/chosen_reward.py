@@ -62,7 +62,7 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
         )
     if jax.process_count() > 1:
         raise InputError(
-            f"reward_groups={groups} works on one host; on {jax.process_count()} of them each judges its part; leave it out."
+            f"reward_groups={groups} works on one host only; here each of {jax.process_count()} judges its part; leave it out."
         )
     return groups
 

@@ -9,12 +9,12 @@ from typing import Any
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison, compare
-from rljax.evaluation.kinds import kinds_of, learned
+from rljax.evaluation.kinds import describe_progress, kinds_of
 from rljax.parallel import on_first
 from rljax.records import required
 from rljax.rewards.failure import Failures
 from rljax.rollout import RolloutWorker
-from rljax.tracking.alarms import watched
+from rljax.tracking.alarms import watch_rows
 from rljax.tracking.display_text import CORRECT, POSITIVE
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -67,7 +67,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     run.display.finish(
         [
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
-            *learned(kinds_of(answers, problems)),
+            *describe_progress(kinds_of(answers, problems)),
             *events(rows, prompts=config.sampling.prompts),
             *alarms_raised(folder),
             f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",
@@ -134,7 +134,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
 
 
 def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
-    """What happened in RL that is to be expected now and then, summed up; nothing where it did not happen.
+    """Sum up the events in RL that are to be expected now and then; nothing for those that did not happen.
 
     Args:
         rows: the rows of RL in metrics.jsonl.
@@ -171,7 +171,7 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
 
 def alarms_raised(folder: RunFolder) -> list[str]:
     """The alarms that were raised, and how to read about them; nothing if there was none."""
-    _, found = watched(read_metrics(folder.metrics))
+    _, found = watch_rows(read_metrics(folder.metrics))
     names = [f"{event.alarm.name.replace('_', ' ')} (step {event.step})" for event in found if event.what == "raised"]
     if not names:
         return []

@@ -1,7 +1,7 @@
 """`--remedy controller`: the size of an update, the clip range and an entropy bonus follow the run's own numbers, step by step.
 
-The hyper-parameters of a step are a function of the statistics so far, as in Eq. 61 of the framework document (unpublished), which
-names no such function; this one is ours. What it has come to is a part of the optimiser's state, so that nothing is compiled anew,
+The hyper-parameters of a step are a function of the statistics so far, as in Eq. 61 of the design document (unpublished), which
+names no such function; this one is ours. What it has come to is a part of the optimiser's state, so that nothing is compiled again,
 and a resumed run goes on exactly.
 """
 
@@ -49,7 +49,7 @@ BONUS = "entropy_bonus"
 
 @documented
 class Control(NamedTuple):
-    """What the controller multiplies settings with in the next step."""
+    """Factors by which the controller multiplies settings in the next step."""
 
     update_scale: Float[Array, ""] | float = 1.0
     """Factor of every update, and so of the learning rate."""
@@ -137,8 +137,8 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
         )
     if optimization.kl_limit is not None:
         raise InputError(
-            f"remedy=controller and kl_limit={optimization.kl_limit} both hold the divergence by the updates of a rollout, and the "
-            "one would measure what the other has cut off; leave one of the two out."
+            f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence from the updates of a rollout, so "
+            "the controller would measure what kl_limit has cut off; leave one of the two out."
         )
     delay = config.sampling.delay
     if delay and algorithm.correction is None:
@@ -154,7 +154,7 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
         )
 
 
-def steered(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
+def add_entropy_bonus(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     """Give the algorithm the entropy bonus that the controller weighs; other runs have the algorithm as it is."""
     if config.optimization.remedy != "controller":
         return algorithm
@@ -200,6 +200,7 @@ def _narrowed(surrogate: Any, scale: Number) -> Any:
     return partial(surrogate.func, *surrogate.args, **{**surrogate.keywords, **narrower}) if narrower else surrogate
 
 
+@documented
 class Controlled(NamedTuple):
     """State of an optimiser whose updates are scaled."""
 
@@ -210,7 +211,7 @@ class Controlled(NamedTuple):
 
 
 @shared
-def controlled(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """Scale the updates of an optimiser by a number of its state."""
 
     def init(params: Params) -> Controlled:

@@ -33,7 +33,7 @@ from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.kept_batch import NAME, KeptBatch, read_batch
 from rljax.training.learner import comparison_of
 from rljax.training.lesson import scored_rows
-from rljax.training.opening import fitted
+from rljax.training.opening import fit_devices
 from rljax.training.reinforce import remedied_setup
 from rljax.training.rollouts import make_prepare
 from rljax.training.seams import BUILT_IN, Seams, refuse_missing, saved_settings
@@ -77,7 +77,7 @@ class Term(NamedTuple):
 
 @documented
 class Diagnosis(NamedTuple):
-    """What a replay found."""
+    """Findings of a replay."""
 
     kept: KeptBatch
     """The batch."""
@@ -99,7 +99,7 @@ class Diagnosis(NamedTuple):
         return max((term for term in self.terms if term.name.startswith("update ")), key=lambda term: term.largest)
 
 
-def measured(
+def measure_term(
     name: str, kind: str, values: Shaped[np.ndarray, "..."], used: Shaped[np.ndarray, "..."] | None = None
 ) -> Term:
     """Measure a term.
@@ -111,7 +111,7 @@ def measured(
         used: which of them count; None: all.
 
     Example:
-        >>> term = measured("ratio", TOKENS, np.array([[1.0, np.inf], [2.0, -3.0]]))
+        >>> term = measure_term("ratio", TOKENS, np.array([[1.0, np.inf], [2.0, -3.0]]))
         >>> term.unsound, term.largest, term.place
         (1, 3.0, (0, 1))
     """
@@ -143,7 +143,7 @@ def diagnose(target: Path, seams: Seams = BUILT_IN) -> Diagnosis:
     folder = RunFolder.open(file.parent)
     config, needed = saved_settings(folder.config)
     refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
-    config = replace(config, devices=fitted(config.devices))
+    config = replace(config, devices=fit_devices(config.devices))
     if {"reward", "environment"} & set(needed):
         parts = kept.lesson.groups.rollout.reward_parts
         config, seams = without_judge(config, seams, rewards=1 if parts is None else len(parts))
@@ -199,11 +199,11 @@ def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]
     """The rewards and the log-probabilities of a rollout, in the places that hold a response."""
     mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
     judged = present if rollout.valid is None else present & rollout.valid
-    found = [measured("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
+    found = [measure_term("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
     for name in ("behaviour_logp", "policy_logp", "ref_logp", "teacher_logp", "behaviour_entropy", "square_sum", "values"):
         values = getattr(rollout, name)
         if values is not None:
-            found.append(measured(name, TOKENS, values.reshape(mask.shape), mask))
+            found.append(measure_term(name, TOKENS, values.reshape(mask.shape), mask))
     return found
 
 
@@ -211,7 +211,7 @@ def batch_terms(batch: Batch[np.ndarray]) -> list[Term]:
     """Advantages, weights and targets."""
     names = ("advantage", "weights", "old_logp", "value_target")
     found = {name: getattr(batch, name) for name in names}
-    return [measured(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
+    return [measure_term(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
 
 
 def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
@@ -222,7 +222,7 @@ def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Bat
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
     algorithm = under_control(setup.algorithm, state.opt_state)
     parts = token_terms(algorithm, jnp.asarray(scores.logp), jnp.asarray(scores.entropy), distances, placed)
-    return [measured(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
+    return [measure_term(name, TOKENS, np.asarray(values), batch.mask) for name, values in parts.items()]
 
 
 def token_terms(
@@ -259,13 +259,13 @@ def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Ba
     values = make_values(critic, setup.mesh, scored_rows(setup))(required(state.critic, "state.critic").params, sequences)
     algorithm_critic = required(setup.algorithm.critic, "algorithm.critic")
     if critic.head.distribution is not None:
-        return [measured("value now", TOKENS, values, batch.mask)]
+        return [measure_term("value now", TOKENS, values, batch.mask)]
     before, target = required(batch.old_values, "old_values"), required(batch.value_target, "value_target")
     now, before, target, mask = (jnp.asarray(array) for array in (values, before, target, batch.mask))
     per_token = np.asarray(algorithm_critic.loss(now, before, target, mask))
     return [
-        measured("value now", TOKENS, values, batch.mask),
-        measured("value_loss", TOKENS, np.asarray(per_token), batch.mask),
+        measure_term("value now", TOKENS, values, batch.mask),
+        measure_term("value_loss", TOKENS, np.asarray(per_token), batch.mask),
     ]
 
 
@@ -304,7 +304,7 @@ def update_terms(
         updates, _ = setup.optimizer.update(gradient, state.opt_state, state.params)
         norm = float(optax.tree.norm(updates))
         losses = {"loss": metrics.loss, "auxiliary_loss": supervised}
-        terms = [measured(name, LEAVES, np.asarray(loss)) for name, loss in losses.items() if loss is not None]
+        terms = [measure_term(name, LEAVES, np.asarray(loss)) for name, loss in losses.items() if loss is not None]
         terms += [*_leaves("gradient", gradient), *_leaves("update", updates)]
         if any(term.unsound for term in terms) or not norm <= bound:
             break
@@ -315,7 +315,8 @@ def _leaves(what: str, tree: Any) -> list[Term]:
     """Terms of the leaves of a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(fetch(tree))
     return [
-        measured(f"{what} of {'/'.join(path_names(path))}", LEAVES, np.asarray(leaf, np.float64)) for path, leaf in leaves
+        measure_term(f"{what} of {'/'.join(path_names(path))}", LEAVES, np.asarray(leaf, np.float64))
+        for path, leaf in leaves
     ]
 
 

@@ -12,7 +12,7 @@ from rljax.evaluation.sampled import Call, sample_files
 from rljax.files import atomic_write
 from rljax.models import Policy
 from rljax.rollout import Engine, Environment
-from rljax.training.answering import Answered, answered
+from rljax.training.answering import Answered, answer_problems
 
 AIME_PROBLEMS = 15
 """Problems of an AIME, each worth a point."""
@@ -84,7 +84,7 @@ def evaluate(
     Raises:
         InputError: the target cannot be opened, or an argument cannot be used.
     """
-    answers = answered(
+    answers = answer_problems(
         target,
         dataset=dataset,
         problems=problems,

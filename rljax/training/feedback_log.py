@@ -1,4 +1,4 @@
-"""What was used up of a queue of feedback, as rows of a file of the run folder, and the next batch behind it.
+"""Log of the used part of a queue of feedback, as rows of a file of the run folder, and the next batch behind it.
 
 A row of `feedback.jsonl` is a line of the queue: its place, and what it was worth or why it was rejected. What was read, the
 earlier rewards and the names of the lines follow from the rows alone.
@@ -196,7 +196,7 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
     if found.id is not None and found.id in named:
         before = named[found.id]
         raise BadRowError(
-            f"the id {found.id!r} is that of {before.file}, line {before.line}",
+            f"the id {found.id!r} is already that of {before.file}, line {before.line}",
             "give each line an id of its own",
             column="id",
         )
@@ -212,7 +212,7 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
 
 def _prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
     if found.messages is not None and not config.model.chat:
-        raise BadRowError("the prompt is a chat, and the run has texts", "write it as text", column="prompt")
+        raise BadRowError("the prompt is a chat, but the run has no chats", "write it as text", column="prompt")
     problem = Problem(found.prompt, "", messages=found.messages)
     try:
         check_images(config.model, [problem])
@@ -254,12 +254,12 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
     return tokens
 
 
-def numbered(examples: Sequence[Example]) -> str:
-    """Where the lines of a batch are, in words.
+def line_numbers(examples: Sequence[Example]) -> str:
+    """Files and line numbers of a batch, in words.
 
     Example:
         >>> place = Place("q.jsonl", "q.jsonl", 3, 90, "0")
-        >>> numbered([Example(place, None, [1], [2], 1.0, None), Example(place._replace(line=9), None, [1], [2], 1.0, None)])
+        >>> line_numbers([Example(place, None, [1], [2], 1.0, None), Example(place._replace(line=9), None, [1], [2], 1.0, None)])
         'q.jsonl, lines 3 to 9'
     """
     spans: dict[str, list[int]] = {}

@@ -11,8 +11,8 @@ from rljax.training.run import Run
 from rljax.training.saving import atomically, companions, save_model
 
 
-def chosen(run: Run) -> list[str]:
-    """Which models the settings ask for; none of a policy of the user that only writes folders of its own kind."""
+def models_to_write(run: Run) -> list[str]:
+    """Models that the settings ask for; none of a policy of the user that only writes folders of its own kind."""
     models = run.config.run.models
     if run.setup.policy.contents is None or models == "none":
         return []
@@ -28,7 +28,7 @@ def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
         Their folders.
     """
     run.saver.wait()
-    return [_written(run, checkpoint, which) for which in chosen(run)]
+    return [_written(run, checkpoint, which) for which in models_to_write(run)]
 
 
 def _written(run: Run, checkpoint: Checkpoint, which: str) -> Path:

@@ -18,9 +18,9 @@ from rljax.models.adapters import Base, init_adapter
 from rljax.parallel import make_mesh, policy_shardings, replicated
 from rljax.records import documented, required
 from rljax.training.adapter import base_shapes
-from rljax.training.algorithm import corrected, laid_out, make_algorithm
+from rljax.training.algorithm import add_correction, laid_out, make_algorithm
 from rljax.training.config import TrainConfig
-from rljax.training.controller import steered
+from rljax.training.controller import add_entropy_bonus
 from rljax.training.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.reference import check_reference, first_coefficient, keeps_reference
 from rljax.training.ring import cast_of, entry_of
@@ -55,7 +55,7 @@ def planned_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
     Raises:
         InputError: it learns from whole distributions of a teacher, beside a calculator or from images, which are not planned.
     """
-    algorithm = steered(corrected(make_algorithm(config), config), config)
+    algorithm = add_entropy_bonus(add_correction(make_algorithm(config), config), config)
     check_reference(algorithm, config)
     if algorithm.teacher_divergence is not None:
         raise InputError(

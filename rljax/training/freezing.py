@@ -18,7 +18,7 @@ from rljax.training.config import TrainConfig
 
 
 def is_frozen(path: KeyPath, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the patterns matches the path of a parameter."""
+    """True if one of the patterns matches the path of a parameter."""
     return any(matches(pattern, path_names(path)) for pattern in patterns)
 
 

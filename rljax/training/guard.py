@@ -19,7 +19,7 @@ LARGEST_UPDATE = 100.0
 def is_sound(
     loss: Float[Array, ""], grad_norm: Float[Array, ""], updates: PyTree[Array], params: PyTree[Array]
 ) -> Bool[Array, ""]:
-    """Whether an update may be made: loss and gradient are finite, and the update is not far larger than the parameters.
+    """True if an update may be made: loss and gradient are finite, and the update is not far larger than the parameters.
 
     ::
 
@@ -45,7 +45,7 @@ def where_sound(sound: Bool[Array, ""], updated: PyTree[Array], before: PyTree[A
     return jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, before)
 
 
-def skipped(sound: Bool[Array, ""]) -> Float[Array, ""]:
+def skip_count(sound: Bool[Array, ""]) -> Float[Array, ""]:
     """1 for an update that was skipped, 0 for one that was made."""
     return 1 - sound.astype(jnp.float32)
 
@@ -98,5 +98,5 @@ def check_drawn(groups: Groups) -> None:
         raise InputError(
             f"The policy's log-probabilities are not finite for {broken:.0%} of the tokens that it drew: its parameters are "
             "infinite, NaN or far too large. Start a new run with a lower --learning-rate (--warm-start-learning-rate if this is "
-            "before RL); `rljax export RUN model` takes the best checkpoint out to begin with."
+            "before RL); `rljax export RUN model` writes the best checkpoint as a model to start from."
         )

@@ -20,13 +20,13 @@ from rljax.training.lesson import Lesson
 
 NAME = "stopped_batch.safetensors"
 """Name of the file in the run folder."""
-FORMAT = "rljax stopped batch 2"
+FORMAT = "rljax stopped batch 3"
 GROUPS, PAST = "groups", "past"
 
 
 @documented
 class KeptBatch(NamedTuple):
-    """What a run was learning from when it was stopped."""
+    """Batch from which a run was learning when it was stopped."""
 
     lesson: Lesson
     """What the updates were computed from, as it was before them."""
@@ -68,14 +68,14 @@ def read_batch(path: Path) -> KeptBatch:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
         if notes.get("format") != FORMAT:
             raise InputError(
-                f"{str(path)!r} is no batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
+                f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
                 f"and {FORMAT!r} is needed."
             )
         return _kept(nested(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{str(path)!r} is no batch of a stopped run: it cannot be read ({error}).") from error
+        raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
 
 
 def _kept(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> KeptBatch:

@@ -26,7 +26,7 @@ from rljax.parallel import numerical_setup
 from rljax.records import documented
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.starts import devices, versions
-from rljax.training.beginning import placed
+from rljax.training.beginning import place_state
 from rljax.training.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.run import Run
@@ -55,7 +55,7 @@ SETTINGS_UNREAD = MappingProxyType(
 
 @documented
 class KeptWarmStart(NamedTuple):
-    """What a warm start has made."""
+    """Result of a warm start."""
 
     params: Params
     """Parameters of the policy."""
@@ -181,4 +181,4 @@ def after_earlier(run: Run, checkpoint: Checkpoint, earlier: KeptWarmStart) -> C
         "machine. --no-keep-warm-start makes them again."
     )
     state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
-    return checkpoint._replace(state=placed(run.setup, state))
+    return checkpoint._replace(state=place_state(run.setup, state))

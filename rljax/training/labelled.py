@@ -23,7 +23,7 @@ from rljax.training.seams import refuse_missing
 
 @documented
 class Labelled(NamedTuple):
-    """What was drawn and written."""
+    """Counts of what was drawn and written."""
 
     pairs: int
     """Number of pairs."""
@@ -114,7 +114,7 @@ def _labelled(
 
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:
-    """Whether the worker's reward finds a response right."""
+    """True if the worker's reward finds a response right."""
     scores = judge(worker.judge.reward, [problem.prompt], [response], reward_columns([problem]))
     return bool(scores.valid[0] and (scores.total if scores.correct is None else scores.correct)[0] > 0)
 

@@ -1,4 +1,7 @@
-"""Learning from a rollout: `learn(state, groups) -> (state, metrics)`, for algorithms with and without a critic."""
+"""Learning from a rollout: `learn(state, lesson) -> (state, metrics)`, for algorithms with and without a critic.
+
+A study (`rljax.training.lesson`) makes the lesson of a rollout.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,13 +16,13 @@ from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.ops.masked import zero_outside
 from rljax.parallel import mini_batches
 from rljax.records import required
-from rljax.rollout import Groups, Sequences, lay_out, sequences_of
+from rljax.rollout import Sequences, lay_out, sequences_of
 from rljax.training.algorithm import reward_weights, with_reward_weights
 from rljax.training.anchor import make_pull
 from rljax.training.auxiliary import make_auxiliary, make_draw
 from rljax.training.batch_statistics import measured_batch
 from rljax.training.controller import make_steer
-from rljax.training.lesson import Lesson, make_study, outcome_explained
+from rljax.training.lesson import Lesson, outcome_explained
 from rljax.training.metrics import (
     CreditMetrics,
     CriticMetrics,
@@ -38,26 +41,18 @@ from rljax.training.teacher import make_comparison
 from rljax.training.update import make_policy_step, make_score, make_supervised_score, put_layout
 from rljax.training.value_update import ValueSchedule, check_support, make_value_step, value_schedule
 
-Learn = Callable[[TrainState, Groups], tuple[TrainState, LearnMetrics]]
-"""(state, groups of a rollout) -> (the state after all updates, metrics); the old state is donated."""
-LearnLesson = Callable[[TrainState, Lesson], tuple[TrainState, LearnMetrics]]
+Learn = Callable[[TrainState, Lesson], tuple[TrainState, LearnMetrics]]
 """(state, lesson) -> (the state after all updates, metrics); the old state is donated."""
 
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
-    """Build the function that learns from a rollout."""
-    study, learn = make_study(setup), make_lesson_learner(setup, state)
-    return lambda state, groups: learn(state, study(state, groups))
-
-
-def make_lesson_learner(setup: Setup, state: TrainState) -> LearnLesson:
     """Build the function that prepares the batch of a lesson and makes its updates."""
     weights = reward_weights(setup.algorithm, setup.train)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, weights))
     return critic_free_learner(setup, state) if setup.critic is None else critic_learner(setup, state)
 
 
-def critic_free_learner(setup: Setup, state: TrainState) -> LearnLesson:
+def critic_free_learner(setup: Setup, state: TrainState) -> Learn:
     """Build `learn` for algorithms without a critic: prepare the batch, update the policy."""
     remember = make_recorder(setup, state)
     prepare_batch = make_prepare(setup.algorithm, minibatches=setup.config.optimization.minibatches)
@@ -76,7 +71,7 @@ def critic_free_learner(setup: Setup, state: TrainState) -> LearnLesson:
     return learn
 
 
-def critic_learner(setup: Setup, state: TrainState) -> LearnLesson:
+def critic_learner(setup: Setup, state: TrainState) -> Learn:
     """Build `learn` for algorithms with a critic: prepare the batch, update both models."""
     config, algorithm = setup.config, setup.algorithm
     schedule = value_schedule(algorithm, config)
@@ -249,7 +244,7 @@ def credit_metrics(
     mask: Bool[Array, "P G T"],
     advantage: Float[Array, "P G T"],
 ) -> CreditMetrics:
-    """How well the critic predicts the outcome of a rollout, and how the advantages correlate with the outcome.
+    """Measure how well the critic predicts the outcome of a rollout, and how the advantages correlate with the outcome.
 
     Args:
         values: before the critic is updated, `[P, G, T]`.

@@ -1,4 +1,4 @@
-"""What the updates of a rollout are computed from: a study scores it, with the learner's parameters and with the sampler's."""
+"""Inputs of the updates of a rollout: a study scores it, with the learner's parameters and with the sampler's."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class Lesson(NamedTuple):
     past: Past | None
     """Earlier rewards of the prompts, without those of this rollout; None if the state keeps none."""
     sampler_gap: float | None = None
-    """Divergence of the learner from a sampler of old parameters, nats a token, where the learner has scored the tokens anew; None
+    """Divergence of the learner from a sampler of old parameters, nats a token, where the learner has scored the tokens again; None
     elsewhere: the first update measures it."""
 
 
@@ -106,8 +106,8 @@ def make_rescored(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, 
 
 
 def progress(setup: Setup, state: TrainState) -> float:
-    """Share of the RL steps that are done."""
-    return int(state.step) / setup.config.optimization.steps
+    """Share of the RL steps that are done; 0 in a run of value pretraining alone."""
+    return int(state.step) / max(1, setup.config.optimization.steps)
 
 
 def scored_rows(setup: Setup) -> int:

@@ -29,8 +29,8 @@ from rljax.tracking.starts import record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, WandbTracker
 from rljax.training import checkpoint as checkpoints
 from rljax.training.adapter import base_entry, check_base
-from rljax.training.begin_or_resume import continued, new_folder, settings_of
-from rljax.training.beginning import anchored, first_state, placed, rl_state, state_of_phase
+from rljax.training.begin_or_resume import continue_folder, new_folder, settings_of
+from rljax.training.beginning import add_anchor, first_state, place_state, rl_state, state_of_phase
 from rljax.training.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.closing import accuracy_name, finish
 from rljax.training.config import TrainConfig
@@ -45,7 +45,7 @@ from rljax.training.ring import cast_of, first_ring
 from rljax.training.room import Room
 from rljax.training.run import Run, describe, evaluate_and_keep_best, nothing_to_learn, resume_command
 from rljax.training.saver import Saver
-from rljax.training.seams import ROWS, Seams
+from rljax.training.seams import ROWS, Seams, check_trackers
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, WARM_START, TrainState, begin_rl
 from rljax.training.value_pretraining import pretrain_value, pretraining_steps
@@ -115,6 +115,7 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the run can be resumed. It is saved up to its last step, or up to its last checkpoint if it
             was stopped while it waited for room on the disk.
     """
+    check_trackers(trackers)
     config, rows = with_dataset(config, dataset)
     seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     config, existing, changes = settings_of(config, resume, seams)
@@ -135,7 +136,7 @@ def train(
             folder = existing
             check_base(folder, base)
         killed = hold(folder, stack)
-        folder, checkpoint, losses = opened(config, setup, state, folder, None if existing is None else changes)
+        folder, checkpoint, losses = open_run(config, setup, state, folder, None if existing is None else changes)
         display = together(lambda: stack.enter_context(logged(screen, folder)))
         display.measuring(accuracy_name(setup.heldout))
         grace = Grace(config.run.grace if jax.process_count() == 1 else None)
@@ -155,14 +156,14 @@ def train(
         for loss in (*abandoned, *losses):
             display.warning(loss)
         if existing is None:
-            checkpoint = checkpoint._replace(state=anchored(setup, checkpoint.state))
+            checkpoint = checkpoint._replace(state=add_anchor(setup, checkpoint.state))
             run.save(LAST, checkpoint)
         return execute(run, checkpoint, grace)
 
 
 @documented
-class Opened(NamedTuple):
-    """Where a run begins or goes on."""
+class Opening(NamedTuple):
+    """Folder and state with which a run begins or goes on."""
 
     folder: RunFolder
     """Files of the run."""
@@ -207,9 +208,9 @@ def logged(screen: Display, folder: RunFolder) -> AbstractContextManager[Display
     return LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)
 
 
-def opened(
+def open_run(
     config: TrainConfig, setup: Setup, state: TrainState, folder: RunFolder, changes: Sequence[Change] | None
-) -> Opened:
+) -> Opening:
     """Folder and checkpoint at which a run begins (`changes` is None) or is resumed; the folder gets a row about this start."""
     losses: list[str] = []
     checkpoint = Checkpoint(state, no_history(len(setup.train.prompts.tokens)))
@@ -220,11 +221,11 @@ def opened(
         best = folder.checkpoints / BEST
         on_first(lambda: losses.extend(checkpoints.set_aside([*damaged, *checkpoints.damaged_in(best)])))
         on_first(lambda: losses.extend(checkpoints.set_aside(checkpoints.abandoned_in(best, checkpoint.notes.best_step))))
-        folder = continued(folder, config, changes)
+        folder = continue_folder(folder, config, changes)
     step, when = int(checkpoint.state.step), datetime.now()
     made = [change._asdict() for change in changes or ()]
     on_first(lambda: record_start(folder, when, step=step, changes=made))
-    return Opened(folder, checkpoint, tuple(losses))
+    return Opening(folder, checkpoint, tuple(losses))
 
 
 def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None) -> None:
@@ -235,7 +236,7 @@ def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None
             run.display.message(line)
         last = last_evaluation(run.folder)
         if last is not None:
-            run.display.evaluated(last["step"], last)
+            run.display.evaluated(last["step"], {"accuracy": last["accuracy"]})
         return
     missing = nothing_to_learn(run.config, run.folder.config["seams"])
     if missing is not None:
@@ -277,7 +278,7 @@ def discarded_on_error(folder: RunFolder) -> Generator[None]:
 
 
 def retentions(config: TrainConfig) -> dict[str, Retention]:
-    """Which checkpoints stay, by the name of their kind."""
+    """Rules for the checkpoints that stay, by the name of their kind."""
     run = config.run
     return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}
 
@@ -305,7 +306,7 @@ def execute(run: Run, checkpoint: Checkpoint, grace: Grace) -> Result:
         run.stop_if_asked(checkpoint)
     if int(checkpoint.state.phase) != RL:
         checkpoint = pretrain_value(run, checkpoint)
-        state = placed(setup, begin_rl(checkpoint.state))
+        state = place_state(setup, begin_rl(checkpoint.state))
         ring = first_ring(state.params, run.config.sampling.delay, cast_of(setup.policy, setup.base))
         checkpoint = checkpoint._replace(state=state, ring=ring)
         run.save(LAST, checkpoint)

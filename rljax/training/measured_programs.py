@@ -1,4 +1,4 @@
-"""What the updates of a run take, as the compiler counts it on devices that need not be there.
+"""Memory and messages of the updates of a run, as the compiler counts them for devices that need not be there.
 
 Temporaries and messages between devices grow linearly with the number of layers, so two shallow models are compiled and the whole
 one is extrapolated. The counts are those of the compiler for CPUs, which fuses less than one for accelerators, multiplies and sends
@@ -41,7 +41,7 @@ from rljax.training.value_update import make_value_step, value_schedule
 
 @documented
 class Measured(NamedTuple):
-    """What the compiler counts of the updates, for one device."""
+    """Memory and messages of the updates for one device, as the compiler counts them."""
 
     temporaries: int
     """Bytes that an update of the policy holds for a while: activations, gradients, logits."""
@@ -138,7 +138,7 @@ def sent(program: jax.stages.Compiled) -> int:
     return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
 
 
-def measured(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
+def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> Measured:
     """Compile the updates of a model with this shape, and read what they take."""
     algorithm, laid = planned_algorithm(config)
     program = policy_program(config, shape, mesh, prompt_length)

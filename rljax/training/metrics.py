@@ -85,6 +85,22 @@ class UpdateMetrics(NamedTuple):
 
 
 @documented
+class SupervisedMetrics(NamedTuple):
+    """One update on demonstrations; everything is computed before it, over their response tokens."""
+
+    loss: Float[Array, ""]
+    """Mean negative log-likelihood, nats a token."""
+    entropy: Float[Array, ""]
+    """Mean entropy of the policy, nats."""
+    grad_norm: Float[Array, ""]
+    """Norm of the gradient before it is clipped."""
+    skipped_updates: Float[Array, ""]
+    """1 where the update was skipped, because it was not sound."""
+    anchor_penalty: Float[Array, ""] | None = None
+    """Penalty of the Fisher anchor; None without an anchor."""
+
+
+@documented
 class CriticMetrics(NamedTuple):
     """Averages over the critic updates of one rollout."""
 
@@ -100,7 +116,7 @@ class CriticMetrics(NamedTuple):
 
 @documented
 class CreditMetrics(NamedTuple):
-    """How well the critic predicted a rollout before its updates, and how the advantages correlate with the outcome."""
+    """Quality of the critic's predictions on a rollout before its updates, and correlation of the advantages with the outcome."""
 
     explained_variance: Float[Array, ""] | float
     """Explained variance of the outcome's reward over all response tokens."""
@@ -163,6 +179,8 @@ class RolloutMetrics(NamedTuple):
     unknown of every response."""
     response_length: float
     """Mean number of tokens per response."""
+    turns: float
+    """Mean number of turns of the policy per response."""
     truncated_share: float
     """Share of the responses that were cut off."""
     group_size: float
@@ -219,6 +237,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         reward=float(rewards.mean()) if rewards.size else None,
         accuracy=float(right[known].mean()) if known.any() else None,
         response_length=float(lengths.mean()),
+        turns=float(sampled.turns[sampled.present].mean()),
         truncated_share=float(required(rollout.truncated, "rollout.truncated")[sampled.present].mean()),
         group_size=float(sampled.present.sum(-1).mean()),
         filtered_ratio=collected.filtered_ratio,

@@ -30,7 +30,7 @@ from rljax.training.hub import Client, check_push, push_folder
 from rljax.training.problems import Problems, make_problems
 from rljax.training.saving import Companions, atomically, companions, save_model
 from rljax.training.seams import Seams, check_parts, refuse_missing, saved_settings
-from rljax.training.setup import chosen_policy, encoded, make_policy, make_tokenizer, make_worker
+from rljax.training.setup import chosen_policy, encode_problems, make_policy, make_tokenizer, make_worker
 
 JUDGING = ("environment", "reward")
 """Arguments of `train` that judge responses."""
@@ -103,7 +103,7 @@ class OpenPolicy(NamedTuple):
             InputError: a value is out of range, or a prompt is too long.
         """
         problems = [Problem(prompt, "") for prompt in prompts]
-        found = encoded(self.config, problems, self.tokenizer)
+        found = encode_problems(self.config, problems, self.tokenizer)
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
             raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
@@ -164,7 +164,7 @@ def _continued(worker: RolloutWorker, params: Params, count: int, seed: int) -> 
 
 
 def is_run(target: str | Path) -> bool:
-    """Whether `target` is the folder of a run rather than a model."""
+    """True if `target` is the folder of a run rather than a model."""
     return (Path(target) / "checkpoints").is_dir()
 
 
@@ -179,7 +179,7 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
     return None, which
 
 
-def fitted(devices: DevicesConfig) -> DevicesConfig:
+def fit_devices(devices: DevicesConfig) -> DevicesConfig:
     """Reduce the mesh of a run to one that these devices can form and that divides the run's rows as well."""
     fsdp = math.gcd(devices.fsdp, jax.device_count())
     tensor = math.gcd(devices.tensor, jax.device_count() // fsdp)
@@ -224,7 +224,9 @@ def load(
     run = None if path is None else RunFolder.open(path)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if run is None else saved_settings(run.config)
     config = _overridden(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens)
-    config = replace(config.replace(attention="blockwise"), devices=fitted(config.devices))  # for the devices that are here
+    config = replace(
+        config.replace(attention="blockwise"), devices=fit_devices(config.devices)
+    )  # for the devices that are here
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
@@ -271,7 +273,7 @@ def _opened(config: TrainConfig, seams: Seams, problems: Problems, run: RunFolde
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
     tokenizer = make_tokenizer(config)
     policy = chosen_policy(config, seams, tokenizer, mesh)
-    prompts = encoded(config, problems.heldout, tokenizer)
+    prompts = encode_problems(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems).greedy()
     return OpenPolicy(config, policy, parameters_of(config, policy, mesh, run, which), tokenizer, worker, mesh)
@@ -364,7 +366,7 @@ def model_of(
     check_parts(Seams(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
-    devices = fitted(config.devices)
+    devices = fit_devices(config.devices)
     mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
     tokenizer = make_tokenizer(config)
     if policy is None:

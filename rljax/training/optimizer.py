@@ -23,7 +23,7 @@ from rljax.records import required
 from rljax.sharing import shared
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
-from rljax.training.controller import control_of, controlled
+from rljax.training.controller import control_of, scale_updates
 from rljax.training.freezing import without_frozen
 
 
@@ -128,7 +128,7 @@ def factored(
 
 
 def _matrices(params: Params) -> PyTree:
-    """Which axes of each matrix of a layer are multiplied with the input, for Muon; None for every other parameter."""
+    """Axes of each matrix of a layer that are multiplied with the input, for Muon; None for every other parameter."""
 
     def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
         inputs = INPUT_AXES.get(path_names(path)[-1])
@@ -240,7 +240,7 @@ def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     make = SCHEDULES[optimization.schedule]
     schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
     optimizer = without_frozen(_shared(optimization, schedule), optimization.freeze)
-    return controlled(optimizer) if optimization.remedy == "controller" else optimizer
+    return scale_updates(optimizer) if optimization.remedy == "controller" else optimizer
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:

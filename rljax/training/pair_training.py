@@ -27,16 +27,18 @@ from rljax.evaluation.statistics import wilson_interval
 from rljax.models import Params
 from rljax.parallel import check_rows, put_rows
 from rljax.preference.config import PairConfig
+from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.note import NOTES, folder_tokenizer
-from rljax.preference.pair_update import EncodedPairs, Metrics, PairState, encode_pairs
+from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs
 from rljax.records import documented
 from rljax.tracking.compiling import watch_compilation
 from rljax.tracking.display import Display, make_display
 from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.run_folder import default_run_path
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
-from rljax.training.guard import MOST_SKIPPED, is_sound, skipped, skipped_in_a_row, where_sound
+from rljax.training.guard import MOST_SKIPPED, is_sound, skip_count, skipped_in_a_row, where_sound
 from rljax.training.interrupt import Interrupted, StopRequest
+from rljax.training.metrics import present
 from rljax.training.optimizer import adamw, cosine_schedule
 
 METRICS = "metrics.jsonl"
@@ -199,7 +201,7 @@ def make_optimizer(config: PairConfig, steps: int) -> tuple[optax.GradientTransf
 def make_updates(
     config: PairConfig,
     mesh: Mesh,
-    step: Callable[[PairState, PyTree], tuple[PairState, Metrics]],
+    step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
     state: PairState,
     laid_out: Callable[[list[int]], PyTree],
     *,
@@ -223,21 +225,23 @@ def make_updates(
         start = time.monotonic()
         part = laid_out(order.indices(done * config.batch, config.batch))
         state, metrics = step(state, put_rows(mesh, part, leading=1))
-        numbers = {name: float(value) for name, value in metrics.items()}
-        yield state, numbers | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - start}
+        yield (
+            state,
+            present(metrics) | {"learning_rate": float(np.asarray(schedule(done))), "seconds": time.monotonic() - start},
+        )
 
 
 def guarded(
-    step: Callable[[PairState, PyTree], tuple[PairState, Metrics]],
-) -> Callable[[PairState, PyTree], tuple[PairState, Metrics]]:
+    step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
+) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
     """Compile an update that leaves the state as it was where it is not sound, and counts that as `skipped_updates`."""
 
     @partial(jax.jit, donate_argnums=0)
-    def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, Metrics]:
+    def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, PairUpdateMetrics]:
         after, metrics = step(state, part)
         updates = jax.tree.map(jnp.subtract, after.params, state.params)
-        sound = is_sound(metrics["loss"], metrics["grad_norm"], updates, state.params)
-        return where_sound(sound, after, state), {**metrics, "skipped_updates": skipped(sound)}
+        sound = is_sound(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
+        return where_sound(sound, after, state), metrics._replace(skipped_updates=skip_count(sound))
 
     return guarded_step
 

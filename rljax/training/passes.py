@@ -31,11 +31,11 @@ def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list
 
 
 def is_beyond(limit: float | None, updates: Sequence[UpdateMetrics]) -> bool:
-    """Whether the policy has moved further from the one that sampled than a limit, in the mean over the updates so far.
+    """True if the policy has moved further from the one that sampled than a limit, in the mean over the updates so far.
 
     ::
 
-        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_sampler, log π_i), π_i the policy as update i found it
+        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_behaviour, log π_i), π_i the policy as update i found it
 
     Args:
         limit: δ, nats a token; None: there is none.

@@ -1,4 +1,4 @@
-"""What a run needs on each device, from shapes alone: no weight is read, and nothing is computed.
+"""Memory and work of a run on each device, from shapes alone: no weight is read, and nothing is computed.
 
 The updates are compiled ahead of time for devices that need not be there; see `rljax.training.measured_programs`.
 """
@@ -25,7 +25,7 @@ from rljax.training.fitting import (
     ring_bytes,
     state_shapes,
 )
-from rljax.training.measured_programs import extrapolated, measured
+from rljax.training.measured_programs import extrapolated, measure_updates
 from rljax.training.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.setup import make_shape, make_tokenizer
 
@@ -88,7 +88,9 @@ def make_plan(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "anchor", "critic")
     }
     cache = cache_bytes(config, shape, mesh, prompt_length)
-    found = extrapolated(lambda layers: measured(config, replace(shape, layers=layers), mesh, prompt_length), shape.layers)
+    found = extrapolated(
+        lambda layers: measure_updates(config, replace(shape, layers=layers), mesh, prompt_length), shape.layers
+    )
     held = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, held)
     messages = {"update": found.sent, "critic": found.critic_sent}

@@ -138,7 +138,7 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run; a model's folder has a config.json too."""
+    """True for the folder of a run; a model's folder has a config.json too."""
     return (folder / CONFIG).is_file() and RunFolder(folder, {}).checkpoints.is_dir()
 
 
@@ -177,7 +177,7 @@ def anchor_problems(config: TrainConfig, *, most: int) -> list[Problem]:
     if source is None:
         raise InputError(
             f"anchor={config.algorithm.anchor}: the problems that the policy is to keep solving are unknown, because its model "
-            "does not lie in the folder of a run; name that run, or a dataset, with --anchor-problems."
+            "is not in the folder of a run; name that run, or a dataset, with --anchor-problems."
         )
     if _is_run(Path(source)):
         problems = training_problems(Path(source), source, flag="--anchor-problems")

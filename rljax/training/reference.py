@@ -23,7 +23,7 @@ from rljax.training.state import Places, TrainState, places
 
 
 def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
-    """Whether the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
+    """True if the state holds the reference: not that of an adapter without a warm start, which is the base, unless it moves."""
     if not algorithm.needs("ref_logp"):
         return False
     moves = algorithm.reference_rate > 0 or config.algorithm.reference_period is not None
@@ -54,12 +54,12 @@ def check_reference(algorithm: Algorithm, config: TrainConfig) -> None:
         )
     if config.optimization.schedule != "constant":
         raise InputError(
-            f"reference_period={period}: the optimiser starts anew with each reference, so "
+            f"reference_period={period}: the optimiser restarts with each reference, so "
             f"schedule={config.optimization.schedule!r} would return to its peak each time; leave one of the two out."
         )
     if config.optimization.remedy == "controller":
         raise InputError(
-            f"reference_period={period}: the optimiser starts anew with each reference, and with it what remedy=controller has "
+            f"reference_period={period}: the optimiser restarts with each reference, and with it what remedy=controller has "
             "come to; leave one of the two out."
         )
 
@@ -75,7 +75,7 @@ def at_strength(algorithm: Algorithm, coefficient: Number | None) -> Algorithm:
 
 
 def was_updated(policy: UpdateMetrics | None) -> bool:
-    """Whether a step had an update of the policy that was not skipped, by the averages over its updates."""
+    """True if a step had an update of the policy that was not skipped, by the averages over its updates."""
     return policy is not None and policy.loss is not None
 
 
@@ -105,7 +105,7 @@ def make_move(
     """Build the function that moves the reference after the updates of a step, whose averages it gets; it donates the old state.
 
     The reference stays, or follows the policy as the algorithm says, or is replaced by it at the period of the settings; with
-    that, the policy's optimiser starts anew. A step whose updates were all skipped replaces nothing.
+    that, the policy's optimiser restarts. A step whose updates were all skipped replaces nothing.
     """
     rate, period = algorithm.reference_rate, config.algorithm.reference_period
     if rate > 0:

@@ -14,11 +14,11 @@ from rljax.tracking.alarms import Watch
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.grace import Grace, leave
 from rljax.training.guard import check_drawn, skipped_in_a_row
-from rljax.training.learner import LearnLesson, make_lesson_learner
+from rljax.training.learner import Learn, make_learner
 from rljax.training.lesson import Lesson, Study, make_study
 from rljax.training.metrics import present, rollout_metrics
 from rljax.training.optimizer import policy_optimizer
-from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, changes, curable, remedied
+from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 from rljax.training.ring import cast_of, sampler_version, with_newest
 from rljax.training.rollouts import ChoosePrompts, make_choice, next_rollout
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best
@@ -38,7 +38,7 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
     choose_prompts = make_choice(run.config, tools.setup.order)
     run.display.phase("rl", steps, done=int(checkpoint.state.step))
     unsound, watch = 0, begin_watch(run, checkpoint)
-    run.stopwatch.lap()  # what came before is of no RL step
+    run.stopwatch.lap()  # the time before belongs to no RL step
     while int(checkpoint.state.step) < steps:
         done = one_step(run, tools, checkpoint, choose_prompts, grace)
         checkpoint, step = done.checkpoint, int(done.checkpoint.state.step)
@@ -65,13 +65,13 @@ def reinforce(run: Run, checkpoint: Checkpoint, grace: Grace) -> Checkpoint:
 
 @documented
 class Tools(NamedTuple):
-    """What a step is made with."""
+    """Setup and functions with which a step is made."""
 
     setup: Setup
     """What the run uses, with the settings in force."""
     study: Study
     """Scores a rollout."""
-    learn: LearnLesson
+    learn: Learn
     """Makes the updates."""
 
 
@@ -122,13 +122,13 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
 
 
 def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
-    """What the steps after a checkpoint are made with, until the next remedy."""
+    """Tools for the steps after a checkpoint, until the next remedy."""
     setup = remedied_setup(run.setup, checkpoint.remedies, own_optimizer=has_own_optimizer(run))
-    return Tools(setup, make_study(setup), make_lesson_learner(setup, checkpoint.state))
+    return Tools(setup, make_study(setup), make_learner(setup, checkpoint.state))
 
 
 def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: bool) -> Setup:
-    """What a run uses after alarms have changed settings.
+    """Setup of a run after alarms have changed settings.
 
     Args:
         setup: what it began with.
@@ -137,12 +137,12 @@ def remedied_setup(setup: Setup, made: Sequence[Remedied], *, own_optimizer: boo
     """
     if not made:
         return setup
-    config = remedied(setup.config, made)
+    config = apply_remedies(setup.config, made)
     return setup._replace(config=config, optimizer=setup.optimizer if own_optimizer else policy_optimizer(config))
 
 
 def has_own_optimizer(run: Run) -> bool:
-    """Whether the optimiser was passed to `train`."""
+    """True if the optimiser was passed to `train`."""
     return "optimizer" in run.folder.config["seams"]
 
 
@@ -166,7 +166,7 @@ def with_remedies(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
     remedies = (*checkpoint.remedies, *new)
     for change in new:
         compiles = change.setting in OF_OPTIMIZER and step < run.config.optimization.steps
-        run.display.warning(f"remedy: {change}.{' The next step is compiled anew.' if compiles else ''}")
+        run.display.warning(f"remedy: {change}.{' The next step is compiled again.' if compiles else ''}")
     run.write("the remedies", lambda: run.folder.write_remedies([each._asdict() for each in remedies]))
     return checkpoint._replace(remedies=remedies)
 

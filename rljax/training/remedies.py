@@ -2,7 +2,7 @@
 
 What it does is pure: the settings in force are those that the run began with, changed by the list of remedies so far. The list is a
 part of the checkpoint, so a resumed run has the same settings at the same steps. The first step with another
-setting of the optimiser is compiled anew.
+setting of the optimiser is compiled again.
 """
 
 import math
@@ -17,7 +17,7 @@ from rljax.training.config import TrainConfig
 
 @documented
 class Cure(NamedTuple):
-    """How an alarm changes a setting."""
+    """A setting that an alarm changes, and by how much."""
 
     setting: str
     """Flat name of the setting."""
@@ -97,7 +97,7 @@ def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[st
         >>> [round(change.after, 4) for change in changes(config, (first,), {"entropy_collapse"}, 15)]
         [0.01]
     """
-    start, now = config.to_flat(), remedied(config, made).to_flat()
+    start, now = config.to_flat(), apply_remedies(config, made).to_flat()
     found: list[Remedied] = []
     for alarm, (setting, factor, bound) in CURES.items():
         last = max((change.step for change in (*made, *found) if change.setting == setting), default=-QUIET)
@@ -112,7 +112,7 @@ def changes(config: TrainConfig, made: Sequence[Remedied], raised: Collection[st
     return tuple(found)
 
 
-def remedied(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:
+def apply_remedies(config: TrainConfig, made: Sequence[Remedied]) -> TrainConfig:
     """The settings in force after these changes."""
     return config.replace(**{change.setting: change.after for change in made})
 

@@ -1,4 +1,4 @@
-"""Which settings may change when a run is resumed, and a summary of the run so far.
+"""Settings that may change when a run is resumed, and a summary of the run so far.
 
 A setting may change if a run that had the new value from its first step would have computed the same numbers (up to the rounding of
 sums in another order, where devices or micro-batches change). Every other change is refused by its name.
@@ -93,7 +93,7 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
 
 
 def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
-    """What follows a schedule over all RL steps, so that their number cannot change once they have begun."""
+    """Settings that follow a schedule over all RL steps, so that their number cannot change once they have begun."""
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
@@ -139,7 +139,7 @@ def past_rows(folder: RunFolder) -> list[Row]:
 
 
 def is_evaluation(row: Row) -> bool:
-    """Whether a row holds a held-out accuracy."""
+    """True if a row holds a held-out accuracy."""
     return row["phase"] == "eval" and row.get("accuracy") is not None
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and the deletion of the others."""
+"""Checkpoints that stay, and the deletion of the others."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ from rljax.training.manifest import MANIFEST
 
 @documented
 class Retention(NamedTuple):
-    """Which checkpoints of a kind stay."""
+    """Rule for the checkpoints of a kind that stay."""
 
     max_to_keep: int = 2
     """Number of the newest ones: if the newest is damaged, the one before it is used."""

@@ -28,7 +28,7 @@ Cast = Callable[[Params], Copies | None]
 
 
 def cast_of(policy: Policy, base: Base | None) -> Cast | None:
-    """What casts the trained parameters for the ring; None: they are kept as they are, as those of an adapter."""
+    """Cast of the trained parameters for the ring; None: they are kept as they are, as those of an adapter."""
     return policy.copies if base is None else None
 
 
@@ -91,21 +91,21 @@ def sampler_version(step: int, ring: Ring) -> int:
     return max(step - len(ring), 0)
 
 
-def numbered(ring: tuple[PyTree[Array | np.ndarray], ...]) -> dict[str, PyTree[Array | np.ndarray]]:
+def entries_by_number(ring: tuple[PyTree[Array | np.ndarray], ...]) -> dict[str, PyTree[Array | np.ndarray]]:
     """Entries of a ring by names in their order, for a checkpoint."""
     return {f"{place:09d}": entry for place, entry in enumerate(ring)}
 
 
 def in_order(entries: Mapping[str, Params]) -> Ring:
-    """The ring from the dict that `numbered` returned."""
+    """The ring from the dict that `entries_by_number` returned."""
     return tuple(entries[name] for name in sorted(entries))
 
 
 def ring_like(saved: Mapping[str, PyTree], params: Params) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """What the entries of a checkpoint are restored to: their own types, the structure and places of the parameters.
+    """Templates to restore the entries of a checkpoint: their own types, the structure and places of the parameters.
 
     Args:
-        saved: shape and type of each array, as `numbered` names the entries.
+        saved: shape and type of each array, as `entries_by_number` names the entries.
         params: the trained parameters, placed.
     """
 

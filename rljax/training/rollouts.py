@@ -95,8 +95,8 @@ def next_rollout(
     """
     if carried is not None and (carried.rollout.correct is not None) != worker.verifies:
         raise InputError(
-            "A verifier among the rewards decides what is correct now and did not when the run was saved, or the other way round; "
-            "resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
+            "When the run was saved, a verifier among the rewards decided what is correct, and now none does, or the "
+            "other way round; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
         )
     sampling = config.sampling
     count = sampling.prompts if algorithm.keep_group is None else sampling.sampled_prompts
@@ -122,7 +122,7 @@ def next_rollout(
 
     collected = collect(
         sample,
-        None if algorithm.keep_group is None else partial(kept, algorithm.keep_group),
+        None if algorithm.keep_group is None else partial(groups_to_keep, algorithm.keep_group),
         wanted=sampling.prompts,
         carried=carried,
         max_tries=sampling.max_tries,
@@ -130,8 +130,8 @@ def next_rollout(
     return state, history, collected
 
 
-def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
-    """Which groups an algorithm's `keep_group` keeps."""
+def groups_to_keep(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np.ndarray, "P"]:
+    """Mask of the groups that an algorithm's `keep_group` keeps."""
     rollout = for_algorithm(groups)
     validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
     return np.asarray(keep_group(jnp.asarray(outcomes(rollout)), **validity))
@@ -140,7 +140,8 @@ def kept(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) -> Bool[np
 def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
     """The rollout as algorithms see it: `valid` is None if every response has a reward, and one reward is its only part."""
     rollout = groups.rollout
-    rollout = rollout._replace(reward_parts={"reward": rollout.rewards} if groups.parts is None else groups.parts)
+    if rollout.reward_parts is None:
+        rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
     return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
 

@@ -61,7 +61,7 @@ def device_of(name: str) -> Device:
 
 @documented
 class Work(NamedTuple):
-    """What one phase of a step takes."""
+    """Operations, memory traffic and messages of one phase of a step."""
 
     flops: float
     """Floating-point operations of all devices together; a product counts as two."""

@@ -16,7 +16,7 @@ from rljax.models.quantization import matrix_shapes
 from rljax.parallel import any_host, on_first
 from rljax.records import documented, required
 from rljax.tasks import task_name
-from rljax.tracking.alarms import Event, Watch, watched
+from rljax.tracking.alarms import Event, Watch, watch_rows
 from rljax.tracking.display import Display
 from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.rows import read_metrics
@@ -161,7 +161,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 
     def begin() -> None:
         path = run.folder.metrics
-        watch, events = watched(read_metrics(path) if path.is_file() and path.stat().st_size else [])
+        watch, events = watch_rows(read_metrics(path) if path.is_file() and path.stat().st_size else [])
         run.room.attempt("the alarms", lambda: run.folder.write_alarms([event.to_json() for event in events]))
         remedies = [change._asdict() for change in checkpoint.remedies]
         run.room.attempt("the remedies", lambda: run.folder.write_remedies(remedies))
@@ -172,7 +172,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 
 
 def resume_command(folder: RunFolder) -> str:
-    """What to type to go on with a run: a command, or a call if the run needs arguments that only a call can pass."""
+    """Command that resumes a run, or a call if the run needs arguments that only a call can pass."""
     needed = folder.config.get("seams", ())
     if not needed:
         return f"rljax train --resume {shlex.quote(str(folder.path))}"
@@ -210,7 +210,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
 
 
 def nothing_to_learn(config: TrainConfig, own_parts: Collection[str]) -> str | None:
-    """What a run lacks that can hardly learn: a model, or a warm start for the random weights; None if it lacks nothing."""
+    """Advice for a run that can hardly learn: set a model, or a warm start for the random weights; None if it lacks nothing."""
     if config.model.path is not None or config.warm_start.steps or set(own_parts) & {"policy", "reward", "environment"}:
         return None
     return (

@@ -78,7 +78,7 @@ class Saver:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last save has ended with an error; the next one is due then, and `save` tries both."""
+        """True if the last save has ended with an error; the next one is due then, and `save` tries both."""
         if self._pending is None or not self._pending[1].done():
             return False
         return self._pending[1].exception() is not None

@@ -22,7 +22,7 @@ GENERATION = "generation_config.json"
 
 @documented
 class Companions(NamedTuple):
-    """What stands beside the weights in a model's folder."""
+    """Files and settings beside the weights in a model's folder."""
 
     tokenizer: Tokenizer
     """Tokenizer of the model."""
@@ -33,7 +33,7 @@ class Companions(NamedTuple):
 
 
 def companions(config: TrainConfig, tokenizer: Tokenizer) -> Companions:
-    """What stands beside the weights of a run's models."""
+    """Files and settings beside the weights of a run's models."""
     source = None if config.model.path is None else locate(config.model.path)
     return Companions(tokenizer, source, config.sampling)
 

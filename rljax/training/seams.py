@@ -13,6 +13,7 @@ from rljax.records import documented
 from rljax.rollout import Engine, Environment
 from rljax.rollout.environment import check_environment
 from rljax.rollout.request import check_engine
+from rljax.tracking.trackers import Tracker
 from rljax.training.config import TrainConfig
 
 
@@ -111,6 +112,27 @@ def check_parts(seams: Seams) -> None:
             raise InputError("problems and dataset are two ways to pass problems; leave one of them out.")
 
 
+def check_trackers(trackers: Sequence[Tracker]) -> None:
+    """Refuse anything but a list of trackers.
+
+    Raises:
+        InputError: the argument is something else, or a tracker lacks a method; the message names the tracker.
+    """
+    if not isinstance(trackers, Sequence) or isinstance(trackers, str):
+        raise InputError(f"trackers: a list of trackers is needed; got {trackers!r:.80}.")
+    for place, tracker in enumerate(trackers):
+        if isinstance(tracker, type):
+            raise InputError(
+                f"trackers[{place}]: an object is needed; got the class {tracker.__qualname__}. Pass one of it."
+            )
+        missing = [name for name in ("log", "samples", "close") if not callable(getattr(tracker, name, None))]
+        if missing:
+            raise InputError(
+                f"trackers[{place}].{missing[0]}: a tracker must have the methods log(phase, step, metrics), samples(step, rows) "
+                f"and close(); got {tracker!r:.80} without {' and '.join(missing)}."
+            )
+
+
 def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> None:
     """Refuse anything but a pair of lists of problems.
 
@@ -121,6 +143,6 @@ def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> Non
     listed = len(parts) == 2 and all(isinstance(part, Sequence) and not isinstance(part, str) for part in parts)
     if not (listed and all(isinstance(problem, Problem) for part in parts for problem in part)):
         raise InputError(
-            "problems: a pair (training problems, held-out problems) of lists of rljax.data.problem.Problem is needed; got "
+            "problems: a pair (training problems, held-out problems) of lists of rljax.Problem is needed; got "
             f"{problems!r:.80}."
         )

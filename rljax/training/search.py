@@ -148,7 +148,7 @@ def _searched(
 
 
 def judged_answers(worker: RolloutWorker, found: Sequence[Found]) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
-    """Which answers of a search are right, and for which this is known.
+    """Masks of the answers of a search that are right, and of those for which this is known.
 
     Raises:
         InputError: the run has an environment, which judges turns and not answers of a search; or the reward failed.

@@ -34,12 +34,12 @@ from rljax.rewards.calling import Progress
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling, Sequences
 from rljax.rollout.stopping import Decode
 from rljax.training.adapter import bytes_each, make_base, merged
-from rljax.training.algorithm import check_algorithm, check_features, check_judges, corrected, laid_out, make_algorithm
+from rljax.training.algorithm import add_correction, check_algorithm, check_features, check_judges, laid_out, make_algorithm
 from rljax.training.anchor import SAMPLES
 from rljax.training.auxiliary import make_examples
 from rljax.training.chosen_reward import make_reward, make_step_reward, own_reward, reward_groups
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig, TrainConfig
-from rljax.training.controller import check_controller, steered
+from rljax.training.controller import add_entropy_bonus, check_controller
 from rljax.training.critic import Critic, make_critic
 from rljax.training.fitting import check_room
 from rljax.training.freezing import check_freeze, held, without_frozen
@@ -151,7 +151,7 @@ def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
 
 
 def has_tokenizer(model: str) -> bool:
-    """Whether a model folder or hub id comes with a tokenizer."""
+    """True if a model folder or hub id comes with a tokenizer."""
     folder = locate(model)
     return read_note(folder) is not None or holds_tokenizer(folder)
 
@@ -264,9 +264,9 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     """
     check_parts(seams)
     mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
-    algorithm = corrected(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
+    algorithm = add_correction(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
     check_controller(config, algorithm, own_optimizer=seams.optimizer is not None)
-    algorithm = steered(algorithm, config)
+    algorithm = add_entropy_bonus(algorithm, config)
     config = laid_out(config, algorithm)
     check_algorithm(algorithm, config)
     check_reference(algorithm, config)
@@ -279,7 +279,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN) -> Setup:
     optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
     check_room(config, algorithm, policy, mesh, device_bytes(mesh), optimizer=optimizer)
     problems = problems_of_run(config, seams)
-    train, heldout = (encoded(config, part, tokenizer) for part in (problems.train, problems.heldout))
+    train, heldout = (encode_problems(config, part, tokenizer) for part in (problems.train, problems.heldout))
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems)
     check_judges(algorithm, config, worker)
@@ -320,11 +320,11 @@ def make_anchor_worker(config: TrainConfig, tokenizer: Tokenizer, worker: Rollou
     """Worker that draws from the whole policy on the problems that it is to keep solving; None without an anchor."""
     if config.algorithm.anchor is None:
         return None
-    prompts = encoded(config, anchor_problems(config, most=SAMPLES), tokenizer)
+    prompts = encode_problems(config, anchor_problems(config, most=SAMPLES), tokenizer)
     return replace(worker, prompts=prompts).drawn_with(top_k=None, top_p=None)
 
 
-def encoded(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
+def encode_problems(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
     """Token ids of the prompts that are not too long; images in them are whole."""
     check_images(config.model, problems)
     return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat)

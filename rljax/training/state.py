@@ -31,7 +31,7 @@ class CriticState(NamedTuple):
 
 @documented
 class Anchor(NamedTuple):
-    """What a policy is held to so that it keeps what it has learned before."""
+    """Parameters that a policy is held to, so that it keeps what it has learned before."""
 
     params: Params
     """Parameters of the policy at the beginning of the run."""
@@ -154,7 +154,7 @@ def _unshared(state: TrainState) -> TrainState:
 
 @documented
 class Places(NamedTuple):
-    """Where the arrays of a pytree lie; hashable, so that the programs for equal places can be shared."""
+    """Shardings of the arrays of a pytree; hashable, so that the programs for equal places can be shared."""
 
     shardings: tuple[Sharding, ...]
     """Sharding of each array."""

@@ -89,7 +89,7 @@ def make_teacher(
         mesh: its devices hold the teacher too.
 
     Raises:
-        InputError: there is a teacher and no use for it or the reverse, the folder cannot be read, it is no language model, or its
+        InputError: there is a teacher and no use for it or the reverse, the folder cannot be read, is not a language model, or its
             tokens are others.
     """
     name, source = config.algorithm.name, config.algorithm.teacher

@@ -20,7 +20,7 @@ from rljax.evaluation.statistics import (
     over_problems,
 )
 from rljax.records import documented
-from rljax.training.answering import Answered, answered
+from rljax.training.answering import Answered, answer_problems
 from rljax.training.evaluation import report_of
 
 
@@ -113,9 +113,9 @@ def robustness(target: str | Path, perturbation: str, *, right_above: float | No
         InputError: the target cannot be opened, an argument cannot be used, or no prompt changes; or the tokenizer cannot encode a
             changed prompt.
     """
-    before = answered(target, **options)
+    before = answer_problems(target, **options)
     changed = perturbed(before.problems, perturbation, seed=options.get("seed", 0))
-    after = answered(target, **options | {"dataset": None, "problems": changed, "limit": None})
+    after = answer_problems(target, **options | {"dataset": None, "problems": changed, "limit": None})
     places = {id(problem): place for place, problem in enumerate(changed)}
     same = _of_problems(before, [places[id(problem)] for problem in after.problems])
     pairs = [
@@ -152,11 +152,11 @@ def ensemble(targets: Sequence[str | Path], *, right_above: float | None = None,
     """
     if len(targets) < 2:
         raise InputError("--vote needs the answers of several runs; give at least two.")
-    first = answered(targets[0], **options)
+    first = answer_problems(targets[0], **options)
     shared = options | {"dataset": None, "problems": list(first.problems), "limit": None}
     everyone = [first]
     for target in targets[1:]:
-        answers = answered(target, **shared)
+        answers = answer_problems(target, **shared)
         check_same(target, answers, first)
         everyone.append(answers)
     return vote_of(tuple(map(str, targets)), [answers.sampled for answers in everyone], right_above=right_above)

@@ -85,7 +85,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     """
     if candidates < 2:
         raise InputError(
-            "there is one candidate, and nothing to compare; give a setting several values, such as "
+            "there is one candidate, so nothing can be compared; give a setting several values, such as "
             "--try learning_rate=1e-4,2e-4."
         )
     if cut < 2:
@@ -96,7 +96,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     rungs = tuple(Rung(steps // cut ** (last - i), candidates // cut**i) for i in range(last + 1))
     if rungs[0].steps < 1:
         raise InputError(
-            f"{steps} RL steps are too few to compare {candidates} candidates in {len(rungs)} rungs: the first would have none. "
+            f"{steps} RL steps are too few to compare {candidates} candidates in {len(rungs)} rungs: the first would have no step. "
             f"Set --steps to at least {cut**last}, or try fewer values."
         )
     return rungs
@@ -197,7 +197,7 @@ def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
 
 
 def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
-    """What results belong to: candidates, seeds, rungs, and a hash of all settings that numbers depend on."""
+    """Identity of a plan, to which results belong: candidates, seeds, rungs, and a hash of all settings that numbers depend on."""
     unused = {*FREE, "run", "seed", "name"}
     settings = {
         name: {key: value for key, value in config.to_flat().items() if key not in unused}
@@ -225,7 +225,7 @@ def read_trials(folder: Path, plan: Mapping[str, Any]) -> list[Trial]:
     other = [name for name in plan if found[name] != plan[name]]
     if other:
         raise InputError(
-            f"{file} has the results of a tuning with other {', '.join(other)}; choose another --out, or remove that folder."
+            f"{file} has the results of a tuning run with other {', '.join(other)}; choose another --out, or remove that folder."
         )
     return [Trial(**row) for row in found["trials"]]
 

@@ -27,8 +27,8 @@ from rljax.text import one_line
 from rljax.training.anchor import Pull, unanchored
 from rljax.training.auxiliary import Auxiliary, Examples, without_examples
 from rljax.training.controller import under_control
-from rljax.training.guard import is_sound, skipped, where_sound
-from rljax.training.metrics import UpdateMetrics
+from rljax.training.guard import is_sound, skip_count, where_sound
+from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.reference import at_strength
 from rljax.training.state import Places, TrainState, places
 from rljax.training.teacher import Comparison
@@ -156,18 +156,18 @@ def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequen
 
 
 def has_responses(part: Layout) -> Bool[Array, ""]:
-    """Whether a micro-batch has any response."""
+    """True if a micro-batch has any response."""
     return (jnp.asarray(part.responses) >= 0).any()
 
 
 def rows_of(batch: Batch[Array], responses: Int[Array | np.ndarray, "C"]) -> Batch[Array]:
     """Pick the rows of a micro-batch; where there is no response, everything is 0."""
     responses = jnp.asarray(responses)
-    is_there = (responses >= 0)[:, None]
+    response_mask = (responses >= 0)[:, None]
 
     def picked(array: Array) -> Array:
         rows = array[jnp.maximum(responses, 0)]
-        return jnp.where(is_there, rows, jnp.zeros_like(rows))
+        return jnp.where(response_mask, rows, jnp.zeros_like(rows))
 
     return jax.tree.map(picked, batch)
 
@@ -190,7 +190,7 @@ def _updated(
     return where_sound(sound, after, state), norm, sound
 
 
-def jitted(step: Callable, where: Places, mesh: Mesh) -> Any:
+def jit_step(step: Callable, where: Places, mesh: Mesh) -> Any:
     """Compile a step whose state lies in these places; it donates the buffers of the old one."""
     return jax.jit(step, donate_argnums=0, out_shardings=(where.tree(), replicated(mesh)))
 
@@ -298,9 +298,9 @@ def compile_policy_step(
         gradient, penalty = pull(state, gradient)
         gradient, supervised = auxiliary(state, base, gradient, examples)
         state, norm, sound = _updated(state, optimizer, gradient, metrics.loss)
-        return state, UpdateMetrics(metrics, norm, skipped(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
+        return state, UpdateMetrics(metrics, norm, skip_count(sound), anchor_penalty=penalty, auxiliary_loss=supervised)
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)
 
 
 def make_supervised_step(
@@ -311,7 +311,7 @@ def make_supervised_step(
     *,
     base: Base | None = None,
     pull: Pull = unanchored,
-) -> Callable[[TrainState, Packed, Array], tuple[TrainState, dict[str, Array]]]:
+) -> Callable[[TrainState, Packed, Array], tuple[TrainState, SupervisedMetrics]]:
     """Compile one supervised update: it minimises the mean negative log-likelihood of demonstration tokens, EOS included.
 
     Args:
@@ -329,7 +329,7 @@ def make_supervised_step(
     """
     program = _supervised_program(score, optimizer, places(state._replace(**NOTHING_FOR_RL)), mesh, pull)
 
-    def step(state: TrainState, packed: Packed, mask: Array | np.ndarray) -> tuple[TrainState, dict[str, Array]]:
+    def step(state: TrainState, packed: Packed, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
         after, metrics = program(state._replace(**NOTHING_FOR_RL), packed, mask, base)
         return after._replace(**{name: getattr(state, name) for name in NOTHING_FOR_RL}), metrics
 
@@ -342,18 +342,17 @@ def _supervised_program(
 ) -> Any:
     """Compile `(state, packed, mask, base) -> (state, metrics)`; see `make_supervised_step`."""
 
-    def step(state: TrainState, packed: Packed, mask: Array, base: Base | None) -> tuple[TrainState, dict[str, Array]]:
-        def objective(params: Params) -> tuple[Array, dict[str, Array]]:
+    def step(state: TrainState, packed: Packed, mask: Array, base: Base | None) -> tuple[TrainState, SupervisedMetrics]:
+        def objective(params: Params) -> tuple[Array, tuple[Array, Array]]:
             scores = score(scored(base, params), packed)
             weights = token_mean(mask)
             value = -(weights * jnp.where(mask, scores.logp, 0.0)).sum()
-            return value, {"loss": value, "entropy": (weights * jnp.where(mask, scores.entropy, 0.0)).sum()}
+            return value, (value, (weights * jnp.where(mask, scores.entropy, 0.0)).sum())
 
-        gradient, metrics = jax.grad(objective, has_aux=True)(state.params)
+        gradient, (value, entropy) = jax.grad(objective, has_aux=True)(state.params)
         gradient, penalty = pull(state, gradient)
-        state, norm, sound = _updated(state, optimizer, gradient, metrics["loss"])
-        metrics |= {"grad_norm": norm, "skipped_updates": skipped(sound)}
-        metrics |= {} if penalty is None else {"anchor_penalty": penalty}
+        state, norm, sound = _updated(state, optimizer, gradient, value)
+        metrics = SupervisedMetrics(value, entropy, norm, skip_count(sound), penalty)
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)

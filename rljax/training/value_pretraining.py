@@ -13,7 +13,7 @@ from rljax.algorithms import Algorithm
 from rljax.ops.weights import token_mean
 from rljax.parallel import any_host
 from rljax.records import required
-from rljax.rollout import Groups, pad, sequences_of
+from rljax.rollout import sequences_of
 from rljax.sharing import shared
 from rljax.training.algorithm import one_response_a_prompt
 from rljax.training.checkpoint import LAST, Checkpoint
@@ -21,10 +21,10 @@ from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.critic import critic_folder
 from rljax.training.guard import check_drawn, skipped_in_a_row
 from rljax.training.learner import Learn, make_teach, measured_credit
-from rljax.training.lesson import make_observe, make_rollout_values
+from rljax.training.lesson import Lesson, make_study
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.optimizer import pretraining_optimizer
-from rljax.training.rollouts import for_algorithm, make_choice, make_prepare, next_rollout
+from rljax.training.rollouts import make_choice, make_prepare, next_rollout
 from rljax.training.run import Run
 from rljax.training.saving import companions, save_model
 from rljax.training.setup import Setup
@@ -55,7 +55,7 @@ def monte_carlo(algorithm: Algorithm) -> Algorithm:
 
 
 def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
-    """Whether every threshold that was set is met, and at least one was set."""
+    """True if every threshold that was set is met, and at least one was set."""
     min_variance, max_loss = config.pretraining_explained_variance, config.pretraining_loss
     met = [] if min_variance is None else [float(credit.explained_variance) >= min_variance]
     met += [] if max_loss is None else [float(credit.outcome_loss) <= max_loss]
@@ -79,7 +79,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     setup = run.setup._replace(config=pretraining_config(run.config), algorithm=monte_carlo(run.setup.algorithm))
     choose_prompts = make_choice(setup.config, setup.order)
-    learn = make_value_learner(setup, checkpoint.state, steps)
+    study, learn = make_study(setup), make_value_learner(setup, checkpoint.state, steps)
     run.display.phase("value", steps, done=int(checkpoint.state.value_step))
     unsound = 0
     while int(checkpoint.state.value_step) < steps:
@@ -97,7 +97,7 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         )
         check_drawn(collected.sampled)
         run.display.activity("learning", compiles=True)
-        state, metrics = learn(state, collected.groups)
+        state, metrics = learn(state, study(state, collected.groups))
         checkpoint = checkpoint._replace(state=state, history=history)
         done = int(state.value_step)
         run.log("value", done, present(metrics) | {"seconds": time.monotonic() - start})
@@ -113,21 +113,17 @@ def pretrain_value(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
-    """Build the function that measures the critic on a rollout and then updates it; `steps` rollouts at most."""
+    """Build the function that measures the critic on a lesson and then updates it; `steps` lessons at most."""
     config, algorithm = setup.config, setup.algorithm
     schedule = value_schedule(algorithm, config)
     minibatches = config.optimization.minibatches
     prepare_batch = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
-    observe, values_of = make_observe(setup), make_rollout_values(setup, algorithm)
     passes = config.critic.pretraining_passes
     optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
     teach = make_teach(setup, algorithm, optimizer, schedule, state, passes=passes)
 
-    def learn(state: TrainState, groups: Groups) -> tuple[TrainState, LearnMetrics]:
-        groups = pad(groups, config.sampling.prompts)
-        sequences = sequences_of(groups)
-        rollout = observe(state, for_algorithm(groups), sequences, None)
-        rollout = rollout._replace(values=values_of(state, groups.rollout, sequences))
+    def learn(state: TrainState, lesson: Lesson) -> tuple[TrainState, LearnMetrics]:
+        rollout, sequences = lesson.groups.rollout, sequences_of(lesson.groups)
         batch = prepare_batch(rollout)
         credit = measured_credit(algorithm, rollout, batch)
         state, critic = teach(state, sequences, batch)

@@ -19,15 +19,15 @@ from rljax.rollout import Layout, Sequences
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic
-from rljax.training.guard import is_sound, skipped, where_sound
+from rljax.training.guard import is_sound, skip_count, where_sound
 from rljax.training.metrics import CriticMetrics
 from rljax.training.state import Places, TrainState, places
-from rljax.training.update import has_responses, jitted, on_sequences, rows_of
+from rljax.training.update import has_responses, jit_step, on_sequences, rows_of
 
 
 @documented
 class ValueSchedule(NamedTuple):
-    """How a rollout is divided into critic updates."""
+    """Division of a rollout into critic updates."""
 
     minibatches: int
     """Number of updates in one pass, each on one mini-batch."""
@@ -101,9 +101,9 @@ def _value_program(
         norm = optax.tree.norm(gradient)
         sound = is_sound(sums.loss, norm, updates, learned)
         after = where_sound(sound, before._replace(params=params, opt_state=opt_state), before)
-        return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skipped(sound))
+        return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skip_count(sound))
 
-    return jitted(step, where, mesh)
+    return jit_step(step, where, mesh)
 
 
 def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:

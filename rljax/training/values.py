@@ -1,4 +1,4 @@
-"""What gives prefixes of responses a value: the critic of a run, or a reward model."""
+"""Sources of values for prefixes of responses: the critic of a run, or a reward model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from rljax.preference.reward_model import PREFIX, load_reward_model, make_score,
 from rljax.rollout import Sequences
 from rljax.rollout.continuations import Prefix, Value
 from rljax.tracking.run_folder import RunFolder
-from rljax.training.algorithm import corrected, make_algorithm
+from rljax.training.algorithm import add_correction, make_algorithm
 from rljax.training.checkpoint import restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.critic import Critic, make_critic
@@ -62,7 +62,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
         which: checkpoint of the run.
 
     Raises:
-        InputError: the target is no run, its algorithm has no critic, or was passed to `train`.
+        InputError: the target is not a run, its algorithm has no critic, or was passed to `train`.
     """
     path, place = find_run(target, which)
     if path is None:
@@ -96,7 +96,7 @@ def _critic_of(config: TrainConfig, opened: OpenPolicy) -> Critic:
     """
     tokenizer = opened.tokenizer
     ends = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
-    critic = make_critic(corrected(make_algorithm(config), config), config, opened.policy, opened.mesh, **ends)
+    critic = make_critic(add_correction(make_algorithm(config), config), config, opened.policy, opened.mesh, **ends)
     if critic is None:
         raise InputError(
             f"The algorithm of the run, {config.algorithm.name}, has no critic; give {PREFIX}FOLDER for a reward model, or a run "

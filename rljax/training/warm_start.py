@@ -12,6 +12,7 @@ from rljax.rollout import demonstrated, pack
 from rljax.training.anchor import make_pull
 from rljax.training.checkpoint import LAST, Checkpoint
 from rljax.training.guard import skipped_in_a_row
+from rljax.training.metrics import present
 from rljax.training.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.run import Run
 from rljax.training.update import make_supervised_score, make_supervised_step
@@ -39,7 +40,7 @@ def warm_start(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         state, metrics = step(state, *put_rows(setup.mesh, (pack(part), part.attention)))
         checkpoint = checkpoint._replace(state=state)
         done = int(state.warm_step)
-        numbers = {name: float(value) for name, value in metrics.items()}
+        numbers = present(metrics)
         numbers["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
         numbers["seconds"] = time.monotonic() - start
         run.log("warm_start", done, numbers)

@@ -179,7 +179,11 @@ def test_a_word_names_a_part_and_its_numbers():
         ("dapo", ["surrogate_mask=binary_kl,threshold=inf"], "threshold must be finite, got inf"),
         ("dapo", ["log_ratio=bounded,bound=1e999"], "bound must be finite, got inf"),
         ("dapo", ["keep_group=difficulty_window,low=0.2,low=0.3"], "gives a number twice"),
-        ("dapo", ["surrogat=rank"], "no part is for the slot 'surrogat'; there are parts for outcome_reward, advantage"),
+        (
+            "dapo",
+            ["surrogat=rank"],
+            "there are no parts for the slot 'surrogat'; there are some for outcome_reward, advantage",
+        ),
         ("dapo", ["advantage=ranks"], "advantage has no part 'ranks'; it has centered, normalized"),
         ("dapo", ["advantage=rank,eps=1"], "advantage=rank has no number 'eps'; it has none"),
         ("dapo", ["advantage=normalized,ep=1"], "has no number 'ep'; it has eps, ddof"),
@@ -213,8 +217,14 @@ def test_a_part_without_a_place_is_refused(name, words, message):
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        *(("gepo", [f"log_ratio={part}"], "a denominator of its own") for part in ("token", "bounded", "clamped")),
-        *(("gepo", [f"surrogate_mask={part}"], "a denominator of its own") for part in ("binary_kl", "total_variation")),
+        *(
+            ("gepo", [f"log_ratio={part}"], "denominator of the algorithm's ratio")
+            for part in ("token", "bounded", "clamped")
+        ),
+        *(
+            ("gepo", [f"surrogate_mask={part}"], "denominator of the algorithm's")
+            for part in ("binary_kl", "total_variation")
+        ),
         *((name, ["surrogate_mask=binary_kl"], "belongs to the whole response") for name in ("gspo", "luspo", "gmpo")),
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
         ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "belongs to the whole response"),

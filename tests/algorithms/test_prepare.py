@@ -211,8 +211,8 @@ def test_needs_names_the_required_fields(name):
         "progress",
     ]
     questions.append("entropy")
-    asked = {question for question in questions if BY_NAME[name]().needs(question)}
-    assert asked == NEEDS.get(name, set())
+    needs = {question for question in questions if BY_NAME[name]().needs(question)}
+    assert needs == NEEDS.get(name, set())
 
 
 def test_needs_follows_the_slots():
@@ -362,10 +362,10 @@ def test_a_truncated_response_may_bootstrap():
     rewards = np.zeros((P, G, T), np.float32)
     for p, i in np.ndindex(P, G):
         rewards[p, i, MASK[p, i].sum() - 1] = REWARDS[p, i]
-    given = {"gamma": 0.9, "lambda_": 0.5, "bootstrap": EVERYTHING.bootstrap}
+    options = {"gamma": 0.9, "lambda_": 0.5, "bootstrap": EVERYTHING.bootstrap}
     arrays = jnp.asarray(rewards), EVERYTHING.values, ROLLOUT.mask
-    np.testing.assert_allclose(grouped(batch.advantage), gae(*arrays, **given), rtol=1e-6)
-    np.testing.assert_allclose(grouped(batch.value_target), lambda_returns(*arrays, **given), rtol=1e-6)
+    np.testing.assert_allclose(grouped(batch.advantage), gae(*arrays, **options), rtol=1e-6)
+    np.testing.assert_allclose(grouped(batch.value_target), lambda_returns(*arrays, **options), rtol=1e-6)
     assert not np.allclose(batch.value_target, prepare(algorithm, EVERYTHING._replace(bootstrap=None)).value_target)
     np.testing.assert_array_equal(grouped(batch.old_values), np.where(MASK, EVERYTHING.values, 0))
 

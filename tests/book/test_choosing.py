@@ -10,7 +10,7 @@ import pytest
 from small_cli import printed, refused
 
 from rljax.algorithms import BY_NAME
-from rljax.book.choosing import FREE, Evidence, Facts, recommend, table, weighed
+from rljax.book.choosing import FREE, Evidence, Facts, recommend, table, weigh_verdict
 from rljax.book.choosing_rules import ALGORITHMS, PARTS
 from rljax.book.claims import claim_files
 from rljax.cli import parse
@@ -24,8 +24,8 @@ RULES = (*ALGORITHMS, *PARTS)
 
 def facts_of(rule):
     """Facts that meet the conditions of a rule, and are the defaults otherwise."""
-    given = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
-    return Facts(**given)
+    values = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
+    return Facts(**values)
 
 
 def chosen(**facts):
@@ -121,9 +121,9 @@ def test_facts_that_change_nothing_are_named_with_the_reason():
 
 
 def test_a_verdict_weighs_by_its_bearing():
-    assert weighed("against", "contradicted") == "supports"
-    assert weighed("for", "contradicted") == "contradicts"
-    assert weighed("against", "not seen at this scale") == "is open"
+    assert weigh_verdict("against", "contradicted") == "supports"
+    assert weigh_verdict("for", "contradicted") == "contradicts"
+    assert weigh_verdict("against", "not seen at this scale") == "is open"
 
 
 def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys):

@@ -269,9 +269,10 @@ def test_an_experiment_that_is_no_test_is_not_decided(page):
 
 def test_an_unknown_claim_is_answered_with_the_list(capsys):
     assert main(["claims", "staleness_gep"]) == 2
-    told = capsys.readouterr().err
-    assert "did you mean 'staleness_gepo'?" in told
-    assert all(name in told for name in claim_files())
+    message = capsys.readouterr().err
+    assert "did you mean 'staleness_gepo'?" in message
+    names = list(claim_files())
+    assert f"The claims are {', '.join(names[:40])} and {len(names) - 40} more (`rljax claims` prints them all)." in message
 
 
 def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
@@ -279,6 +280,8 @@ def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert all(f"\n{name}\n" in text for name in claim_files())
+    words = " ".join(text.split())
+    assert all(f"`rljax claims --rerun {name}` runs experiments/claims/{name}.py" in words for name in claim_files())
 
 
 def test_json_and_a_page(capsys):

@@ -10,8 +10,8 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.parts import PARTS
 from rljax.book.equations import equations
 from rljax.book.errata import Evidence, errata
-from rljax.book.search import search
 from rljax.book.slots import table
+from rljax.book.text_search import search
 from rljax.cli import main
 from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
 from rljax.cli.equations_text import links, show_equations
@@ -25,10 +25,10 @@ def printed(capsys, *arguments) -> str:
 
 def refused(capsys, *arguments) -> str:
     assert main(list(arguments)) == 2
-    told = capsys.readouterr().err.strip()
-    assert told.startswith("rljax: ")
-    assert "\n" not in told
-    return told
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("rljax: ")
+    assert "\n" not in message
+    return message
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,8 @@ def test_words_that_no_entry_has_together_are_named(capsys):
 
 
 def test_what_finds_nothing_is_refused(capsys):
-    assert "did you mean" in refused(capsys, "equations", "clippedd")
+    error = refused(capsys, "equations", "clippedd")
+    assert "; did you mean clipped or dual_clipped? Without a query, all of them are listed." in error
     assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
 
 
@@ -124,7 +125,7 @@ def test_bibtex_of_all_and_of_a_query(capsys):
     some = printed(capsys, "equations", "--bibtex", "clipped")
     assert "schulman2017ppo" in some
     assert some.count("\n@") == 1
-    assert "no source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
+    assert "has a source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
 
 
 def test_json_of_equations(capsys):

@@ -8,7 +8,7 @@ from small_cli import printed, refused
 
 from rljax import load_config
 from rljax.cli import starting_config
-from rljax.cli.starting import Settings, started
+from rljax.cli.starting import Settings, start_from_flags
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
@@ -135,8 +135,8 @@ def test_a_trial_cuts_the_warm_start_and_says_so():
     assert starting_config(["--steps", "20"]).warm_start.steps == 320
     assert starting_config(["--steps", "3"]).warm_start.steps == 7
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
-    assert "7 of 320 steps" in started(["--steps", "3"]).notes[0]
-    assert not started(["--steps", "3", "--warm-start-steps", "9"]).notes
+    assert "7 of 320 steps" in start_from_flags(["--steps", "3"]).notes[0]
+    assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
 def test_a_trial_keeps_the_warm_start_that_the_user_sets(tmp_path):

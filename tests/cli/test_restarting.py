@@ -11,7 +11,7 @@ import pytest
 from small_cli import refused
 
 import rljax
-from rljax.cli.restarting import restarted
+from rljax.cli.restarting import run_with_restarts
 
 
 class Crashing:
@@ -38,7 +38,7 @@ class Crashing:
 )
 def test_it_is_started_again_after_a_crash_alone(codes, restarts, expected, capsys):
     fake = Crashing(codes)
-    assert restarted(["--run", "r", "--restarts", "3", "--steps", "5"], restarts, fake.start) == expected
+    assert run_with_restarts(["--run", "r", "--restarts", "3", "--steps", "5"], restarts, fake.start) == expected
     assert not fake.codes
     assert fake.words == [["train", "--run", "r", "--steps", "5", "--resume", "auto"]] * len(codes)
     assert capsys.readouterr().err.count("note: the run crashed (exit code ") == len(codes) - 1
@@ -46,7 +46,7 @@ def test_it_is_started_again_after_a_crash_alone(codes, restarts, expected, caps
 
 def test_a_folder_to_resume_stays():
     fake = Crashing([1, 0])
-    assert restarted(["--resume", "runs/a"], 1, fake.start) == 0
+    assert run_with_restarts(["--resume", "runs/a"], 1, fake.start) == 0
     assert fake.words[1] == ["train", "--resume", "runs/a"]
 
 
@@ -55,7 +55,7 @@ def test_a_request_to_stop_is_passed_on_and_ends_it(number):
     fake = Crashing([-15, 0], at_wait=lambda: signal.raise_signal(number))
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        assert restarted(["--run", "r"], 3, fake.start) == 143
+        assert run_with_restarts(["--run", "r"], 3, fake.start) == 143
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
@@ -67,7 +67,7 @@ def test_a_signal_that_is_ignored_stays_so():
     fake = Crashing([0], at_wait=lambda: signal.raise_signal(signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert restarted(["--run", "r"], 3, fake.start) == 0
+        assert run_with_restarts(["--run", "r"], 3, fake.start) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
     assert fake.signals == []
@@ -92,10 +92,10 @@ STARTER = """
 import signal
 import sys
 
-from rljax.cli.restarting import restarted
+from rljax.cli.restarting import run_with_restarts
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background command, as the suite may be, ignores it
-sys.exit(restarted(["--run", "r"], 3))
+sys.exit(run_with_restarts(["--run", "r"], 3))
 """
 
 

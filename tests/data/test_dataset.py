@@ -259,10 +259,10 @@ def test_parquet(tmp_path):
 
 
 def test_the_hub_is_read_through_datasets(monkeypatch):
-    asked = []
+    calls = []
 
     def load_dataset(name, configuration, *, split):
-        asked.append((name, configuration, split))
+        calls.append((name, configuration, split))
         if name == "no/set":
             raise ConnectionError("no\nnetwork")
         return [{"question": "1+1?", "answer": 2}, {"question": "1+1?", "answer": None}][: 1 + (name == "bad/set")]
@@ -270,7 +270,7 @@ def test_the_hub_is_read_through_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     assert load_problems("good/set") == [Problem("1+1?", "2")]
     assert load_problems("good/set:main", split="test") == [Problem("1+1?", "2")]
-    assert asked == [("good/set", None, "train"), ("good/set", "main", "test")]
+    assert calls == [("good/set", None, "train"), ("good/set", "main", "test")]
     with pytest.raises(InputError, match=r"bad/set \(train\), row 2, column 'answer'"):
         load_problems("bad/set")
     with pytest.raises(InputError, match=r"'no/set' with the split 'train' cannot .* \(ConnectionError: no network\)"):

@@ -33,7 +33,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(texts, threshold
 
 @given(texts_strategy, texts_strategy, st.sampled_from([0.3, 0.5, 0.7, 0.8, 1.0]))
 def test_leaks_are_those_of_a_comparison_of_all_pairs(texts, heldout, threshold):
-    def given_away(text, secret):
+    def shares_enough(text, secret):
         if len(secret) < 10:
             return similarity(text, secret) >= threshold
         return len(text & secret) / len(secret) >= threshold
@@ -45,7 +45,8 @@ def test_leaks_are_those_of_a_comparison_of_all_pairs(texts, heldout, threshold)
     if any(count > 10 for count in counts.values()):
         return  # boilerplate has a test of its own
     expected = [
-        next((j for j, secret in enumerate(heldout) if given_away(triples(text), triples(secret))), None) for text in texts
+        next((j for j, secret in enumerate(heldout) if shares_enough(triples(text), triples(secret))), None)
+        for text in texts
     ]
     assert leaks(texts, heldout, threshold=threshold) == expected
 

@@ -222,7 +222,7 @@ def test_every_format(tmp_path, row, name, problem):
         (AIME, {"Answer": 3.5}, "column 'Answer': an AIME answer"),
         (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),
         (STRATEGY, {"answer": "maybe"}, "column 'answer': a StrategyQA answer is true or false, not text"),
-        (COMMONSENSE, {"answerKey": "F"}, "column 'answerKey': the answer 'F' is none of the labels"),
+        (COMMONSENSE, {"answerKey": "F"}, "column 'answerKey': the answer 'F' is not one of the labels"),
         (COMMONSENSE, {"choices": ["bank"]}, "column 'choices': choices must have as many labels as texts"),
         (
             COMMONSENSE,

@@ -44,7 +44,7 @@ def test_patches_follow_from_left_to_right_and_from_top_to_bottom():
         (lambda: text_of([]), "the height of an image is 0 pixels"),
         (lambda: text_of([[True, True], [True]] * 2), "the rows of an image have 1 to 2 pixels"),
         (lambda: text_of([[True] * 3] * 4), "the width of an image is 3 pixels"),
-        (lambda: pixels_of("x", height=4, width=2), "the character 'x' .* is no patch"),
+        (lambda: pixels_of("x", height=4, width=2), "the character 'x' .* is not a patch"),
         (lambda: pixels_of(PATTERNS[:3], height=4, width=4), "has 3 patches, and 4 x 4 pixels have 2"),
         (lambda: check_whole_images(f"{PATTERNS[:3]}=", height=4, width=4), "has 3 patches in a row, and .* has 2"),
     ],

@@ -39,8 +39,8 @@ def test_complexity_is_the_mean_of_the_shares_below():
     shares_of_steps = [1 / 3, 2.5 / 3, None, 1 / 3]
     expected = []
     for parts in zip(shares_of_length, shares_of_numbers, shares_of_steps, strict=True):
-        there = [part for part in parts if part is not None]
-        expected.append(sum(there) / len(there))
+        present = [part for part in parts if part is not None]
+        expected.append(sum(present) / len(present))
     np.testing.assert_allclose(complexity_of(problems, [1, 2, 3, 4]), expected, atol=5e-5)
 
 

@@ -108,10 +108,10 @@ def test_a_bad_demonstration_alone_costs_only_itself(write):
 
 def test_many_faults_are_summed_up(write):
     loaded = read_problems(write(GOOD, *["{"] * 5, BAD["null answer"]), on_error="keep")
-    said = describe(loaded.faults)
-    assert said.startswith("5 bad rows left out, 1 bad row kept with an empty answer")
-    assert said.endswith(" And 3 more.")
-    assert said.count("the line is not JSON") == 3
+    summary = describe(loaded.faults)
+    assert summary.startswith("5 bad rows left out, 1 bad row kept with an empty answer")
+    assert summary.endswith(" And 3 more.")
+    assert summary.count("the line is not JSON") == 3
     assert describe([]) == ""
 
 

@@ -123,7 +123,7 @@ def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"chosen": [USER, RIGHT], "rejected": [SYSTEM, WRONG]}, "share no first message"),
         ({"chosen": [USER, RIGHT], "rejected": [USER, RIGHT]}, "both responses are the same"),
@@ -137,8 +137,8 @@ def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
         ({}, r"no column 'chosen' .*\(there are no columns\)"),
     ],
 )
-def test_implicit_rows_that_say_nothing(write, row, said):
-    with pytest.raises(InputError, match=said):
+def test_implicit_rows_that_say_nothing(write, row, message):
+    with pytest.raises(InputError, match=message):
         read_preferences(write([row]))
 
 

@@ -107,10 +107,10 @@ def test_no_opinion_is_no_objection(prepare):
 
 
 def test_where_tests_judge_only_a_named_reward_is_asked(prepare):
-    asked = []
+    calls = []
 
     def runs_tests(prompts, completions, columns):
-        asked.extend(zip(completions, columns["tests"], strict=True))
+        calls.extend(zip(completions, columns["tests"], strict=True))
         return [float("good" in completion) for completion in completions], [True] * len(prompts)
 
     rows = [
@@ -118,9 +118,9 @@ def test_where_tests_judge_only_a_named_reward_is_asked(prepare):
         {"prompt": "g", "tests": ["assert g"], "demonstration": "bad"},
     ]
     assert len(prepare(*rows, verify=runs_tests).rows) == 2
-    assert asked == []
+    assert calls == []
     assert reasons(prepare(*rows, verify=runs_tests, reward="code")) == [("line 2", "wrong answer")]
-    assert asked == [("good", ["assert f"]), ("bad", ["assert g"])]
+    assert calls == [("good", ["assert f"]), ("bad", ["assert g"])]
 
 
 def test_a_verifier_that_raises_costs_one_row_unless_errors_are_fatal(prepare):
@@ -261,9 +261,9 @@ def test_the_same_command_twice_gives_the_same_bytes(raw, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["preprocess", str(raw), str(out)]) == 0
     first = written_files(out)
-    said = capsys.readouterr().out
-    assert "bad row" in said
-    assert "identical" in said
+    output = capsys.readouterr().out
+    assert "bad row" in output
+    assert "identical" in output
     assert main(["preprocess", str(raw), str(out)]) == 0
     assert written_files(out) == first
     assert main(["preprocess", str(raw), str(tmp_path / "other")]) == 0
@@ -324,8 +324,10 @@ def test_help_explains_every_option(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["preprocess", "--help"])
     assert stopped.value.code == 0
-    said = capsys.readouterr().out
-    assert all(f"--{name.replace('_', '-')}" in said for name in Preprocess("in", Path("out")).to_json() if name != "input")
+    output = capsys.readouterr().out
+    assert all(
+        f"--{name.replace('_', '-')}" in output for name in Preprocess("in", Path("out")).to_json() if name != "input"
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,9 +342,9 @@ def test_help_explains_every_option(capsys):
 )
 def test_what_cannot_work_writes_nothing(raw, tmp_path, capsys, arguments, message):
     assert main(["preprocess", str(raw), str(tmp_path / "out"), *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("rljax: ")
-    assert message in said
+    error = capsys.readouterr().err
+    assert error.startswith("rljax: ")
+    assert message in error
     assert not (tmp_path / "out").exists()
 
 

@@ -163,10 +163,10 @@ def test_names():
 
 
 def test_an_id_of_the_hub_goes_to_transformers(monkeypatch):
-    asked = []
+    names = []
 
     def from_pretrained(name):
-        asked.append(name)
+        names.append(name)
         raise OSError("no\n  network")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
@@ -174,7 +174,7 @@ def test_an_id_of_the_hub_goes_to_transformers(monkeypatch):
         InputError, match=r"'some/model' cannot be loaded \(OSError: no network\); check the id and the network"
     ):
         load_tokenizer("some/model")
-    assert asked == ["some/model"]
+    assert names == ["some/model"]
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,9 @@ def test_the_last_step_counts_and_a_repeated_row_replaces_the_first():
     assert found[:4] == (1, 0, 0, 1)
 
 
-@pytest.mark.parametrize("given", [[], rows(0, [1.0]), rows(3, [1.0])])
-def test_without_both_sides_there_is_nothing_to_compare(given):
-    assert compare(given) is None
+@pytest.mark.parametrize("sides", [[], rows(0, [1.0]), rows(3, [1.0])])
+def test_without_both_sides_there_is_nothing_to_compare(sides):
+    assert compare(sides) is None
 
 
 def test_what_could_not_be_judged_has_no_reward():

@@ -14,11 +14,11 @@ def answered(problems, rng, *, skill):
     """Responses of a model that is right with this probability, and else gives one of many wrong answers."""
     for index, problem in enumerate(problems):
         for number in range(SAMPLES):
-            given = problem.answer if rng.random() < skill else str(rng.integers(100, 10_000))
-            right = given == problem.answer
-            text = f"step {number}, thus #{given}"
+            answer = problem.answer if rng.random() < skill else str(rng.integers(100, 10_000))
+            right = answer == problem.answer
+            text = f"step {number}, thus #{answer}"
             yield {
-                **{"problem": index, "sample": number, "completion": text, "given": given, "truncated": False},
+                **{"problem": index, "sample": number, "completion": text, "given": answer, "truncated": False},
                 **{"reward": float(right), "correct": right},
             }
 

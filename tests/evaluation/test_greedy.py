@@ -29,6 +29,7 @@ def answered(lengths, rewards, valid):
             tokens=np.zeros((count, 1, 40), np.int32),
             attention=attention,
             version=np.zeros((count, 1), np.int32),
+            turns=np.ones((count, 1), np.int32),
             failed=np.zeros((count, 1), np.int8),
         )
     )
@@ -52,7 +53,8 @@ def test_averages_leave_out_what_has_no_opinion():
 def test_parts_of_a_reward_are_averaged_where_they_have_an_opinion():
     evaluation = answered([4, 20, 40], [1, 0, 1], [True, True, True])
     parts = {"rules/brief": np.float32([[1], [0], [np.nan]]), "silent": np.full((3, 1), np.nan, np.float32)}
-    metrics = Evaluation(evaluation.groups._replace(parts=parts)).metrics()
+    groups = evaluation.groups
+    metrics = Evaluation(groups._replace(rollout=groups.rollout._replace(reward_parts=parts))).metrics()
     assert {name: value for name, value in metrics.items() if name.startswith("reward_")} == {"reward_rules/brief": 0.5}
 
 

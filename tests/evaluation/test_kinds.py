@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.data.problem import Problem
-from rljax.evaluation.kinds import MOST_KINDS, kinds_of, learned
+from rljax.evaluation.kinds import MOST_KINDS, describe_progress, kinds_of
 
 
 def problems(values, column="operands"):
@@ -29,7 +29,7 @@ def test_only_a_certain_change_is_called_learned():
     before = [0] * 40 + [1] * 40 + [1, 0]
     after = [1] * 40 + [0] * 40 + [1, 1]
     kinds = kinds_of(rows(0, before) + rows(9, after), problems([4] * 40 + [5] * 40 + [2] * 2))
-    assert learned(kinds) == [
+    assert describe_progress(kinds) == [
         "Learned: 4 operands 0.0% -> 100.0% (40 problems).",
         "Worse than before: 5 operands 100.0% -> 0.0% (40 problems).",
         "No certain change: 2 operands 50.0% -> 100.0% (2 problems).",
@@ -70,4 +70,4 @@ def test_a_run_without_answers_before_and_after_says_nothing():
     assert kinds_of([], problems([2, 3])) == []
     assert kinds_of(rows(0, [0, 1]), problems([2, 3])) == []
     assert kinds_of(rows(0, [None, None]) + rows(9, [1, 1]), problems([2, 3])) == []
-    assert learned([]) == []
+    assert describe_progress([]) == []

@@ -50,7 +50,12 @@ def test_small_work_is_one_call():
 
 
 def test_rows_are_laid_out_wherever_they_stand():
-    rows = [row(1, 0, reward=None), row(0, 1, tokens=7, truncated=True), row(0, 0, given=None), row(1, 1, reward=-0.5)]
+    rows = [
+        row(1, 0, reward=None),
+        row(0, 1, tokens=7, truncated=True),
+        row(0, 0, **{"given": None}),
+        row(1, 1, reward=-0.5),
+    ]
     found = gathered(rows, 2, 2, verified=False)
     np.testing.assert_array_equal(found.rewards, [[1.0, 1.0], [np.nan, -0.5]])
     np.testing.assert_array_equal(found.judged, [[True, True], [False, True]])
@@ -78,16 +83,16 @@ def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():
 CALLS = plan(3, 2, batch=4)
 
 
-@pytest.mark.parametrize(("there", "kept"), [(0, 0), (3, 0), (4, 4), (5, 4), (6, 6)])
+@pytest.mark.parametrize(("count", "kept"), [(0, 0), (3, 0), (4, 4), (5, 4), (6, 6)])
 @pytest.mark.parametrize("tail", [b"", b'{"problem": 2'])
-def test_a_file_is_cut_to_whole_calls(tmp_path, there, kept, tail):
+def test_a_file_is_cut_to_whole_calls(tmp_path, count, kept, tail):
     files = sample_files(tmp_path / "a.jsonl")
     assert reopen(files, {"seed": 0}, CALLS) == []
     everything = [row(*pair) for call in CALLS for pair in call.pairs()]
-    files.samples.write_bytes(lines(everything[:there]) + tail)
+    files.samples.write_bytes(lines(everything[:count]) + tail)
     assert reopen(files, {"seed": 0}, CALLS) == everything[:kept]
     assert files.samples.read_bytes() == lines(everything[:kept])
-    assert whole_calls(CALLS, there) == whole_calls(CALLS, kept)
+    assert whole_calls(CALLS, count) == whole_calls(CALLS, kept)
 
 
 def test_rows_beyond_the_work_are_refused(tmp_path):

@@ -34,8 +34,8 @@ def test_the_quick_ones_work_here(person, tmp_path):
 @pytest.mark.parametrize("person", PERSONS)
 def test_what_they_type_is_on_a_page(person):
     words = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*|[a-z]+(?:-[a-z]+)*)")
-    told = set().union(*(words.findall(page.read_text()) for page in PAGES))
+    page_words = set().union(*(words.findall(page.read_text()) for page in PAGES))
     typed = set().union(*map(words_of, command_lines((HERE / f"{person}.sh").read_text())))
-    asked_in_vain = {"--num-generations"}  # of another library
+    of_others = {"--num-generations"}  # of another library
     assert len(typed) > 2
-    assert not typed - told - asked_in_vain
+    assert not typed - page_words - of_others

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rljax.cli import COMMANDS
 from rljax.training.config import TrainConfig
-from rljax.training.config.files import known_settings
+from rljax.training.config.config_files import known_settings
 
 NUMBERS = st.one_of(
     st.sampled_from(

@@ -143,7 +143,7 @@ def test_folders_that_are_not_there_are_refused(tmp_path, llama):
 def test_a_tensor_without_a_place_is_named(llama, name):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {name: np.ones(16, np.float32)}, llama / "model.safetensors")
-    with pytest.raises(InputError, match=rf"hold the tensor '{name}', which this transformer has no place for"):
+    with pytest.raises(InputError, match=rf"hold the tensor '{name}', which this transformer does not have"):
         load_params(llama, LLAMA)
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, besides=[name]), random_params(LLAMA))
 

@@ -33,7 +33,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
 from rljax.training.opening import export
 from rljax.training.seams import Seams
-from rljax.training.setup import chosen_policy, encoded, make_tokenizer
+from rljax.training.setup import chosen_policy, encode_problems, make_tokenizer
 
 TOKENIZER = load_tokenizer(DigitsConfig.tokenizer)
 VOCAB = TOKENIZER.vocab_size
@@ -139,7 +139,7 @@ def drawn(params):
     ]
     responses = DecodingEngine(POLICY.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = padded_responses(responses, 8)
-    prompts = left_pad([request.tokens for request in requests], 8, 0)
+    prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
     return pack(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
 
 
@@ -257,8 +257,8 @@ def test_settings_that_do_not_go_with_images_are_refused(settings, message):
         (lambda: patch_policy(CONFIG, Patches((3, 3), 1, 1)), "2 patches with 1 ids"),
         (lambda: patch_policy(CONFIG, Patches((3, 4), 0, 1)), "an image has 0 x 1 patches"),
         (lambda: pixel_bits(6), "there are 6 patterns of pixels; give a power of 2"),
-        (lambda: encoded(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 patches in a row"),
-        (lambda: encoded(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' has a patch"),
+        (lambda: encode_problems(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 patches in a row"),
+        (lambda: encode_problems(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' has a patch"),
     ],
 )
 def test_what_is_no_patch_is_refused(call, message):

@@ -94,7 +94,7 @@ def drawn():
     requests = [Request(ids[i], i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)]
     responses = DecodingEngine(MIXED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = padded_responses(responses, 12)
-    prompts = left_pad([request.tokens for request in requests], 8, 0)
+    prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
     packed = pack(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
     texts = [(PROMPTS[request.prompt_id], response.tokens) for request, response in zip(requests, responses, strict=True)]
     return params, texts, packed, arrays

@@ -119,15 +119,15 @@ def test_a_critic_of_the_policy_has_its_trunk():
     assert not np.allclose(fresh["trunk"]["embedding"], policy["embedding"])
 
 
-@pytest.mark.parametrize("there", [MODEL, READER], ids=["plain", "reads log-probabilities"])
-def test_a_folder_gives_the_same_model_back(tmp_path, there):
-    params = init_value_params(there, jax.random.key(1))
-    save_value_model(tmp_path, there, params, bos=None, eos=1)
-    model, loaded = load_value_model(tmp_path, vocab_size=11, size=there.size, surprisal=there.surprisal)
-    assert model == there
+@pytest.mark.parametrize("original", [MODEL, READER], ids=["plain", "reads log-probabilities"])
+def test_a_folder_gives_the_same_model_back(tmp_path, original):
+    params = init_value_params(original, jax.random.key(1))
+    save_value_model(tmp_path, original, params, bos=None, eos=1)
+    model, loaded = load_value_model(tmp_path, vocab_size=11, size=original.size, surprisal=original.surprisal)
+    assert model == original
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     raw = json.loads((tmp_path / "config.json").read_text())
-    assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], there.size)
+    assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], original.size)
 
 
 def test_a_folder_is_what_transformers_reads(tmp_path, params):

@@ -6,7 +6,7 @@
     python tests/mutation/run.py algorithms --work /tmp/mutation_of_algorithms
 
 Only a copy of the checkout inside the work folder is ever mutated. Each mutant is tested in a fork of a process that has imported
-JAX, pytest and rljax: the fork imports anew only the faulty module and those that import it. cosmic-ray is imported late, because
+JAX, pytest and rljax: the fork imports again only the faulty module and those that import it. cosmic-ray is imported late, because
 the tests collect this file for doctests where cosmic-ray is not installed.
 """
 
@@ -226,7 +226,7 @@ def warm_up(test_command: str) -> dict[str, set[str]]:
 
 
 def forget(module: Path, dependents: dict[str, set[str]]) -> None:
-    """Make Python import a module anew, and all that import it."""
+    """Make Python import a module again, and all that import it."""
     from beartype._cache.cacheclear import clear_caches  # it knows classes by their name: those of a record are new now
 
     clear_caches()
@@ -237,13 +237,15 @@ def forget(module: Path, dependents: dict[str, set[str]]) -> None:
         if parent in sys.modules:
             vars(sys.modules[parent]).pop(last, None)
         del sys.modules[other]
-    for other in [other for other in sys.modules if other.rpartition(".")[0] in gone]:  # of a package that is imported anew
+    for other in [
+        other for other in sys.modules if other.rpartition(".")[0] in gone
+    ]:  # of a package that is imported again
         parent, _, last = other.rpartition(".")
         setattr(importlib.import_module(parent), last, sys.modules[other])
 
 
 def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[str, set[str]], faulty: bool):
-    """As `cosmic_ray.testing.run_tests`, in a fork: to import all anew for each mutant would take most of the time."""
+    """As `cosmic_ray.testing.run_tests`, in a fork: to import everything again for each mutant would take most of the time."""
     import pytest
     from cosmic_ray.work_item import TestOutcome
 

@@ -5,11 +5,12 @@ import re
 import unicodedata
 
 import pytest
-from book_site import book, docstrings, formulas, trainer
+from book_site import book, claims, docstrings, formulas, trainer
 from book_site.docstrings import escaped, header, label, markdown, sections
 from book_site.formulas import ACCENTS, GREEK, SIGNS, tex, tex_lines
 
 from rljax.algorithms import BY_NAME
+from rljax.book.claims import VERDICTS, claim_files
 from rljax.book.equations import equations
 from rljax.ops.gae import gae
 from rljax.rewards import BY_NAME as REWARDS
@@ -148,3 +149,29 @@ def test_commands_are_shown_with_their_help():
     page = trainer.commands_page()
     assert "## rljax eval" in page
     assert "--samples" in page
+
+
+def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
+    names = [name for here in claims.SUMMARY.values() for name in here]
+    assert len(claims.SUMMARY) == 10
+    assert len(set(names)) == len(names)
+    assert set(names) <= set(claim_files())
+    verdicts = dict(zip(names, (VERDICTS[at % 4] for at in range(len(names))), strict=True))
+    lines = claims.summary(verdicts).splitlines()
+    assert len(lines) == 10
+    for line, here in zip(lines, claims.SUMMARY.values(), strict=True):
+        for name, words in here.items():
+            group = line[: line.index(escaped(words))].rsplit("*", 2)[1]
+            assert group == f"{verdicts[name]}:"
+            assert f"(#{claims.claim_label(name)})" in line
+
+
+def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
+    pages = claims.claims_pages()
+    assert set(pages) == {"claims", *(f"claims/{name}" for name in claim_files())}
+    for name in claim_files():
+        page = pages[f"claims/{name}"]
+        assert page.startswith(f"({claims.claim_label(name)})=")
+        assert f"/../experiments/claims/{name}.png" in page
+        assert "Deviations from the paper" in page
+        assert f"(#{claims.claim_label(name)})" in pages["claims"]

@@ -148,11 +148,11 @@ def test_a_ratio_on_a_bound_lies_within():
     assert not correction.ratio_outside_bounds(on_bounds, jnp.ones(2), low=0.5, high=5.0).any()
 
 
-def masked_by_loop(logp, old_logp, advantage, mask, delta):
+def masked_by_loop(logp, behaviour_logp, advantage, mask, delta):
     out = np.zeros(SHAPE, bool)
     for p, g in np.ndindex(SHAPE[:2]):
         chosen = [t for t in range(SHAPE[2]) if mask[p, g, t]]
-        drift = sum(old_logp[p, g, t] - logp[p, g, t] for t in chosen) / len(chosen) if chosen else 0.0
+        drift = sum(behaviour_logp[p, g, t] - logp[p, g, t] for t in chosen) / len(chosen) if chosen else 0.0
         for t in chosen:
             out[p, g, t] = not (advantage[p, g, t] < 0 and drift > delta)
     return out
@@ -172,23 +172,23 @@ def test_the_off_policy_mask_matches_the_formula(logp, shift, advantage, mask, p
 def test_the_off_policy_mask_leaves_alone_what_it_is_not_for(logp, shift, advantage, mask):
     with jax.enable_x64(True):
         logp, shift, advantage, mask = map(jnp.asarray, (logp, shift, advantage, mask))
-        for old_logp, a, delta in (
+        for behaviour_logp, a, delta in (
             (logp, advantage, 0.0),
             (logp - shift, abs(advantage), 0.0),
             (logp - shift, advantage, np.inf),
         ):
-            whole = correction.off_policy_sequence_mask(logp, old_logp, a, mask, delta=delta)
+            whole = correction.off_policy_sequence_mask(logp, behaviour_logp, a, mask, delta=delta)
             np.testing.assert_array_equal(whole, mask)
 
 
 def test_the_off_policy_mask_and_the_geometric_mean_see_the_same_drift():
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
-        logp, old_logp = jnp.asarray(rng.normal(size=(2, 6, 5)))
+        logp, behaviour_logp = jnp.asarray(rng.normal(size=(2, 6, 5)))
         mask = jnp.asarray(rng.random((6, 5)) < 0.7)
-        kept = correction.off_policy_sequence_mask(logp, old_logp, -jnp.ones_like(logp), mask, delta=0.3)
-        mean = correction.geometric_rejection(logp, old_logp, mask, low=math.exp(-0.3), high=math.inf)
-        assert (sequence_log_ratio(logp, old_logp, mask) < -0.3).any()
+        kept = correction.off_policy_sequence_mask(logp, behaviour_logp, -jnp.ones_like(logp), mask, delta=0.3)
+        mean = correction.geometric_rejection(logp, behaviour_logp, mask, low=math.exp(-0.3), high=math.inf)
+        assert (sequence_log_ratio(logp, behaviour_logp, mask) < -0.3).any()
     np.testing.assert_array_equal(kept, np.asarray(mean, bool))
 
 
@@ -241,10 +241,10 @@ M = jnp.ones((2, 3))
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((X.astype(int), X, M), r"learner_logp must be a floating-point array, got int32\[2, 3\]"),
-        ((X, X.astype(int), M), r"sampler_logp must be a floating-point array, got int32\[2, 3\]"),
-        ((X, X[:1], M), r"sampler_logp must have the shape of learner_logp \[2, 3\], got \[1, 3\]"),
-        ((X, X, M[:, :2]), r"mask must have the shape of learner_logp \[2, 3\], got \[2, 2\]"),
+        ((X.astype(int), X, M), r"policy_logp must be a floating-point array, got int32\[2, 3\]"),
+        ((X, X.astype(int), M), r"behaviour_logp must be a floating-point array, got int32\[2, 3\]"),
+        ((X, X[:1], M), r"behaviour_logp must have the shape of policy_logp \[2, 3\], got \[1, 3\]"),
+        ((X, X, M[:, :2]), r"mask must have the shape of policy_logp \[2, 3\], got \[2, 2\]"),
         ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
     ],
 )

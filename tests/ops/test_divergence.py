@@ -77,21 +77,21 @@ def test_k3_keeps_its_digits_where_the_policies_almost_agree():
     assert divergence.k3(jnp.zeros(1), jnp.array([d]))[0] == pytest.approx(float(d) ** 2 / 2, rel=5e-3)
 
 
-def weighted_by_loop(logp, old_logp, ref_logp):
+def weighted_by_loop(logp, behaviour_logp, ref_logp):
     out = np.zeros(SHAPE)
     for index in np.ndindex(*SHAPE):
         d = ref_logp[index] - logp[index]
-        out[index] = np.exp(logp[index] - old_logp[index]) * (np.exp(d) - d - 1)
+        out[index] = np.exp(logp[index] - behaviour_logp[index]) * (np.exp(d) - d - 1)
     return out
 
 
-@given(logp=log_probabilities, old_logp=log_probabilities, ref_logp=log_probabilities)
-def test_importance_weighted_k3_matches_formula(logp, old_logp, ref_logp):
+@given(logp=log_probabilities, behaviour_logp=log_probabilities, ref_logp=log_probabilities)
+def test_importance_weighted_k3_matches_formula(logp, behaviour_logp, ref_logp):
     with jax.enable_x64(True):
-        value, pull = jax.vjp(divergence.importance_weighted_k3, *map(jnp.asarray, (logp, old_logp, ref_logp)))
+        value, pull = jax.vjp(divergence.importance_weighted_k3, *map(jnp.asarray, (logp, behaviour_logp, ref_logp)))
         gradients = pull(jnp.asarray(cotangent))
-    np.testing.assert_allclose(value, weighted_by_loop(logp, old_logp, ref_logp), rtol=1e-9, atol=1e-12)
-    arguments = [logp, old_logp, ref_logp]
+    np.testing.assert_allclose(value, weighted_by_loop(logp, behaviour_logp, ref_logp), rtol=1e-9, atol=1e-12)
+    arguments = [logp, behaviour_logp, ref_logp]
     for place, gradient in enumerate(gradients):
 
         def total(x, place=place):
@@ -116,8 +116,8 @@ def test_importance_weighted_k3_on_policy_is_k3_with_another_gradient(logp, ref_
 def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(policy, old, ref):
     def expectation(policy, old, ref):
         """Over every token of the vocabulary, drawn from the old policy."""
-        logp, old_logp, ref_logp = (jax.nn.log_softmax(x) for x in (policy, old, ref))
-        return (jnp.exp(old_logp) * divergence.importance_weighted_k3(logp, old_logp, ref_logp)).sum()
+        logp, behaviour_logp, ref_logp = (jax.nn.log_softmax(x) for x in (policy, old, ref))
+        return (jnp.exp(behaviour_logp) * divergence.importance_weighted_k3(logp, behaviour_logp, ref_logp)).sum()
 
     with jax.enable_x64(True):
         value, slope = jax.value_and_grad(expectation)(*map(jnp.asarray, (policy, old, ref)))
@@ -143,7 +143,7 @@ def test_importance_weighted_k3_is_computed_in_float32(dtype):
 
 @pytest.mark.usefixtures("untyped")
 def test_importance_weighted_k3_refuses():
-    with pytest.raises(ValueError, match=r"old_logp must have the shape of logp \[2, 3\], got \[3\]"):
+    with pytest.raises(ValueError, match=r"behaviour_logp must have the shape of logp \[2, 3\], got \[3\]"):
         divergence.importance_weighted_k3(X, X[0], X)
     with pytest.raises(ValueError, match=r"ref_logp must be a floating-point array, got int32\[2, 3\]"):
         divergence.importance_weighted_k3(X, X, X.astype(int))

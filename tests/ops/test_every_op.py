@@ -35,7 +35,7 @@ PROBS = RNG.dirichlet(np.ones(3), (2, 2)).astype(np.float32)
 FOUR = {"chosen": X, "rejected": Y, "ref_chosen": Z, "ref_rejected": X - Y}
 OFFSET = {"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
 LAMBDA = {"lambda_": 0.95, "bootstrap": REWARDS}
-PAIR = {"learner_logp": X, "sampler_logp": Y, "mask": MASK}
+PAIR = {"policy_logp": X, "behaviour_logp": Y, "mask": MASK}
 LENGTH = {"target": 4.0, "threshold": 0.5, "alpha": 0.1, "beta": 0.1}
 
 # A legal call of every equation, every argument by its name.
@@ -51,7 +51,7 @@ CALLS = {
     "divergence.k1": {"logp": X, "ref_logp": Y},
     "divergence.k2": {"logp": X, "ref_logp": Y},
     "divergence.k3": {"logp": X, "ref_logp": Y},
-    "divergence.importance_weighted_k3": {"logp": X, "old_logp": Y, "ref_logp": Z},
+    "divergence.importance_weighted_k3": {"logp": X, "behaviour_logp": Y, "ref_logp": Z},
     "divergence.exact_kl": {"logits": X, "ref_logits": Y},
     "divergence.entropy": {"logits": X},
     "divergence.kl_in_reward": {"rewards": Z, "logp": X, "ref_logp": Y, "mask": MASK, "beta": 0.1},
@@ -164,7 +164,7 @@ CALLS = {
     "correction.sequence_masked_importance_weight": {**PAIR, "low": 0.0, "high": 2.0},
     "correction.geometric_rejection": {**PAIR, "low": 0.7, "high": 1.4},
     "correction.ratio_outside_bounds": {"log_ratio": X, "mask": MASK, "low": 0.5, "high": 5.0},
-    "correction.off_policy_sequence_mask": {"logp": X, "old_logp": Y, "advantage": Z + 1, "mask": MASK, "delta": 0.1},
+    "correction.off_policy_sequence_mask": {"logp": X, "behaviour_logp": Y, "advantage": Z + 1, "mask": MASK, "delta": 0.1},
     "reference.adaptive_kl_coefficient": {
         **{"coefficient": 0.5, "divergence": 9.0, "target": 6.0},
         **{"gain": 0.1, "bound": 0.2},

@@ -349,9 +349,9 @@ def test_rewards_at_last_token_match_formula(rewards, mask):
         for i, row in enumerate(mask):
             if any(row):
                 expected[i, max(tokens_of(row))] = rewards[i]
-        given_rewards = poisoned(rewards, mask.any(-1))
-        np.testing.assert_array_equal(jit_last(given_rewards, jnp.array(mask)), expected)
-        np.testing.assert_array_equal(jit_last_slope(given_rewards, jnp.array(mask)), mask.any(-1))
+        dirty_rewards = poisoned(rewards, mask.any(-1))
+        np.testing.assert_array_equal(jit_last(dirty_rewards, jnp.array(mask)), expected)
+        np.testing.assert_array_equal(jit_last_slope(dirty_rewards, jnp.array(mask)), mask.any(-1))
 
 
 def test_rewards_at_last_token_of_groups():

@@ -36,10 +36,10 @@ from rljax.parallel.joining import join
 
 _, address, _, hosts, _, host = sys.argv[1:]
 join(address, hosts=int(hosts), host=int(host))
-mesh, asked, written = make_mesh(None, 1), [], []
+mesh, calls, written = make_mesh(None, 1), [], []
 
 def judge(rows):
-    asked.extend(rows.tolist())
+    calls.extend(rows.tolist())
     return {"twice": 2.0 * rows, "odd": rows % 2 == 1, "wide": rows[:, None] * np.ones(3, np.float32)}
 
 def fail_on_the_second():
@@ -57,7 +57,7 @@ shared = divide(5, judge)
 first = of_first({"x": np.asarray(int(host) + 7), "nan": np.float32("nan"), "flag": np.asarray([is_first()])})
 on_first(lambda: written.append("file"))
 print(json.dumps({
-    "asked": asked,
+    "calls": calls,
     "shared": {name: array.tolist() for name, array in shared.items()},
     "dtypes": [str(array.dtype) for array in shared.values()],
     "any": [any_host(not is_first()), any_host(False)],
@@ -83,7 +83,7 @@ def two(tmp_path_factory):
 
 
 def test_two_hosts_divide_the_rows_and_know_all_answers(two):
-    assert [host["asked"] for host in two] == [[0, 1, 2], [3, 4, 0]]
+    assert [host["calls"] for host in two] == [[0, 1, 2], [3, 4, 0]]
     for host in two:
         assert host["shared"]["twice"] == [0, 2, 4, 6, 8]
         assert host["shared"]["odd"] == [False, True, False, True, False]
@@ -157,7 +157,7 @@ def test_whole_numbers_are_repeated_and_floats_spread():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         (("here:1", None, 0), "cannot be joined: give the address as ADDRESS:PORT"),
         (("here:1", 2, None), "cannot be joined"),
@@ -170,8 +170,8 @@ def test_whole_numbers_are_repeated_and_floats_spread():
         (("auto", None, None), "could not be joined: .*before any JAX calls"),
     ],
 )
-def test_hosts_that_cannot_be_joined_are_refused(given, message):
-    address, hosts, host = given
+def test_hosts_that_cannot_be_joined_are_refused(settings, message):
+    address, hosts, host = settings
     jax.devices()
     with pytest.raises(InputError, match=message):
         join(address, hosts=hosts, host=host)

@@ -100,7 +100,7 @@ def responses(mesh):
         Request(
             prompt_id=prompt,
             group=group,
-            tokens=tuple(TOKENS[prompt, : 1 + prompt].tolist()),
+            prompt_tokens=tuple(TOKENS[prompt, : 1 + prompt].tolist()),
             sampling=sampling,
             seed=7 * prompt + group,
         )

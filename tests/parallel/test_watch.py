@@ -51,10 +51,10 @@ def test_a_host_that_is_lost_is_noticed(tmp_path, victim, number, reason):
     ended = on_two_hosts([str(program), str(victim), str(int(number))], survivor=1 - victim, seconds=60)
     left = ended[1 - victim]
     assert left.returncode == LOST_HOST, left.stdout[-3000:]
-    said = next(line for line in left.stdout.splitlines() if line.startswith("LOST"))
-    assert reason in said
-    assert said.endswith("The other hosts cannot go on without it, so this one ends too.")
-    assert float(said.split()[2]) < 2 * LIMIT, "the limit and a tenth, on a busy machine"
+    report = next(line for line in left.stdout.splitlines() if line.startswith("LOST"))
+    assert reason in report
+    assert report.endswith("The other hosts cannot go on without it, so this one ends too.")
+    assert float(report.split()[2]) < 2 * LIMIT, "the limit and a tenth, on a busy machine"
 
 
 class Shelf:

@@ -10,7 +10,7 @@ from rljax.preference.config import RewardModelConfig
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"batch": 0}, "batch is 0; it must be at least 1"),
         ({"steps": 0}, "steps is 0; it must be at least 1"),
@@ -22,8 +22,8 @@ from rljax.preference.config import RewardModelConfig
         ({"width": 33}, "width=33 over heads=2"),
     ],
 )
-def test_settings_that_cannot_work(untyped, changes, said):
-    with pytest.raises(InputError, match=said):
+def test_settings_that_cannot_work(untyped, changes, message):
+    with pytest.raises(InputError, match=message):
         RewardModelConfig("-", **{"batch": 32, "heads": 2} | changes)
 
 

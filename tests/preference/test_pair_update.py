@@ -57,8 +57,7 @@ def test_micro_batches_and_devices_change_nothing(params, single, axes, rows):
     ours = updated(params, microbatch=rows, mesh=make_mesh(*axes))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours[0], single[0])
     for mine, other in zip(ours[1], single[1], strict=True):
-        for name, value in mine.items():
-            np.testing.assert_allclose(value, other[name], atol=2e-5, err_msg=name)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), mine, other)
 
 
 def test_the_metrics_are_those_of_the_scores(params, single):
@@ -70,14 +69,14 @@ def test_the_metrics_are_those_of_the_scores(params, single):
         math.log(1 + math.exp(-(c - r - 0.25 * (n % 3)))) for n, (c, r) in enumerate(zip(chosen, rejected, strict=True))
     ]
     first, *_, last = single[1]
-    np.testing.assert_allclose(first["loss"], np.mean(losses), rtol=1e-5)
-    np.testing.assert_allclose(first["accuracy"], np.mean(chosen > rejected), rtol=1e-6)
-    np.testing.assert_allclose(first["lead"], np.mean(chosen - rejected), atol=1e-6)
-    np.testing.assert_allclose(first["score"], np.mean([chosen, rejected]), atol=1e-6)
-    assert first["grad_norm"] > 0
-    assert last["loss"] < first["loss"]
+    np.testing.assert_allclose(first.pairs.loss, np.mean(losses), rtol=1e-5)
+    np.testing.assert_allclose(first.pairs.accuracy, np.mean(chosen > rejected), rtol=1e-6)
+    np.testing.assert_allclose(first.pairs.lead, np.mean(chosen - rejected), atol=1e-6)
+    np.testing.assert_allclose(first.pairs.score, np.mean([chosen, rejected]), atol=1e-6)
+    assert first.grad_norm > 0
+    assert last.pairs.loss < first.pairs.loss
     judged = judge_pairs(score, params, encoded)
-    np.testing.assert_allclose(judged["lead"], first["lead"], atol=1e-6)
+    np.testing.assert_allclose(judged["lead"], first.pairs.lead, atol=1e-6)
     np.testing.assert_allclose(judged["score_deviation"], np.std([chosen, rejected]), atol=1e-6)
     without_margin = np.log1p(np.exp(rejected.astype(float) - chosen)).mean()
     np.testing.assert_allclose(judged["loss"], without_margin, rtol=1e-5)

@@ -78,10 +78,10 @@ def test_a_sequence_ends_with_the_end_token():
 
 @pytest.mark.parametrize(("mesh", "rows"), [((1, 1), 1), ((1, 1), 5), ((2, 4), 3)])
 def test_scores_depend_neither_on_the_batch_nor_on_padding_nor_on_the_mesh(params, mesh, rows):
-    given = [sequence_tokens("7=", "1" * n, TOKENIZER, chat=False) for n in (30, 1, 12, 13, 2, 3, 9)]
-    one_by_one = [float(SCORE(params, *right_pad([row], 64, 0))[0]) for row in given]
+    sequences = [sequence_tokens("7=", "1" * n, TOKENIZER, chat=False) for n in (30, 1, 12, 13, 2, 3, 9)]
+    one_by_one = [float(SCORE(params, *right_pad([row], 64, 0))[0]) for row in sequences]
     mesh = make_mesh(*mesh)
-    found = make_score(MODEL, mesh, rows=rows)(params, given)
+    found = make_score(MODEL, mesh, rows=rows)(params, sequences)
     np.testing.assert_allclose(found, one_by_one, atol=1e-5)
     assert make_score(MODEL, mesh, rows=rows)(params, []).shape == (0,)
 
@@ -137,10 +137,10 @@ def test_chats_are_scored_through_the_template(tmp_path, params):
     chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
     ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
     found = reward_of_model(tmp_path, ONE, tokenizer=Chatty(), chat=True, chats={"1\n2": chat})(**ask)
-    given = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
-    np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, given), atol=1e-6)
+    sequences = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
+    np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, sequences), atol=1e-6)
     pair = Preference("1\n2", "4", "5", chat)
-    assert encode_pairs([pair], Chatty(), max_tokens=9, chat=True).chosen == given[:1]
+    assert encode_pairs([pair], Chatty(), max_tokens=9, chat=True).chosen == sequences[:1]
 
 
 def test_a_folder_from_elsewhere_names_no_tokenizer(tmp_path, params):
@@ -193,8 +193,8 @@ def test_the_reward_is_the_score(saved, rows, params):
     reward = reward_of_model(saved, ONE, rows=rows)
     prompts, completions = texts(HELDOUT[:20])
     prompts, completions = [*prompts, "7="], [*completions, "1" * 40]
-    given = [sequence_tokens(*pair, TOKENIZER, chat=False) for pair in zip(prompts, completions, strict=True)]
-    direct = make_score(load_value_model(saved)[0], ONE, rows=8)(params, given)
+    sequences = [sequence_tokens(*pair, TOKENIZER, chat=False) for pair in zip(prompts, completions, strict=True)]
+    direct = make_score(load_value_model(saved)[0], ONE, rows=8)(params, sequences)
     np.testing.assert_allclose(reward(prompts=prompts, completions=completions), direct, atol=1e-5)
     assert reward(prompts=[], completions=[]) == []
     scores = judge(reward, prompts, completions, {"answer": [""] * len(prompts)})

@@ -139,7 +139,9 @@ def test_outputs_are_words_and_numbers():
     ],
 )
 def test_inputs_that_do_not_fit_their_outputs(columns):
-    with pytest.raises(InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give as many of both and no other"):
+    with pytest.raises(
+        InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give one stdout for each stdin, and"
+    ):
         code(["?"], ["print(1)"], **columns)
 
 
@@ -253,7 +255,7 @@ def test_empty_functions_pass_nothing(shared_data):
 
 @pytest.mark.parametrize("reward", [code, code_fraction])
 def test_code_tells_how_far_it_is(reward):
-    told = []
+    progress = []
     tests = [["assert f(1) == 1"], None, ["assert f(2) == 2"]]
-    reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: told.append(counts))
-    assert told == [(1, 2), (2, 2)], "of those that have tests"
+    reward(["?"] * 3, ["def f(x): return x"] * 3, tests=tests, progress=lambda *counts: progress.append(counts))
+    assert progress == [(1, 2), (2, 2)], "of those that have tests"

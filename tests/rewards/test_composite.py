@@ -62,10 +62,10 @@ def test_multi_objective_is_the_equation():
 
 
 def test_a_judge_scores_by_each_sentence():
-    asked = []
+    calls = []
 
     async def model(prompts, completions, principle):
-        asked.append((principle, len(prompts)))
+        calls.append((principle, len(prompts)))
         await asyncio.sleep(0)
         return [float(principle in completion) for completion in completions]
 
@@ -73,7 +73,7 @@ def test_a_judge_scores_by_each_sentence():
         "exact", {"w": "words", "two": "2", "rule": length}, {"w": 1.0, "two": 10.0, "rule": 0.0}, judge=model
     )
     scores = ask(reward)
-    assert sorted(asked) == [("2", 3), ("words", 3)]
+    assert sorted(calls) == [("2", 3), ("words", 3)]
     assert scores.total.tolist() == [11.0, 0.0, 12.0]
     assert scores.parts["w"].tolist() == [0.0, 0.0, 1.0]
 

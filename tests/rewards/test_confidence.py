@@ -106,7 +106,7 @@ def test_a_verifier_may_be_a_coroutine_function():
 
 
 def test_what_cannot_be_calibrated():
-    with pytest.raises(InputError, match=r"needs a verifier, .*has_final_answer is none; name one, e\.g\. brier:exact"):
+    with pytest.raises(InputError, match=r"needs a verifier, .*has_final_answer is not one; name one, e\.g\. brier:exact"):
         brier(BY_NAME["format"])
     with pytest.raises(InputError, match="the reward 'brier' needs a verifier; write brier:VERIFIER"):
         resolve("brier")

@@ -32,10 +32,12 @@ def by_length(completion, level):
 
 
 def test_each_completion_is_judged_by_its_own_columns():
-    told = []
-    outcomes = each(by_length)(PROMPTS, COMPLETIONS, lambda *counts: told.append(counts), level=[1, 2, 3, 4], other=[0] * 4)
+    progress = []
+    outcomes = each(by_length)(
+        PROMPTS, COMPLETIONS, lambda *counts: progress.append(counts), level=[1, 2, 3, 4], other=[0] * 4
+    )
     assert outcomes == [3.0, 10.0, None, Failed("raised", "ValueError: nothing to see")]
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_keywords_receive_everything():
@@ -62,10 +64,10 @@ def test_in_a_judgement_failures_are_counted_apart():
 def test_with_a_time_limit_calls_run_in_workers(tmp_path):
     (tmp_path / "mine.py").write_text(MODULE)
     reward = each(f"{tmp_path}/mine.py:judge", seconds=0.5, workers=2)
-    told = []
-    outcomes = reward(PROMPTS, COMPLETIONS, lambda *counts: told.append(counts), level=[1, 1, 1, 1])
+    progress = []
+    outcomes = reward(PROMPTS, COMPLETIONS, lambda *counts: progress.append(counts), level=[1, 1, 1, 1])
     assert outcomes == [4, Failed("timed_out", "no answer within 0.5 s"), 5, Failed("raised", "ValueError: nothing")]
-    assert told[-1] == (4, 4)
+    assert progress[-1] == (4, 4)
     first, second = (reward(["a"], ["x"], level=[7])[0] for _ in range(2))
     assert first == second != os.getpid()
 

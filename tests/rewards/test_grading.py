@@ -28,7 +28,7 @@ def misjudged(drawn, reward):
     draw = random.Random(0)
     completions = [completion(answer, draw) for _, _, answer in drawn]
     rewards = math(["?"] * len(drawn), completions, [reference for _, reference, _ in drawn])
-    return [case for case, given in zip(drawn, rewards, strict=True) if given != reward]
+    return [case for case, found in zip(drawn, rewards, strict=True) if found != reward]
 
 
 def test_right_answers_are_paid(answers):

@@ -250,19 +250,25 @@ def test_as_many_references_as_completions():
 
 
 def test_each_pair_is_asked_once():
-    told = []
+    progress = []
     completions = [r"\boxed{x/2}"] * 30 + [r"\boxed{x/4}", r"\boxed{\frac{x}{2}}", "none"]
-    rewards = math(["?"] * 33, completions, [r"\frac{x}{2}"] * 33, progress=lambda done, count: told.append((done, count)))
+    rewards = math(
+        ["?"] * 33, completions, [r"\frac{x}{2}"] * 33, progress=lambda done, count: progress.append((done, count))
+    )
     assert rewards == [1.0] * 30 + [0.0, 1.0, 0.0]
-    assert told == [(1, 2), (2, 2)]
+    assert progress == [(1, 2), (2, 2)]
 
 
 def test_a_protocol_call_tells_progress():
-    told = []
+    progress = []
     scores = judge(
-        math, ["?"], [r"\boxed{x/2}"], {"answer": [r"\frac{x}{2}"]}, progress=lambda done, count: told.append((done, count))
+        math,
+        ["?"],
+        [r"\boxed{x/2}"],
+        {"answer": [r"\frac{x}{2}"]},
+        progress=lambda done, count: progress.append((done, count)),
     )
-    assert (scores.parts["math"].tolist(), told) == ([1.0], [(1, 1)])
+    assert (scores.parts["math"].tolist(), progress) == ([1.0], [(1, 1)])
 
 
 # What keeps computer algebra, or a parser, busy; what can be seen to; and what is so long that it is not even asked.
@@ -394,8 +400,8 @@ def test_aime_refuses_other_references(reference):
 
 
 @given(st.integers(0, 999), st.integers(0, 999), st.integers(1, 3))
-def test_aime_is_equality_of_integers(given_, reference, width):
-    assert aime(["?"], [rf"\boxed{{{given_:0{width}d}}}"], [reference]) == [float(given_ == reference)]
+def test_aime_is_equality_of_integers(answer, reference, width):
+    assert aime(["?"], [rf"\boxed{{{answer:0{width}d}}}"], [reference]) == [float(answer == reference)]
 
 
 @pytest.fixture(scope="module")

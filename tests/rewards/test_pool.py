@@ -137,10 +137,10 @@ def ends(pid: int, seconds: float) -> bool:
 
 
 def test_values_come_back_in_order_and_progress_is_told(pool):
-    told = []
+    progress = []
     items = [{"kind": "value", "value": number} for number in range(50)]
-    assert pool.map(items, lambda done, count: told.append((done, count))) == list(range(50))
-    assert told == [(done, 50) for done in range(1, 51)]
+    assert pool.map(items, lambda done, count: progress.append((done, count))) == list(range(50))
+    assert progress == [(done, 50) for done in range(1, 51)]
     assert pool.map([]) == []
 
 
@@ -194,7 +194,7 @@ def test_large_items_and_results_pass(pool):
     assert pool.map([{"kind": "value", "value": text}]) == [text]
 
 
-def test_a_worker_killed_in_idleness_is_replaced(pool):
+def test_a_worker_that_was_killed_while_idle_is_replaced(pool):
     (pid,) = pool.map([{"kind": "pid"}])
     worker = next(worker for worker in pool._workers if worker.process.pid == pid)
     os.kill(pid, signal.SIGKILL)

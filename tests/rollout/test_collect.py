@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import Rollout
+from rljax.errors import InputError
 from rljax.rollout.collect import collect
 from rljax.rollout.groups import Groups, concatenate, from_dict, pad, take, to_dict
 
@@ -28,6 +29,7 @@ def groups(*prompt_ids):
         tokens=token.astype(np.int32),
         attention=token.astype(bool),
         version=np.zeros((count, 2), np.int32),
+        turns=np.ones((count, 2), np.int32),
         failed=np.zeros((count, 2), np.int8),
     )
 
@@ -91,7 +93,14 @@ def test_padding_adds_groups_that_hold_no_token():
 
 def test_groups_survive_a_checkpoint_s_dict():
     again = from_dict(to_dict(groups(1, 3)))
-    assert again.parts is None
+    assert again.rollout.reward_parts is None
     assert again.rollout.step_rewards is None
     np.testing.assert_array_equal(again.rollout.rewards, groups(1, 3).rollout.rewards)
     np.testing.assert_array_equal(again.prompt_ids, [1, 3])
+
+
+def test_groups_of_another_version_are_refused():
+    arrays = to_dict(groups(1, 3))
+    before = {name: array for name, array in arrays.items() if name != "turns"} | {"parts": {}}
+    with pytest.raises(InputError, match=r"saved by another version of rljax: they differ in parts, turns\. Go on with"):
+        from_dict(before)

@@ -150,9 +150,9 @@ class Breaking(Pieces):
 FAULTS = {
     "its own error": (Breaking(range(4)), "^the server is gone$"),
     "its own error after the last": (Breaking(range(10)), "^the server is gone$"),
-    "twice after the last": (Pieces(range(10), [2]), "places of requests without a response, from 0 to 9; got 2"),
-    "too few": (Pieces(range(4)), "each of 10 requests needs a response; it ended without that to request 4"),
-    "twice": (Pieces(range(3), [2]), "places of requests without a response, from 0 to 9; got 2"),
+    "twice after the last": (Pieces(range(10), [2]), "requests without response, by places from 0 to 9; got 2"),
+    "too few": (Pieces(range(4)), "each of 10 requests needs a response; it ended without one to request 4"),
+    "twice": (Pieces(range(3), [2]), "requests without response, by places from 0 to 9; got 2"),
     "no place": (type("Eleven", (Whole,), {"stream": lambda *_: iter([{10: None}])})(), "from 0 to 9; got 10"),
     "no dict": (type("Listed", (Whole,), {"stream": lambda *_: iter([[1]])})(), r"must be a dict .*; got \[1\]"),
 }
@@ -168,15 +168,15 @@ def test_a_stream_that_answers_otherwise_is_refused(case):
 
 
 def test_failures_are_counted_over_all_calls_and_progress_too():
-    told = []
+    counts = []
 
     def fails_on_two(completions, progress):
         progress(len(completions), len(completions))
         return [Failed("raised", "?") if text in "45" else 1.0 for text in completions]
 
-    verdicts = judged(Whole(), fails_on_two, max_failure_share=0.2, progress=lambda *numbers: told.append(numbers))[1]
+    verdicts = judged(Whole(), fails_on_two, max_failure_share=0.2, progress=lambda *numbers: counts.append(numbers))[1]
     assert verdicts.failed.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0]
-    assert told == [(4, 10), (8, 10), (10, 10)]
+    assert counts == [(4, 10), (8, 10), (10, 10)]
     with pytest.raises(InputError, match="failed on 2 of 10 completions"):
         judged(Whole(), fails_on_two, max_failure_share=0.1, progress=lambda *_: None)
 

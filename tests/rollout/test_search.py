@@ -28,7 +28,7 @@ class Digits:
         return [self.response(request) for request in requests]
 
     def response(self, request):
-        done = TOKENIZER.decode(request.tokens).count(";")
+        done = TOKENIZER.decode(request.prompt_tokens).count(";")
         digit = np.random.default_rng(request.seed).integers(self.digits)
         tokens = TOKENIZER.encode(f"{digit};") if done < STEPS else [*TOKENIZER.encode("#"), TOKENIZER.eos_token_id]
         tokens = np.array(tokens[: request.sampling.max_tokens], np.int32)

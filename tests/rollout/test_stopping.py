@@ -104,12 +104,12 @@ def test_a_stopped_response_is_a_prefix_of_the_whole_one(drawn):
     readable = ["".join(character for character in text if character.isprintable()).split("\ufffd") for text in texts]
     several = tuple(max(parts, key=len)[:2] for parts in readable)
     stops = [several, (), (texts[2][-2:],), ("never in it",), *[several] * 6]
-    asked = [
+    with_stops = [
         request._replace(sampling=request.sampling._replace(stop=stop))
         for request, stop in zip(requests, stops, strict=True)
     ]
-    found = engine.generate(params, asked)
-    streamed = {place: one for piece in engine.stream(params, asked) for place, one in piece.items()}
+    found = engine.generate(params, with_stops)
+    streamed = {place: one for piece in engine.stream(params, with_stops) for place, one in piece.items()}
     ends = [first_by_hand(one.tokens.tolist(), stop, PAIRS.decode) for one, stop in zip(whole, stops, strict=True)]
     assert ends[1] is ends[3] is None
     assert sum(end is not None and end < len(one.tokens) for end, one in zip(ends, whole, strict=True)) >= 5

@@ -58,7 +58,7 @@ class PythonEngine:
         return Response(request.prompt_id, request.group, tokens, drawn, nothing, nothing, "stop", self.version)
 
     def logp(self, params, requests, drawn):
-        prompts = left_pad([request.tokens for request in requests], 6, 0)
+        prompts = left_pad([request.prompt_tokens for request in requests], 6, 0)
         arrays = padded_responses(drawn, 12)
         sequences = Sequences(*prompts, arrays["tokens"], arrays["attention"])
         return np.asarray(self.score(params, pack(sequences), 1.0).logp)
@@ -88,7 +88,7 @@ def test_it_draws_for_training_and_for_evaluation(trained):
         assert {request.sampling for request in call} == {Sampling(12, TOKENIZER.eos_token_id)}
         assert len({request.prompt_id for request in call}) == 4
     for call, problems in ((before, PROBLEMS[1]), (first, PROBLEMS[0]), (second, PROBLEMS[0])):
-        assert all(list(request.tokens) == TOKENIZER.encode(problems[request.prompt_id].prompt) for request in call)
+        assert all(list(request.prompt_tokens) == TOKENIZER.encode(problems[request.prompt_id].prompt) for request in call)
     seeds = [request.seed for call in (first, second) for request in call]
     assert len(set(seeds)) == len(seeds)
     assert 2**60 < max(seeds) < 2**64
@@ -175,6 +175,14 @@ WRONG = {
     "another end": (
         with_first(finish="eos"),
         "response 0 must have ended by one of 'stop', 'length', 'turns'; got finish='eos'",
+    ),
+    "no turn": (
+        with_first(turns=0),
+        "response 0 must have a whole number of at least 1 as its turns; got 0",
+    ),
+    "places of turns": (
+        with_first(turns=(0, 3)),
+        r"response 0 must have a whole number of at least 1 as its turns; got \(0, 3\)",
     ),
 }
 

@@ -109,9 +109,10 @@ def test_turns_and_observations_stand_in_one_response():
         np.testing.assert_array_equal(logp, np.where(rollout.mask, np.float32(-0.5), 0))
     np.testing.assert_allclose(rollout.rewards[:, 0], [0.25 + 0.25 + 1.0, 1.0, 0.25 + 1.0])
     assert not rollout.truncated.any()
+    assert groups.turns.tolist() == [[3], [1], [3]]
     second = engine.contexts[1]
     assert set(second) == {0, 2}, "an episode that is done is not continued"
-    assert second[0].tokens == (*TOKENIZER.encode("10?="), *TOKENIZER.encode("9"), EOS, *TOKENIZER.encode("<<"))
+    assert second[0].prompt_tokens == (*TOKENIZER.encode("10?="), *TOKENIZER.encode("9"), EOS, *TOKENIZER.encode("<<"))
     assert len({engine.contexts[turn][0].seed for turn in range(3)}) == 3
 
 
@@ -120,12 +121,14 @@ def test_the_limit_of_turns_cuts_off():
     assert len(engine.contexts) == 3
     assert groups.rollout.truncated[:, 0].tolist() == [True, False]
     assert written(groups, 0) == "9.<<9.<<9.", "nobody would see a last observation"
+    assert groups.turns.tolist() == [[3], [3]]
     np.testing.assert_allclose(groups.rollout.rewards[:, 0], [0.75, 1.5])
 
 
 def test_an_observation_that_does_not_fit_ends_the_response():
     groups, engine = played([["999.", "0."], ["99.", "1."], ["9.", "2."]], budget=6)
     assert [written(groups, place) for place in range(3)] == ["999.", "99.<<1", "9.<<2."], "a turn is cut to what is left"
+    assert groups.turns.tolist() == [[1], [2], [2]], "an observation that nobody answers begins no turn"
     assert groups.rollout.truncated[:, 0].tolist() == [True, True, False]
     assert [request.sampling.max_tokens for request in engine.contexts[1].values()] == [2, 2], "one program for both"
 
@@ -216,6 +219,7 @@ def test_it_trains(trained):
     rows = [json.loads(line) for line in (trained.run / "metrics.jsonl").read_text().splitlines()]
     assert [row["phase"] for row in rows] == ["eval", "rl", "rl", "eval"]
     assert all(0 < row["reward"] < 1.5 for row in rows if row["phase"] == "rl")
+    assert all(1 < row["turns"] < 3 for row in rows if row["phase"] == "rl")
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), trained.params, POLICY.init(jax.random.key(0)))
     assert min(jax.tree.leaves(moved)) > 0
     samples = [json.loads(line) for line in (trained.run / "samples.jsonl").read_text().splitlines()]

@@ -1,8 +1,6 @@
-"""One value, one name: what an engine answers is followed by its numbers to the loss, and no second name for it exists."""
+"""One value, one name: what an engine answers is followed by its numbers to the loss, through every record on its way."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +11,19 @@ from reopened import first_state
 from small_runs import SMALL, even_length
 
 import rljax
-from rljax.algorithms import BY_NAME, Batch, Rollout, loss, prepare
+from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.data.history import Choice, no_history
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
-from rljax.models import Packed
 from rljax.rewards import verifier
-from rljax.rollout import Collected, Groups, Response, Sequences, Step, pack, sequences_of
+from rljax.rollout import Collected, Response, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
-from rljax.training import learner, update
+from rljax.training import learner
 from rljax.training.closing import accuracy_name
 from rljax.training.metrics import rollout_metrics
-from rljax.training.rollouts import next_rollout
+from rljax.training.rollouts import for_algorithm, next_rollout
 
-PACKAGE = Path(rljax.__file__).parent
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROMPTS, GROUP, LENGTH = 3, 2, 12
@@ -50,6 +46,7 @@ def response(request, number):
         policy_logp=np.where(drawn, -(number + 1) - places / 100 - 0.005, 99).astype(np.float32),
         finish=("stop", "length", "turns")[number % 3],
         version=20 + number,
+        turns=1 + number % 3,
     )
 
 
@@ -57,9 +54,10 @@ class HandMade:
     """Answers every call with the responses above."""
 
     def __init__(self):
-        self.responses = []
+        self.requests, self.responses = [], []
 
     def generate(self, params, requests):
+        self.requests = requests
         self.responses = [response(request, number) for number, request in enumerate(requests)]
         return self.responses
 
@@ -110,6 +108,17 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
     assert groups.rollout.rewards.reshape(-1).tolist() == even_length(texts), "observations are not judged"
 
 
+def test_a_prompt_has_its_name_from_the_request_on():
+    engine = HandMade()
+    setup, state = first_state(OWN, engine=engine, **PARTS)
+    groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0))
+    sequences = sequences_of(groups)
+    for number, request in enumerate(engine.requests):
+        for record, place in ((groups, number // GROUP), (sequences, number)):
+            tokens = record.prompt_tokens[place][record.prompt_attention[place]]
+            assert tokens.tolist() == list(request.prompt_tokens)
+
+
 @verifier
 def is_even(completions):
     return [float(reward > 0) for reward in even_length(completions)]
@@ -143,7 +152,12 @@ def test_what_a_verifier_finds_reaches_the_rollout_the_accuracy_and_the_samples(
     np.testing.assert_array_equal(groups.rollout.rewards.reshape(-1), right + 1.5)
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
     assert 0 < right.mean() < 1
-    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).accuracy == pytest.approx(right.mean())
+    numbers = rollout_metrics(collected, wanted=1, version=30, seconds=1.0)
+    assert numbers.accuracy == pytest.approx(right.mean())
+    parts = {"is_even": right, "one_point_five": np.full(len(right), 1.5)}
+    found = {name: part.reshape(-1) for name, part in for_algorithm(groups).reward_parts.items()}
+    jax.tree.map(np.testing.assert_array_equal, found, parts)
+    assert numbers.parts == {f"reward_{name}": pytest.approx(part.mean()) for name, part in parts.items()}
     assert [row["correct"] for row in setup.train.shown(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
     assert [accuracy_name(worker) for worker in (setup.heldout, replace(setup.heldout, environment=Guessing()))] == [
@@ -175,7 +189,7 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
     assert calls == [6]
     assert (history.attempts[:3].tolist(), history.passes[:3].tolist()) == ([0.0, 2.0, 2.0], [0.0, 1.0, 1.0])
     assert collected.filtered_ratio == pytest.approx(1 / 3), "the group without an opinion has equal rewards"
-    with pytest.raises(InputError, match="A verifier among the rewards decides"):
+    with pytest.raises(InputError, match="a verifier among the rewards decided"):
         next_rollout(
             state,
             collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None)),
@@ -192,6 +206,13 @@ def test_the_version_becomes_the_staleness(answered):
     groups, *_ = answered
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
     assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).staleness == 30 - 22.5
+
+
+def test_the_turns_of_a_response_become_a_metric(answered):
+    groups, responses, _ = answered
+    assert groups.turns.reshape(-1).tolist() == [each.turns for each in responses] == [1, 2, 3, 1, 2, 3]
+    collected = Collected(groups, None, groups, 1, 0.0, complete=True)
+    assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).turns == 2.0
 
 
 def test_a_checkpoint_of_groups_copies_nothing_by_name(answered):
@@ -285,58 +306,3 @@ def test_the_loss_divides_by_old_logp(answered):
     for name, ratio in (("policy_logp", 1.0), ("behaviour_logp", np.exp(0.005))):
         logp = jnp.asarray(laid_out(responses, name).reshape(-1, LENGTH))
         np.testing.assert_allclose(loss(algorithm, logp, batch)[1].numbers()["ratio"], ratio, rtol=1e-5)
-
-
-LIVES_ON = {
-    Response: {"prompt_id", "group", "tokens", "mask", "behaviour_logp", "policy_logp", "finish", "version", "turns"},
-    Rollout: {"mask", "behaviour_logp", "policy_logp", "truncated"},
-    Groups: {"rollout", "prompt_ids", "tokens", "attention", "version"},
-    Sequences: {"tokens", "attention", "policy_logp"},
-    Packed: {"tokens", "policy_logp"},
-    Batch: {"mask", "policy_logp", "old_logp"},
-}
-
-
-@pytest.mark.parametrize("record", LIVES_ON, ids=lambda record: record.__name__)
-def test_a_value_has_one_name(record):
-    """Of log-probabilities there are few names in all."""
-    assert LIVES_ON[record] <= set(record._fields)
-    names = {"behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"}
-    assert {name for name in record._fields if "logp" in name} <= names
-
-
-FORMER = {"denominator_logp", "asked", "said", "given", "there", "told"}
-FOLDERS = ("rollout", "training", "models", "algorithms")
-FILES = sorted(file for folder in FOLDERS for file in (PACKAGE / folder).rglob("*.py"))
-
-
-def names_in(node):
-    """Every name that a node of the syntax tree uses: of a variable, an attribute, a parameter, a function or a class."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=name):
-            return {name}
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.alias(asname=name):
-            return {name}
-    return set()
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
-def test_no_former_name_is_left(file):
-    found = {(name, node.lineno) for node in ast.walk(ast.parse(file.read_text())) for name in names_in(node) & FORMER}
-    assert not found
-
-
-def test_no_function_moves_the_state_under_anybodys_hands():
-    """A state is returned, never assigned to an attribute."""
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-                assert node.attr != "state", (file, node.lineno)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-                raise AssertionError((file, node.lineno))
-
-
-def test_these_tests_see_what_they_look_for():
-    tree = ast.parse("def f(asked, *, given=1):\n    run.state = there\n    x.said = told(denominator_logp=1)\n")
-    assert set().union(*(names_in(node) for node in ast.walk(tree))) >= FORMER
-    assert update.make_policy_step is learner.make_policy_step

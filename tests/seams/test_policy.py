@@ -1,5 +1,6 @@
 """A model of one's own in the trainer: trained, resumed, opened, written and spread over devices through `Policy` alone."""
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -332,6 +333,15 @@ def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, ca
     refused(tmp_path, message, policy=policy)
 
 
+class Quiet:
+    """A tracker that records nothing."""
+
+    def log(self, phase, step, metrics):
+        """Nothing."""
+
+    samples = close = log
+
+
 def test_a_critic_needs_a_value_function(tmp_path):
     refused(
         tmp_path,
@@ -347,8 +357,20 @@ def test_a_critic_needs_a_value_function(tmp_path):
         ({"algorithm": "dapo"}, "^algorithm: a record rljax.algorithms.algorithm.Algorithm is needed; got 'dapo'"),
         (
             {"problems": SUMS},
-            r"^problems: a pair \(training problems, held-out problems\) of lists of .*Problem is needed; got \[",
+            r"^problems: a pair \(training problems, held-out problems\) of lists of rljax.Problem is needed; got \[",
         ),
+        (
+            {"trackers": [object()]},
+            r"^trackers\[0\]\.log: a tracker must have the methods log\(phase, step, metrics\), samples\(step, rows\) and "
+            r"close\(\); got <object object at .*> without log and samples and close\.$",
+        ),
+        (
+            {"trackers": (Quiet(), SimpleNamespace(log=print, samples=print))},
+            r"^trackers\[1\]\.close: a tracker must have the methods .*; got namespace\(.*\) without close\.$",
+        ),
+        ({"trackers": [Quiet]}, r"^trackers\[0\]: an object is needed; got the class Quiet\. Pass one of it\.$"),
+        ({"trackers": Quiet()}, r"^trackers: a list of trackers is needed; got <.*Quiet object at .*>\.$"),
+        ({"trackers": "wandb"}, r"^trackers: a list of trackers is needed; got 'wandb'\.$"),
     ],
 )
 @pytest.mark.usefixtures("untyped")

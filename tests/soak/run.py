@@ -202,13 +202,13 @@ def damaged_run(family: str, seed: int) -> dict[str, Any]:
     fault = (
         "" if both and refused else output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
     )
-    told = refused or " is damaged: " in output
+    has_message = refused or " is damaged: " in output
     return {
         "family": family,
         "seed": seed,
         "damage": kinds,
         "refused": refused,
-        "answered": not fault and told,
+        "answered": not fault and has_message,
         "fault": fault,
     }
 

@@ -84,7 +84,7 @@ def test_outliers_have_their_share_and_no_mean_and_the_same_draws_again():
 
 
 def test_a_response_is_mislabelled_alike_in_every_call():
-    """Whatever is judged with it: the outliers are no noise that is drawn anew."""
+    """Whatever is judged with it: the outliers are not noise that is drawn again each time."""
     columns = {"answer": ["2"] * 3, "outlier_share": [0.5] * 3, "outlier_size": [100.0] * 3}
     alone = noisy(["1+1="] * 3, ["#2", "#2", "#2"], **columns)
     beside = noisy(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
@@ -135,7 +135,7 @@ def test_kinds_drift_by_position_and_any_place_can_be_resumed():
 
 
 def test_stages_that_cannot_be_drawn_are_refused():
-    with pytest.raises(InputError, match="stage 2 of the prompts has none"):
+    with pytest.raises(InputError, match="stage 2 has no problems"):
         StagedStream("ab", [[0, 1], []], prompts=3, seed=0)
     with pytest.raises(InputError, match="a stage has 0 prompts"):
         StagedStream("ab", [[0], [1]], prompts=0, seed=0)

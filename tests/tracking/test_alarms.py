@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, not_measured, watched
+from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, not_measured, watch_rows
 from rljax.tracking.crossings import RECENT, History, above, risen_to, spiked
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
@@ -95,7 +95,7 @@ def history(trouble=lambda step: {}, steps=STEPS):
 
 def raised(rows):
     """Names of the alarms that are raised, with their steps."""
-    return [(event.alarm.name, event.step) for event in watched(rows)[1] if event.what == "raised"]
+    return [(event.alarm.name, event.step) for event in watch_rows(rows)[1] if event.what == "raised"]
 
 
 def test_a_run_that_learns_raises_nothing():
@@ -129,7 +129,7 @@ def test_an_alarm_clears_after_quiet_rows_and_comes_back():
     def trouble(step):
         return {"truncated_share": 0.9} if 20 <= step < 30 or step >= 60 else {}
 
-    events = [(event.what, event.step) for event in watched(history(trouble))[1]]
+    events = [(event.what, event.step) for event in watch_rows(history(trouble))[1]]
     (first, begun), (second, over), (third, again) = events
     assert (first, second, third) == ("raised", "cleared", "raised")
     assert 20 <= begun <= 24
@@ -139,12 +139,12 @@ def test_an_alarm_clears_after_quiet_rows_and_comes_back():
 
 def test_a_watch_that_goes_on_is_the_watch_of_all_rows():
     rows = list(history(TROUBLE["entropy_collapse"]))
-    half, before = watched(json.loads(json.dumps(rows[:50])))
+    half, before = watch_rows(json.loads(json.dumps(rows[:50])))
     events = list(before)
     for row in rows[50:]:
         half, new = half.followed_by(row)
         events += new
-    assert (half, events) == watched(rows)
+    assert (half, events) == watch_rows(rows)
     assert len(half.history.recent) == RECENT < half.history.steps == STEPS
 
 
@@ -172,7 +172,7 @@ def test_flags_and_numbers_of_an_alarm_exist(alarm):
 
 
 def test_an_event_says_what_it_saw_what_that_means_and_what_to_do():
-    event = watched(history(TROUBLE["truncated"]))[1][0]
+    event = watch_rows(history(TROUBLE["truncated"]))[1][0]
     assert event.text().startswith(f"truncated at step {event.step}: truncated_share is ")
     assert "(limit 0.25). Many responses are cut off" in event.text()
     assert event.text().endswith("room to finish, or a reason to be brief.")
@@ -189,13 +189,13 @@ def test_what_a_run_does_not_measure_is_named():
 
 
 def lacking_of(rows):
-    watch, events = watched(rows)
+    watch, events = watch_rows(rows)
     return not_measured(watch.history, events)
 
 
 def test_an_alarm_that_was_raised_or_can_be_is_not_among_those_that_are_not_measured():
     rows = [{"phase": "rl", "step": step, "response_length": 4.0, "staleness": 9.0} for step in range(1, 9)]
-    watch, events = watched(rows)
+    watch, events = watch_rows(rows)
     assert {"reward_absent", "sampler_gap"} == {event.alarm.name for event in events}
     lacking = not_measured(watch.history, events)
     assert not {"reward_absent", "sampler_gap", "length_grows", "length_shrinks"} & set(lacking)
@@ -224,15 +224,15 @@ def rows_with(name, steps, values):
 
 def test_old_values_say_nothing_of_now():
     rows = rows_with("kl", 60, dict.fromkeys(range(1, 40), 0.5))
-    histories = [watched(rows[:end])[0].history for end in (39, 43, 60)]
+    histories = [watch_rows(rows[:end])[0].history for end in (39, 43, 60)]
     assert [above("kl", 0.1)(each) is not None for each in histories] == [True, True, False]
     jump = rows_with("kl", 60, dict.fromkeys(range(1, 30), 0.01) | dict.fromkeys((30, 31, 32), 5.0))
-    assert spiked("kl", 10.0)(watched(jump[:32])[0].history) is not None
-    assert spiked("kl", 10.0)(watched(jump)[0].history) is None
+    assert spiked("kl", 10.0)(watch_rows(jump[:32])[0].history) is not None
+    assert spiked("kl", 10.0)(watch_rows(jump)[0].history) is None
 
 
 @pytest.mark.parametrize(("start", "limit"), [(0.04, "0.3 more than that"), (2.0, "3 times that")])
 def test_the_limit_that_was_crossed_is_the_one_that_is_shown(start, limit):
     values = {step: start if step <= 20 else 9.0 for step in range(1, 31)}
-    words = risen_to("entropy", 3.0, by=0.3)(watched(rows_with("entropy", 30, values))[0].history)
+    words = risen_to("entropy", 3.0, by=0.3)(watch_rows(rows_with("entropy", 30, values))[0].history)
     assert words.endswith(f"(limit {limit})")

@@ -118,7 +118,7 @@ def rich_display(stream, clock, *, width=100, **settings):
 
 
 def last_screen(stream):
-    """Everything after the last time the live region was drawn anew, without control codes."""
+    """Everything after the last time the live region was drawn again, without control codes."""
     return ESCAPE.sub("", stream.getvalue().rsplit("\x1b[2K", 1)[-1])
 
 
@@ -126,6 +126,7 @@ def seen(stream):
     return ESCAPE.sub("", stream.getvalue())
 
 
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
 def test_a_log_line_holds_every_known_number(clock):
     stream = io.StringIO()
     with PlainDisplay(stream, is_log=True, clock=clock) as display:
@@ -501,7 +502,7 @@ def test_rich_shows_every_known_number(terminal, clock):
 
 
 @pytest.mark.parametrize(
-    ("told", "is_shown"),
+    ("calls", "is_shown"),
     [
         ([], False),
         ([("judging", 0, 512), ("judging", 17, 512)], True),
@@ -509,10 +510,10 @@ def test_rich_shows_every_known_number(terminal, clock):
         ([("judging", 17, 512), ("update", 1, {"reward": 1.0})], False),
     ],
 )
-def test_rich_shows_how_many_responses_are_judged(terminal, clock, told, is_shown):
+def test_rich_shows_how_many_responses_are_judged(terminal, clock, calls, is_shown):
     with rich_display(terminal, clock) as display:
         display.phase("rl", 3)
-        for name, *arguments in told:
+        for name, *arguments in calls:
             getattr(display, name)(*arguments)
     assert bool(re.search(r"judging .* 17/512", last_screen(terminal))) == is_shown
     assert ("judging" in last_screen(terminal)) == is_shown

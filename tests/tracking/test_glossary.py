@@ -16,13 +16,22 @@ from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT
 from rljax.preference.direct_losses import PairLogps
 from rljax.preference.direct_update import judge_logps
+from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetrics
 from rljax.preference.pair_update import EncodedPairs, judge_pairs
 from rljax.rewards.failure import Failures
 from rljax.tracking.display_text import METRICS
-from rljax.tracking.glossary import GLOSSARY, Entry, explained
+from rljax.tracking.glossary import GLOSSARY, Entry, find_entry
 from rljax.tracking.phase_times import PhaseSeconds
 from rljax.training.config import TrainConfig
-from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, RolloutMetrics, UpdateMetrics, present
+from rljax.training.metrics import (
+    CreditMetrics,
+    CriticMetrics,
+    LearnMetrics,
+    RolloutMetrics,
+    SupervisedMetrics,
+    UpdateMetrics,
+    present,
+)
 
 NAMES = [entry.name for entry in GLOSSARY]
 ONE = np.float32(1)
@@ -56,14 +65,24 @@ def written_by_rl():
 def written_by_pairs():
     """Every number of the rows of training on pairs."""
     numbers = PairLogps(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.zeros(()))
-    direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), numbers))
+    updates = [filled(PairUpdateMetrics)._replace(pairs=filled(kind)) for kind in (ScoreMetrics, DirectMetrics)]
+    direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), numbers))._asdict()
     pairs = EncodedPairs([[1]], [[2]], np.zeros(1, np.float32), 0, [1])
-    return {*direct, "reference_point", *judge_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)}
+    judged = judge_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)
+    return {*direct, *judged, *(name for update in updates for name in present(update))}
+
+
+def written_by_the_warm_start():
+    """Every number of its update."""
+    return {*present(filled(SupervisedMetrics))}
 
 
 def test_the_glossary_has_every_number_and_no_other():
     assert len(set(NAMES)) == len(NAMES)
     assert set(NAMES) == written_by_rl() | written_by_pairs() | LENGTHS
+    assert (
+        written_by_the_warm_start() == {"loss", "entropy", "grad_norm", "skipped_updates", "anchor_penalty"} <= set(NAMES)
+    )
 
 
 def test_a_new_field_of_a_record_would_be_noticed():
@@ -93,8 +112,8 @@ def test_flags_that_an_entry_names_exist(entry):
 
 def test_numbers_on_the_screen_are_found_by_their_label():
     for metric in METRICS:
-        assert explained(metric.label).name == metric.key
-        assert explained(metric.key.upper()).name == metric.key
+        assert find_entry(metric.label).name == metric.key
+        assert find_entry(metric.key.upper()).name == metric.key
     for name, found in (
         ("held-out accuracy", "accuracy"),
         ("rewards above 0", "accuracy"),
@@ -104,14 +123,14 @@ def test_numbers_on_the_screen_are_found_by_their_label():
         ("reward_raised", "reward_raised"),
         ("lambda_50", "lambda_50"),
     ):
-        assert explained(name).name == found
+        assert find_entry(name).name == found
 
 
 def test_an_unknown_number_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"no number 'filterd_ratio'; did you mean 'filtered_ratio'"):
-        explained("filterd_ratio")
+        find_entry("filterd_ratio")
     with pytest.raises(InputError, match="`rljax explain` lists all"):
-        explained("accuracy_to_tokens")
+        find_entry("accuracy_to_tokens")
 
 
 def test_the_record_is_documented():

@@ -212,7 +212,7 @@ def test_refusals(tmp_path):
     path = write(tmp_path / "metrics.jsonl", [rl(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
     with pytest.raises(InputError, match=r"c\.jpeg must end in \.png, \.pdf, \.svg"):
         plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
-    with pytest.raises(InputError, match=r"metrics\.jsonl has no eval row of RL with an accuracy"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl has no evaluation of RL with an accuracy"):
         plots.overlay({"a": path}, tmp_path / "c.png", title="t")
     with pytest.raises(InputError, match="there is no run to draw"):
         plots.overlay({}, tmp_path / "c.png", title="t")

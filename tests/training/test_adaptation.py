@@ -18,7 +18,7 @@ from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
 from rljax.training import adaptation_run
-from rljax.training.adaptation import clipped_feedback, compared, make_tools, rollout_of, wrong_logp
+from rljax.training.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
 from rljax.training.adaptation_folder import Heldout, adapted_settings, best_of, better, served_setup, state_like
 from rljax.training.adaptation_run import adapt
 from rljax.training.config.adaptation import AdaptationConfig
@@ -96,9 +96,9 @@ def whole(served, tmp_path_factory):
     """An adaptation to all lines that was never stopped."""
     folder = tmp_path_factory.mktemp("whole")
     written(served, folder)
-    said = []
-    adapt(config_of(served, folder), said.append)
-    return SimpleNamespace(run=folder / "adapted", said=said)
+    lines = []
+    adapt(config_of(served, folder), lines.append)
+    return SimpleNamespace(run=folder / "adapted", lines=lines)
 
 
 def log(run, name="feedback.jsonl"):
@@ -125,7 +125,7 @@ def test_the_log_names_every_line_once(served, whole):
     assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
     assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
     assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
-    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.said)
+    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.lines)
 
 
 class Killed(BaseException):
@@ -182,7 +182,7 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     text = printed(capsys, *words)
     assert f"rejected: {queue}, line 2: the line is not JSON" in text
     assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text
-    assert f"is that of {queue}, line 1" in text
+    assert f"is already that of {queue}, line 1" in text
     assert f"{queue}, line 4, column 'prompt': the prompt has" in text
     assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
     assert f"The last line of {queue} has no line end" in text
@@ -215,11 +215,11 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
         return Heldout((np.arange(24) < 24 * share).astype(float), {"accuracy": share, "reward": share})
 
     monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
-    said = []
-    adapt(config_of(served, tmp_path, guard=True), said.append)
+    lines = []
+    adapt(config_of(served, tmp_path, guard=True), lines.append)
     updates = log(tmp_path / "adapted", "updates.jsonl")
     assert [row["outcome"] for row in updates] == ["kept", "kept", "worse", "kept"]
-    assert any("the accuracy is lower, so the earlier model is kept" in line for line in said)
+    assert any("the accuracy is lower, so the earlier model is kept" in line for line in lines)
     assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
     best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
     assert max(distances(best, found[1])) == 0
@@ -246,14 +246,14 @@ def test_the_policy_that_drew_a_response(served, tmp_path):
     state = state_like(setup)
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
     place = Place("q", "q", 1, 1, "")
-    said = (-0.5, -0.25, -1.0)
-    examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, said)]
+    logp = (-0.5, -0.25, -1.0)
+    examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, logp)]
     found = {}
     for which in ("first", "newest"):
         tools = make_tools(config_of(served, tmp_path, served=which), setup, state)
         found[which] = rollout_of(tools, state, examples, [])
     for rollout in found.values():
-        np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(said))
+        np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(logp))
         assert rollout.mask.sum() == 6
     first, newest = found["first"], found["newest"]
     np.testing.assert_array_equal(first.behaviour_logp[0], first.ref_logp[0])
@@ -291,7 +291,10 @@ def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
     written(served, tmp_path)
     place = tmp_path / "adapted"
     place.mkdir()
-    for name, message in (("config.json", "holds a run that is no adaptation"), ("metrics.jsonl", "already holds a run")):
+    for name, message in (
+        ("config.json", "holds a run that is not an adaptation"),
+        ("metrics.jsonl", "already holds a run"),
+    ):
         (place / name).write_text("{}")
         with pytest.raises(InputError, match=message):
             adapt(config_of(served, tmp_path), lambda line: None)
@@ -305,9 +308,9 @@ def test_a_reward_is_compared_with_the_mean_of_the_others():
     mean = sum(everyone) / 5
     scale = (sum((reward - mean) ** 2 for reward in everyone) / 5) ** 0.5
     expected = [(reward - (sum(everyone) - reward) / 4) / scale for reward in batch]
-    np.testing.assert_allclose(compared(batch, earlier), expected)
-    np.testing.assert_allclose(compared(5 * batch + 1, 5 * earlier + 1), expected)
-    np.testing.assert_array_equal(compared(np.ones(3), np.ones(2)), np.zeros(3))
+    np.testing.assert_allclose(relative_rewards(batch, earlier), expected)
+    np.testing.assert_allclose(relative_rewards(5 * batch + 1, 5 * earlier + 1), expected)
+    np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
 
 
 def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
@@ -359,7 +362,7 @@ def test_what_cannot_be_adapted_is_refused(served, whole, tmp_path, capsys):
         assert message in " ".join(capsys.readouterr().err.split())
     missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
     refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
-    refused(capsys, "holds a run that is no adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
+    refused(capsys, "holds a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run))
     copy = tmp_path / "other"
     shutil.copytree(whole.run, copy)
     other = ["--checkpoint", "last", "--run", str(copy)]

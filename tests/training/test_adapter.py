@@ -6,10 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from safetensors.numpy import load_file, save_file
 from small_cli import refused
 from small_runs import SMALL, even_length, stopping_after
@@ -29,7 +28,6 @@ from rljax.training.config import TrainConfig
 from rljax.training.debugging import replay
 from rljax.training.interrupt import Interrupted
 from rljax.training.kept_batch import KeptBatch
-from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study, scored_rows
 from rljax.training.opening import load
 from rljax.training.optimizer import warm_start_optimizer
@@ -114,7 +112,7 @@ def test_in_bfloat16_sampler_and_update_differ_by_their_rounding_and_the_metric_
     replayed = {term.name: term for term in replay(setup, state, KeptBatch(lesson, 1, 0, None)).terms}
     assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), "as the update scores"
     assert replayed["log_ratio"].largest == pytest.approx(apart, rel=1e-5)
-    gap = make_learner(setup, jax.tree.map(jnp.copy, state))(state, groups)[1].sampler_gap
+    gap = learn_from(setup, state, groups)[1].sampler_gap
     if setup.config.model.dtype == "float32":
         assert apart < 1e-4
         assert abs(gap) < 1e-7
@@ -167,7 +165,7 @@ def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name)
         jax.tree.map(np.testing.assert_array_equal, state.critic.params["trunk"], setup.base.params)
         assert count_parameters(setup.critic.learned(state.critic.params)) > count_parameters(setup.base.params)
     before = jax.device_get(state.params)
-    state, metrics = make_learner(setup, state)(state, sampled)
+    state, metrics = learn_from(setup, state, sampled)
     assert np.isfinite(metrics.policy.grad_norm)
     assert name == "gkd" or differ(state.params, before) > 1e-4, "its teacher is the base itself"
     if name == "t1":
@@ -179,7 +177,7 @@ def test_a_mesh_learns_what_one_device_learns(config, sampled):
     for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
         setup, state = first_state(config.replace(**axes), reward=even_length)
         state = rl_state(setup, state)
-        state, _ = make_learner(setup, state)(state, sampled)
+        state, _ = learn_from(setup, state, sampled)
         after.append(jax.device_get((state.params, setup.whole(state.params))))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)
 
@@ -193,7 +191,7 @@ def test_the_warm_start_trains_the_adapter():
     losses = []
     for _ in range(6):
         state, metrics = step(state, pack(sequences), sequences.attention)
-        losses.append(float(metrics["loss"]))
+        losses.append(float(metrics.loss))
     assert losses[-1] < losses[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from recorded_runs import recorded
 
 from rljax.errors import InputError
-from rljax.tracking.alarms import watched
+from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
 from rljax.training.closing import alarms_raised, finish
@@ -34,7 +34,7 @@ def rows_in(folder):
 @pytest.mark.usefixtures("untyped")
 def test_a_resumed_run_has_the_alarms_of_its_rows(run):
     watch = begin_watch(run, SimpleNamespace(remedies=()))
-    assert watch == watched(read_metrics(run.folder.metrics))[0]
+    assert watch == watch_rows(read_metrics(run.folder.metrics))[0]
     assert [(row["alarm"], row["event"]) for row in rows_in(run.folder)] == [("entropy_collapse", "raised")]
 
 
@@ -68,13 +68,13 @@ def test_the_second_of_two_hosts_hears_that_the_first_one_stopped(run, monkeypat
 
 @pytest.mark.usefixtures("untyped")
 def test_what_is_raised_is_a_warning_and_what_is_over_a_message(run):
-    said = []
-    run.display = SimpleNamespace(warning=lambda text: said.append("!"), message=said.append)
+    texts = []
+    run.display = SimpleNamespace(warning=lambda text: texts.append("!"), message=texts.append)
     trouble = [{"phase": "rl", "step": step, "reward": 0.5, "truncated_share": 0.9 * (step < 9)} for step in range(1, 30)]
-    _, events = watched(trouble)
+    _, events = watch_rows(trouble)
     Run.report(run, events)
-    assert said == ["!", events[-1].text()]
-    assert said[1].startswith("truncated: over at step ")
+    assert texts == ["!", events[-1].text()]
+    assert texts[1].startswith("truncated: over at step ")
     assert [row["event"] for row in rows_in(run.folder)[1:]] == ["raised", "cleared"]
 
 

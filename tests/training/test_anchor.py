@@ -9,16 +9,15 @@ import optax
 import pytest
 from bigram import BIGRAM
 from recorded_runs import recorded
-from reopened import checkpoint_of, first_state
+from reopened import checkpoint_of, first_state, learn_from
 from small_runs import SMALL, even_length
 
 import rljax
 from rljax.errors import InputError
 from rljax.rollout import pack
 from rljax.training.anchor import estimated, responses_of
-from rljax.training.beginning import anchored, rl_state
+from rljax.training.beginning import add_anchor, rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
 from rljax.training.problems import anchor_problems, training_problems
 from rljax.training.update import make_score
 
@@ -89,7 +88,7 @@ def test_an_update_is_pulled_towards_the_anchor(config):
             star = jax.tree.map(lambda leaf: leaf - 0.01, state.params)
             state = state._replace(anchor=state.anchor._replace(params=star, fisher=stiff))
             moved = {"fisher": host(stiff), "sizes": [leaf.size for leaf in host(stiff)]}
-        state, metrics = make_learner(setup, state)(state, groups)
+        state, metrics = learn_from(setup, state, groups)
         after.append(host(state.params))
     for free, held, fisher in zip(*after, moved["fisher"], strict=True):
         np.testing.assert_allclose(held - free, -WEIGHT * fisher * 0.01, rtol=1e-2, atol=2e-5)
@@ -103,7 +102,7 @@ def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
     run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
     saved = checkpoint_of(config, run, **parts).state
     setup, state = first_state(config, **parts)
-    begun = anchored(setup, state)
+    begun = add_anchor(setup, state)
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.anchor, begun.anchor)))
     assert any(leaf.any() for leaf in host(begun.anchor.fisher))
     rljax.train(config.replace(run=str(run), steps=2), resume=run, **parts)
@@ -116,7 +115,7 @@ def test_a_resumed_run_has_the_anchor_of_its_beginning(config, tmp_path):
 def test_the_problems_are_those_of_the_run_that_the_model_lies_in(tmp_path):
     run = recorded(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
     config = TrainConfig.flat(model=str(run.path / "last"), anchor=1.0)
-    with pytest.raises(InputError, match="does not lie in the folder of a run; name that run"):
+    with pytest.raises(InputError, match="is not in the folder of a run; name that run"):
         anchor_problems(config, most=5)  # a folder with a config.json is not yet a run
     run.checkpoints.mkdir()
     found = anchor_problems(config, most=5)
@@ -135,7 +134,7 @@ def test_problems_that_are_not_to_be_had_are_refused(tmp_path):
         training_problems(None, "model")
     with pytest.raises(InputError, match="name that run, or a dataset, with --anchor-problems"):
         anchor_problems(TrainConfig.flat(anchor=1.0), most=5)
-    with pytest.raises(InputError, match="there is none; give --anchor"):
+    with pytest.raises(InputError, match="anchor is not set; give --anchor"):
         TrainConfig.flat(anchor_problems="runs/first")
     with pytest.raises(InputError, match=r"anchor=1\.0 cannot hold an adapter \(lora_rank=4\)"):
         TrainConfig.flat(anchor=1.0, lora_rank=4)

@@ -1,4 +1,4 @@
-"""`resume="auto"`: what is continued, what is begun anew, and what is left alone."""
+"""`resume="auto"`: what is continued, what is started from the beginning, and what is left alone."""
 
 import fcntl
 

@@ -1,6 +1,7 @@
 """Checkpoints survive what happens to files: the newest whole one is read, and what is wrong with the others is said."""
 
 import errno
+import re
 import shutil
 from collections import namedtuple
 
@@ -101,8 +102,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(folder, damage, messa
     assert value == 1.0
     assert damaged[0].startswith(f"{folder / '2'}: ")
     assert message in damaged[0]
-    (told,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
-    assert told.startswith(f"{folder / '2'} is damaged: ")
+    (damage,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
+    assert damage.startswith(f"{folder / '2'} is damaged: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
     assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
     save(folder, Checkpoint(state_of(7), no_history(2)), MARKS)
@@ -132,6 +133,56 @@ def test_a_checkpoint_of_an_earlier_version_is_one_paragraph(tmp_path):
     ) as refusal:
         restore(tmp_path, lambda phase: state)
     assert "\n" not in str(refusal.value)
+    assert "optimizer" not in str(refusal.value)
+
+
+CLIPPED = optax.chain(optax.clip(1.0), optax.scale(-0.1))
+STRUCTURES = {
+    "stateless": (CLIPPED, optax.chain(CLIPPED, optax.identity()), "'opt_state/0'", "None", "[None, None]"),
+    "stateless, one more": (CLIPPED, optax.chain(optax.clip(1.0), CLIPPED), "'opt_state/1'", "None", "[None, None]"),
+    "another length": (CLIPPED, optax.chain(*3 * [optax.identity()]), "'opt_state'", "[None, None]", "[None, None, None]"),
+    "with a state": (
+        optax.chain(optax.scale_by_adam(), optax.scale(-0.1)),
+        optax.chain(optax.scale_by_adam(), optax.clip(1.0), optax.scale(-0.1)),
+        "'opt_state'",
+        "[{count: array, mu: {weight: array}, nu: {weight: array}}, None]",
+        "[{count: array, mu: {weight: array}, nu: {weight: array}}, None, None]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRUCTURES)
+def test_another_structure_of_the_optimizer_is_refused_by_its_name(tmp_path, case):
+    """The arrays are the same, so that shapes do not tell."""
+    first, second, place, expected, found = STRUCTURES[case]
+    params = {"weight": jnp.zeros((3, 2), jnp.float32)}
+    states = [create(params, optimizer, 0, with_reference=False) for optimizer in (first, second)]
+    assert len(jax.tree.leaves(states[0])) == len(jax.tree.leaves(states[1]))
+    for saved, wanted, texts in ((*states, (expected, found)), (*states[::-1], (found, expected))):
+        folder = tmp_path / f"{wanted is states[0]}"
+        save(folder, Checkpoint(saved, no_history(2)), MARKS)
+        chex.assert_trees_all_equal(restore(folder, lambda phase, own=saved: own).checkpoint.state, saved)
+        with pytest.raises(InputError) as refusal:
+            restore(folder, lambda phase, own=wanted: own)
+        assert str(refusal.value) == (
+            f"optimizer: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {place} "
+            f"has the structure {texts[0]} in the checkpoint and {texts[1]} now. Pass the same optimizer as when the run was "
+            "started."
+        )
+
+
+def test_a_long_structure_is_shortened(tmp_path):
+    states = [
+        create({"weight": jnp.zeros(2)}, optax.chain(*count * [optax.identity()]), 0, with_reference=False)
+        for count in (90, 91)
+    ]
+    save(tmp_path, Checkpoint(states[0], no_history(2)), MARKS)
+    nones = ", ".join(20 * ["None"])
+    message = (
+        f"structure [{nones[:59]} … {nones[-59:]}] (90 entries) in the checkpoint and [{nones[:59]} … {nones[-59:]}] (91 "
+    )
+    with pytest.raises(InputError, match=f"^optimizer: .*{re.escape(message)}entries\\) now"):
+        restore(tmp_path, lambda phase: states[1])
 
 
 def test_a_checkpoint_restores_onto_another_mesh(folder):

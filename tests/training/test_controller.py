@@ -22,10 +22,10 @@ from rljax.training.controller import (
     Control,
     check_controller,
     control_of,
-    controlled,
     divergence_by_update,
     make_steer,
     next_control,
+    scale_updates,
     under_control,
     with_bonus,
     with_control,
@@ -107,7 +107,7 @@ def test_divergence_by_one_update_undoes_the_mean_over_equal_updates():
 def test_updates_are_scaled_and_the_inner_state_is_that_of_the_optimiser():
     params, gradient = {"w": jnp.ones(3)}, {"w": jnp.array([1.0, -2.0, 0.5])}
     plain = optax.sgd(0.1)
-    optimizer = controlled(plain)
+    optimizer = scale_updates(plain)
     state = optimizer.init(params)
     control = control_of(state)
     assert control_of(plain.init(params)) is None
@@ -129,7 +129,7 @@ def test_clip_and_bonus_of_an_algorithm_follow_the_control():
 
 def steered_by(config, kl, updates, *, step=1, algorithm="dapo"):
     """The control and the metrics after a step whose updates found this divergence on the mean."""
-    state = create({"w": jnp.ones(2)}, controlled(optax.sgd(0.1)), 0, with_reference=False)
+    state = create({"w": jnp.ones(2)}, scale_updates(optax.sgd(0.1)), 0, with_reference=False)
     state = put(state._replace(step=jnp.int32(step)), replicated(make_mesh(1, 1)))
     numbers = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
     steer = make_steer(config.replace(remedy="controller"), with_bonus(BY_NAME[algorithm]()))
@@ -164,7 +164,7 @@ def test_the_clip_range_is_noted_where_there_is_one(algorithm, clip_scale):
     ("settings", "own", "message"),
     [
         ({"minibatches": 1}, False, "at least two of them; set --minibatches 2 or --passes 2"),
-        ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both hold the divergence"),
+        ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both limit the divergence"),
         ({"minibatches": 2}, True, "leave your own optimizer out"),
         ({"minibatches": 2, "algorithm": "t1"}, False, "has an entropy bonus, and so has t1"),
     ],

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from small_runs import SMALL, even_length
 
 import rljax
@@ -14,11 +14,10 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import capped, off_policy_mask
 from rljax.errors import InputError
 from rljax.tracking.plots import PANELS
-from rljax.training.algorithm import corrected, make_algorithm
+from rljax.training.algorithm import add_correction, make_algorithm
 from rljax.training.batch_statistics import cut_share
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
 from rljax.training.metrics import present
 
 TINY = SMALL.replace(
@@ -68,7 +67,7 @@ def test_every_correction_learns(name, sampled):
     config = TINY.replace(correction=name, minibatches=1, warm_start_steps=0, **NEEDED.get(name, {}))
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
-    numbers = present(make_learner(setup, state)(state, sampled)[1])
+    numbers = present(learn_from(setup, state, sampled)[1])
     assert 0 <= numbers["correction_cut"] <= 1
     assert np.isfinite(numbers.get("loss", 0.0))
 
@@ -95,11 +94,11 @@ def test_what_is_measured_is_drawn():
 def test_an_algorithm_of_ones_own_is_corrected_too():
     own = BY_NAME["rloo"]()
     config = TINY.replace(correction="masked", correction_high=3.0, off_policy_delta=0.5)
-    ours = corrected(own, config)
+    ours = add_correction(own, config)
     assert ours.correction is not None
     assert ours.surrogate_mask is not None
     assert ours._replace(correction=None, surrogate_mask=None) == own
-    assert corrected(own, TINY) == own
+    assert add_correction(own, TINY) == own
 
 
 def test_the_share_of_cut_tokens():
@@ -118,7 +117,7 @@ def test_the_share_of_cut_tokens():
 
 
 REFUSED = [
-    ({"correction_high": 2.0}, r"correction_low=None and correction_high=2.0 are bounds .*, and correction is 'none'"),
+    ({"correction_high": 2.0}, r"correction_low=None and correction_high=2.0 are bounds .*, but correction is 'none'"),
     ({"correction": "masked", "correction_low": -0.5}, "correction_low is -0.5; it must not be negative"),
     ({"correction": "masked", "correction_low": float("nan")}, "correction_low is nan; it must not be negative"),
     ({"correction": "masked", "correction_high": 0.0}, "correction_high is 0.0; it must be positive"),
@@ -152,22 +151,22 @@ def test_bounds_that_cannot_work(settings, message):
 def test_corrections_that_cannot_work(settings, message):
     config = TINY.replace(**settings)
     with pytest.raises(InputError, match=message):
-        corrected(make_algorithm(config), config)
+        add_correction(make_algorithm(config), config)
 
 
 def test_one_correction_is_enough():
     with pytest.raises(InputError, match="correction='capped': the algorithm has a correction already"):
-        corrected(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
+        add_correction(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
     with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm has an off-policy mask already"):
-        corrected(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
+        add_correction(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
 
 
 @pytest.mark.parametrize("settings", [{"correction": "masked", "correction_high": 3.0}, {"off_policy_delta": 0.0}])
 def test_without_an_advantage_there_is_nothing_to_correct(settings):
     with pytest.raises(InputError, match=f"{next(iter(settings))}=.*: the algorithm learns from no advantage"):
-        corrected(BY_NAME["gkd"](), TINY.replace(**settings))
+        add_correction(BY_NAME["gkd"](), TINY.replace(**settings))
     plain = BY_NAME["gkd"]()
-    assert corrected(plain, TINY) == plain
+    assert add_correction(plain, TINY) == plain
 
 
 def test_an_infinite_bound_is_kept():

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state
+from reopened import checkpoint_of, first_state, learn_from
 from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
@@ -25,7 +25,7 @@ from rljax.training.algorithm import laid_out, make_algorithm
 from rljax.training.beginning import rl_state
 from rljax.training.critic import first_critic, make_critic, make_head
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import credit_metrics, make_learner
+from rljax.training.learner import credit_metrics
 from rljax.training.metrics import present
 from rljax.training.state import begin_rl, create, place
 from rljax.training.update import make_score, make_scores, put_layout
@@ -225,7 +225,7 @@ def test_variants_learn(sampled, change):
     setup, state = first_state(config, reward=even_length, **models)
     state = place(begin_rl(rl_state(setup, state)), setup.mesh, setup.policy.partition)
     policy, critic = jax.device_get((state.params, state.critic.params))
-    state, metrics = make_learner(setup, state)(state, sampled)
+    state, metrics = learn_from(setup, state, sampled)
     numbers = present(metrics)
     assert all(np.isfinite(value) for value in numbers.values())
     assert ("lambda_50" in numbers) == (

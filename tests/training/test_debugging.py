@@ -19,7 +19,7 @@ import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
 from rljax.rewards.protocol import combine
-from rljax.tracking.alarms import watched
+from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import checkpoint as checkpoints
@@ -34,7 +34,7 @@ from rljax.training.debugging import (
     Term,
     batch_terms,
     diagnose,
-    measured,
+    measure_term,
     replay,
     rollout_terms,
     token_terms,
@@ -42,7 +42,7 @@ from rljax.training.debugging import (
 )
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.kept_batch import NAME, KeptBatch, flattened, keep_batch, nested, read_batch
-from rljax.training.learner import make_lesson_learner
+from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
 from rljax.training.seams import Seams, saved_settings
 from rljax.training.setup import make_setup
@@ -88,7 +88,7 @@ def test_the_command_in_the_message_names_the_update(stopped, capsys):
 
 def test_an_alarm_of_the_run_is_said_once_and_is_that_of_its_rows(stopped):
     path, _ = stopped
-    _, events = watched(read_metrics(path / "metrics.jsonl"))
+    _, events = watch_rows(read_metrics(path / "metrics.jsonl"))
     written = [json.loads(line) for line in (path / "alarms.jsonl").read_text(encoding="utf-8").splitlines()]
     assert written == [event.to_json() for event in events]
     assert "truncated" in {row["alarm"] for row in written}, "random weights rarely end a response"
@@ -125,7 +125,7 @@ def test_what_is_no_batch_is_refused(stopped, tmp_path, capsys):
     path, _ = stopped
     refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
     (tmp_path / NAME).write_bytes(b"nothing of the kind")
-    refused(capsys, "is no batch of a stopped run: it cannot be read", "debug", str(tmp_path))
+    refused(capsys, "cannot be read as the batch of a stopped run", "debug", str(tmp_path))
     save_file({"a": np.ones(2)}, tmp_path / NAME)
     refused(capsys, "its format is None", "debug", str(tmp_path))
     kept = read_batch(path / NAME)
@@ -172,7 +172,7 @@ def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
     setup, state, lesson = lesson_of(
         TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
     )
-    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    state, _ = make_learner(setup, state)(state, lesson)
     folder = RunFolder.create(tmp_path / "run", {})
     terms = {
         term.name: term
@@ -190,7 +190,7 @@ def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
     state, lesson = state._replace(step=jnp.int32(2)), lesson._replace(progress=0.5)
     found = replay(setup, state, KeptBatch(lesson, 3, 0, None))
     terms = {term.name: term for term in found.terms}
-    _, metrics = make_lesson_learner(setup, state)(state, lesson)
+    _, metrics = make_learner(setup, state)(state, lesson)
     assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.auxiliary_loss), rel=1e-5)
     assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
 
@@ -254,9 +254,9 @@ def test_names_survive_the_file():
 def test_a_term_counts_only_what_is_used():
     values = np.array([[np.nan, 2.0, -5.0], [np.inf, np.nan, 1.0]])
     used = np.array([[False, True, True], [True, True, False]])
-    assert measured("x", TOKENS, values, used) == Term("x", TOKENS, 4, 2, 5.0, (1, 0))
-    assert measured("x", TOKENS, np.abs(values), used & np.isfinite(values)) == Term("x", TOKENS, 2, 0, 5.0, (0, 2))
-    assert measured("x", TOKENS, np.zeros((2, 0))) == Term("x", TOKENS, 0, 0, 0.0, ())
+    assert measure_term("x", TOKENS, values, used) == Term("x", TOKENS, 4, 2, 5.0, (1, 0))
+    assert measure_term("x", TOKENS, np.abs(values), used & np.isfinite(values)) == Term("x", TOKENS, 2, 0, 5.0, (0, 2))
+    assert measure_term("x", TOKENS, np.zeros((2, 0))) == Term("x", TOKENS, 0, 0, 0.0, ())
 
 
 LOGP = -np.ones((1, 2, 3), np.float32)
@@ -285,7 +285,7 @@ def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
     parts = token_terms(algorithm, logp, jnp.ones((2, 3)), None, batch)
     terms = [
         *batch_terms(jax.device_get(batch)),
-        *(measured(part, TOKENS, np.asarray(values)) for part, values in parts.items()),
+        *(measure_term(part, TOKENS, np.asarray(values)) for part, values in parts.items()),
     ]
     found = Diagnosis(KeptBatch(None, 1, 1, None), tuple(terms), 1.0, 100.0, lambda row, token: {})
     assert found.cause.name == name

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state
+from reopened import checkpoint_of, first_state, learn_from
 from small_runs import even_length
 from whole_runs import TINY, distances, rows
 
@@ -22,7 +22,7 @@ from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.training.algorithm import check_algorithm, make_algorithm
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner, make_lesson_learner
+from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study
 from rljax.training.metrics import present
 from rljax.training.rollouts import for_algorithm
@@ -93,7 +93,7 @@ def test_every_algorithm_learns(judge, sampled, name):
     config = ONE_STEP.replace(algorithm=name, step_reward=judge if name == "grpo_process" else None)
     setup, state = start_of_rl(config)
     before = jax.device_get(state.params)
-    state, metrics = make_learner(setup, state)(state, sampled)
+    state, metrics = learn_from(setup, state, sampled)
     numbers = present(metrics)
     assert all(np.isfinite(value) for value in numbers.values())
     assert ("explained_variance" in numbers) == (name in CRITICS)
@@ -113,7 +113,7 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     assert setup.algorithm.advantage is rank_based
     assert setup.algorithm.keep_group.keywords == {"low": 0.5, "high": 0.5}
     before = jax.device_get(state.params)
-    state, metrics = make_learner(setup, state)(state, sampled)
+    state, metrics = learn_from(setup, state, sampled)
     assert max(distances(state.params, before)) > 0
     numbers = present(metrics)
     assert numbers["entropy_bonus"] == pytest.approx(numbers["entropy"])
@@ -133,7 +133,7 @@ def test_the_kinds_of_the_problems_reach_a_part(sampled):
     lesson = make_study(setup)(state, groups)
     assert lesson.groups.rollout.kinds.tolist() == [0, 1, 1, 0]
     before = jax.device_get(state.params)
-    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    state, _ = make_learner(setup, state)(state, lesson)
     assert max(distances(state.params, before)) > 0
 
 
@@ -143,11 +143,11 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     setup, state = start_of_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
     alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
-    state, metrics = make_value_learner(alone, state, 1)(state, sampled)
+    state, metrics = make_value_learner(alone, state, 1)(state, make_study(alone)(state, sampled))
     assert np.isfinite(metrics.critic.value_loss)
     lesson = make_study(setup)(state, sampled)
     assert (lesson.groups.rollout.behaviour_entropy > 0).any()
-    state, _ = make_lesson_learner(setup, state)(state, lesson)
+    state, _ = make_learner(setup, state)(state, lesson)
     assert max(distances(state.params, before)) > 0
 
 
@@ -163,7 +163,7 @@ def test_plans_are_credited_apart(judge, sampled):
         first[..., 0] = rollout.mask.sum(-1) > 1
         rewards = np.where(first, np.array([0, 0, 1, 1], np.float32)[:, None], rollout.step_rewards)
         groups = sampled._replace(rollout=rollout._replace(step_end=rollout.step_end | first, step_rewards=rewards))
-        state, metrics = make_learner(setup, state)(state, groups)
+        state, metrics = learn_from(setup, state, groups)
         assert metrics.policy is not None
         learned.append(jax.device_get(state.params))
     assert max(distances(*learned)) > 0
@@ -179,7 +179,7 @@ def test_several_rewards_reach_a_part():
     setup, state = start_of_rl(config, [even_length, length])
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     before = jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, groups)
+    state, _ = learn_from(setup, state, groups)
     assert max(distances(state.params, before)) > 0
 
 
@@ -218,7 +218,7 @@ def test_several_rewards_reach_the_algorithm_one_by_one_with_their_weights():
         total = sum(factors[name] * part for name, part in parts.items())
         np.testing.assert_allclose(total, groups.rollout.rewards, rtol=1e-6)
         before = jax.device_get(state.params)
-        state, _ = make_learner(setup, state)(state, groups)
+        state, _ = learn_from(setup, state, groups)
         assert max(distances(state.params, before)) > 0
         learned.append(jax.device_get(state.params))
     assert max(distances(*learned)) > 0, "the weights decide"
@@ -243,7 +243,7 @@ def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
     rewards = 1 - groups.rollout.greedy_rewards[:, None]
     groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
     before = jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, groups)
+    state, _ = learn_from(setup, state, groups)
     assert max(distances(state.params, before)) > 0
     assert not setup.heldout.compares_with_greedy
 

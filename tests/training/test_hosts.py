@@ -17,7 +17,7 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
 from rljax.training.config import DevicesConfig
-from rljax.training.opening import fitted, load
+from rljax.training.opening import fit_devices, load
 
 REWARD = """
 import os, signal
@@ -143,6 +143,6 @@ def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):
 
 def test_a_mesh_of_many_devices_is_cut_to_those_here():
     assert jax.device_count() == 8
-    assert fitted(DevicesConfig(16, 4)) == DevicesConfig(2, 4)
-    assert fitted(DevicesConfig(3, 16)) == DevicesConfig(1, 8)
-    assert fitted(DevicesConfig(None, 1)).replicas is None
+    assert fit_devices(DevicesConfig(16, 4)) == DevicesConfig(2, 4)
+    assert fit_devices(DevicesConfig(3, 16)) == DevicesConfig(1, 8)
+    assert fit_devices(DevicesConfig(None, 1)).replicas is None

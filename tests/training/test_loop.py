@@ -193,8 +193,8 @@ def test_a_difficulty_window_passes_over_what_is_too_easy(tmp_path):
     rljax.train(config, easy_below_50, **parts)
     setup, _ = first_state(config, **parts)
     found = checkpoint_of(config, tmp_path / "run", **parts)
-    asked = found.history.tokens > 0
-    assert asked.all(), "80 problems, 128 questions: one epoch is done"
+    has_tokens = found.history.tokens > 0
+    assert has_tokens.all(), "80 problems, 128 questions: one epoch is done"
     assert int(found.state.position) > 8 * 16, "some were passed over"
     easy = np.array([problem.prompt[0] < "5" for problem in setup.train.prompts.problems])
     rounds = found.history.attempts / TINY.sampling.group_size

@@ -33,6 +33,10 @@ def groups(*, valid, rewards=((1.0, 0.0), (0.5, 0.0))):
             rewards=np.array(rewards, np.float32),
             truncated=np.array([[False, True], [False, True]]),
             valid=np.array(valid),
+            reward_parts={
+                "length": np.array([[1.0, np.nan], [3.0, np.nan]], np.float32),
+                "style": np.full((2, 2), np.nan, np.float32),
+            },
         ),
         prompt_ids=np.array([3, 4]),
         prompt_tokens=np.ones((2, 2), np.int32),
@@ -40,11 +44,8 @@ def groups(*, valid, rewards=((1.0, 0.0), (0.5, 0.0))):
         tokens=np.ones(attention.shape, np.int32),
         attention=attention,
         version=np.array([[5, 5], [7, 0]], np.int32),
+        turns=np.array([[1, 4], [2, 0]], np.int32),
         failed=np.array([[0, 2], [0, 0]], np.int8),
-        parts={
-            "length": np.array([[1.0, np.nan], [3.0, np.nan]], np.float32),
-            "style": np.full((2, 2), np.nan, np.float32),
-        },
     )
 
 
@@ -59,6 +60,7 @@ def test_a_rollout_is_measured_as_by_hand():
         "reward": pytest.approx(0.5),
         "accuracy": pytest.approx(2 / 3),
         "response_length": 2.0,
+        "turns": pytest.approx(7 / 3),
         "truncated_share": pytest.approx(1 / 3),
         "group_size": 1.5,
         "filtered_ratio": 0.25,

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
 from rljax.training import learner
-from rljax.training.beginning import placed, rl_state
+from rljax.training.beginning import place_state, rl_state
 from rljax.training.learner import make_learner
+from rljax.training.lesson import make_study
 from rljax.training.metrics import present
 from rljax.training.optimizer import learning_rate_of, policy_optimizer
 from rljax.training.passes import update_order
@@ -66,7 +67,7 @@ def learned(config, sampled):
     """One step on the rollout: the state after it, and its numbers."""
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
-    state, metrics = make_learner(setup, state)(state, sampled)
+    state, metrics = learn_from(setup, state, sampled)
     return jax.device_get(state), present(metrics)
 
 
@@ -135,17 +136,17 @@ def test_a_pass_is_an_order_of_its_own():
 
 
 def test_a_second_step_is_the_same_after_a_stop(sampled):
-    """The order of a later step needs nothing but the state: a learner that is built anew makes the same updates."""
+    """The order of a later step needs nothing but the state: a learner that is built again makes the same updates."""
     config = TINY.replace(kl_limit=1e-3)
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
-    learn = make_learner(setup, state)
-    state, _ = learn(state, sampled)
+    study, learn = make_study(setup), make_learner(setup, state)
+    state, _ = learn(state, study(state, sampled))
     saved = jax.device_get(state)
-    state, whole = learn(state, sampled)
+    state, whole = learn(state, study(state, sampled))
     setup, _ = first_state(config, reward=even_length)
-    resumed = placed(setup, jax.tree.map(jnp.asarray, saved))
-    resumed, again = make_learner(setup, resumed)(resumed, sampled)
+    resumed = place_state(setup, jax.tree.map(jnp.asarray, saved))
+    resumed, again = learn_from(setup, resumed, sampled)
     assert present(whole) == present(again)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(resumed))
 
@@ -168,7 +169,7 @@ def test_a_falling_learning_rate_counts_every_pass():
         ({"passes": 0}, "passes is 0; it must be at least 1"),
         ({"kl_limit": 0.0}, "kl_limit is 0.0; it must be positive"),
         ({"kl_limit": float("nan")}, "kl_limit"),
-        ({"kl_limit": 0.1, "passes": 1, "minibatches": 1}, r"kl_limit=0\.1 ends the updates .* there is only one"),
+        ({"kl_limit": 0.1, "passes": 1, "minibatches": 1}, r"kl_limit=0\.1 ends the updates .* a rollout has only one"),
         (
             {"kl_limit": 0.1, "schedule": "cosine"},
             r"kl_limit=0\.1 may end .* so schedule='cosine', which counts the planned",

@@ -34,7 +34,7 @@ from rljax.training.measured_programs import (
     data_shapes,
     extrapolated,
     for_memory,
-    measured,
+    measure_updates,
     policy_program,
     temporaries,
 )
@@ -106,8 +106,8 @@ def test_the_bytes_of_the_state_are_those_of_a_run(changes):
 
 def test_what_a_deep_model_takes_follows_from_shallow_ones():
     mesh = make_mesh(1, 2)
-    direct = measured(CONFIG, SHAPE, mesh, 20)
-    guess = extrapolated(lambda layers: measured(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
+    direct = measure_updates(CONFIG, SHAPE, mesh, 20)
+    guess = extrapolated(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
     assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
     assert guess.sent == pytest.approx(direct.sent, rel=0.02)
     assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
@@ -213,8 +213,8 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
         assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
     for name, value in {"policy_program": 0, "critic_program": 0, "temporaries": 5, "sent": 7}.items():
         monkeypatch.setattr(measured_programs, name, lambda *_, value=value: value)  # compiling is tested elsewhere
-    assert measured(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
-    assert measured(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
+    assert measure_updates(once, shape, mesh, 20) == Measured(5, 2 * 7, 5, 24 * 7)
+    assert measure_updates(thrice, shape, mesh, 20) == Measured(5, 6 * 7, 5, 72 * 7)
 
 
 def test_the_least_time_is_that_of_the_scarcest():
@@ -298,7 +298,9 @@ def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
 def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
-    monkeypatch.setattr(plan, "measured", lambda *arguments: Measured(10_000, 2_000_000_000))  # compiling is tested above
+    monkeypatch.setattr(
+        plan, "measure_updates", lambda *arguments: Measured(10_000, 2_000_000_000)
+    )  # compiling is tested above
     flags = ["plan", "--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12"]
     flags += ["--layers", "2", "--width", "64", "--kv-heads", "2", "--prompt-length", "20"]
     assert main([*flags, "--device-memory", "1GB"]) == 0

@@ -63,7 +63,18 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
     rows = rows_of(result.folder)
     assert [row["phase"] for row in rows] == ["eval", *["preference"] * 30, "eval"]
     assert rows[-1] == {"phase": "eval", "step": 30} | result.after
-    assert {"loss", "accuracy", "margin", "chosen_logp", "rejected_logp", "grad_norm"} <= set(rows[1])
+    numbers = {
+        "loss",
+        "accuracy",
+        "margin",
+        "chosen_logp",
+        "rejected_logp",
+        "grad_norm",
+        "skipped_updates",
+        "learning_rate",
+    }
+    assert set(rows[1]) - {"reference_point"} == {"phase", "step"} | numbers
+    assert ("reference_point" in rows[1]) == (name == "kto")
     if BY_NAME[name]().reference:
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
@@ -106,7 +117,7 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"loss": "dop"}, "The loss 'dop' is unknown; choose one of dpo, cdpo, ipo"),
         ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
@@ -115,8 +126,8 @@ def test_margins_of_the_pairs_are_not_passed_over_in_silence():
         ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
     ],
 )
-def test_settings_that_cannot_work(changes, said):
-    with pytest.raises(InputError, match=said):
+def test_settings_that_cannot_work(changes, message):
+    with pytest.raises(InputError, match=message):
         make_preference_setup(replace(CONFIG, **changes), DATA)
 
 

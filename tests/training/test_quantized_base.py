@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from safetensors.numpy import load_file, save_file
 from small_runs import SMALL, even_length, stopping_after
 
@@ -25,7 +25,6 @@ from rljax.rollout import sequences_of
 from rljax.training.beginning import rl_state
 from rljax.training.fitting import parameter_shapes
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_learner
 from rljax.training.lesson import scored_rows
 from rljax.training.opening import load
 from rljax.training.plan import sampler_bytes
@@ -126,7 +125,7 @@ def test_the_gradient_is_that_above_the_dequantized_model(config, sampled):
     after = []
     for each in (setup, plain):
         begun = rl_state(each, jax.tree.map(jnp.copy, state))
-        learned, metrics = make_learner(each, begun)(begun, sampled)
+        learned, metrics = learn_from(each, begun, sampled)
         after.append((float(metrics.policy.grad_norm), jax.device_get(learned.params)))
     assert after[0][0] == pytest.approx(after[1][0], rel=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), after[0][1], after[1][1])
@@ -144,7 +143,7 @@ def test_a_mesh_learns_what_one_device_learns(config, sampled):
     for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
         setup, state = first_state(config.replace(**axes), reward=even_length)
         state = rl_state(setup, state)
-        state, _ = make_learner(setup, state)(state, sampled)
+        state, _ = learn_from(setup, state, sampled)
         after.append(jax.device_get((state.params, setup.base.params, setup.whole(state.params))))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)
 

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state
+from reopened import checkpoint_of, first_state, learn_from
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -117,15 +117,15 @@ def test_a_reset_starts_the_optimiser_anew(learned, rank):
     """With an adapter too: the reference is then the base with the adapter as it is."""
     setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
     first = jax.device_get(state.params)
-    learn = make_learner(setup, state)
-    state, _ = learn(state, sampled)
+    study, learn = make_study(setup), make_learner(setup, state)
+    state, _ = learn(state, study(state, sampled))
     equal(state.reference, first)
     assert any(leaf.any() for leaf in jax.tree.leaves(jax.device_get(state.opt_state)) if leaf.ndim), "moments"
-    state, _ = learn(state, sampled)
+    state, _ = learn(state, study(state, sampled))
     equal(state.reference, state.params)
     equal(state.opt_state, setup.optimizer.init(state.params))
     assert max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (state.params, first)), strict=True)) > 0
-    state, metrics = learn(state, sampled)
+    state, metrics = learn(state, study(state, sampled))
     assert metrics.kl_to_reference > 0, "the samples are older than the reference"
 
 
@@ -137,7 +137,7 @@ def test_the_loss_has_the_coefficient_of_the_state(learned):
         state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference))
         if options:
             state = state._replace(kl_coefficient=state.kl_coefficient * 7)
-        state, metrics = make_learner(setup, state)(state, sampled)
+        state, metrics = learn_from(setup, state, sampled)
         assert metrics.kl_coefficient == (pytest.approx(0.7) if options else None)
         after.append(state.params)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *map(jax.device_get, after))
@@ -263,7 +263,7 @@ def test_a_run_and_a_plan_refuse_alike(tmp_path):
     ("change", "message"),
     [
         ({"kl_target": 0.0}, "kl_target is 0.0; it must be positive"),
-        ({"kl_gain": 0.1}, "kl_gain=0.1 is how fast kl_target is approached, and there is none"),
+        ({"kl_gain": 0.1}, "kl_gain=0.1 is the speed towards kl_target, but kl_target is not set"),
         ({"kl_target": 0.1, "kl_gain": 5.0}, "kl_gain is 5.0; it must be at least 0 and below 5"),
         ({"kl_target": 0.1, "kl_gain": -0.1}, "kl_gain is -0.1; it must be at least 0"),
         ({"reference_period": 0}, "reference_period is 0; it must be at least 1"),

@@ -14,7 +14,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, changes, curable, remedied
+from rljax.training.remedies import CURES, OF_OPTIMIZER, Remedied, apply_remedies, changes, curable
 
 START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
 
@@ -57,7 +57,7 @@ def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, sett
     assert [change.step for change in made] == list(range(0, 10 * len(values), 10))
     np.testing.assert_allclose([change.after for change in made], values, rtol=1e-12)
     assert {change.setting for change in made} == {setting}
-    assert remedied(START, made).to_flat()[setting] == made[-1].after
+    assert apply_remedies(START, made).to_flat()[setting] == made[-1].after
     assert type(made[-1].after) is type(START.to_flat()[setting])
 
 
@@ -141,7 +141,7 @@ def test_a_run_with_large_steps_goes_on_with_smaller_ones_and_says_so(runs):
     (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())
     assert Remedied(**row) == Remedied(5, "large_steps", "learning_rate", 0.9, pytest.approx(0.3))
     line = "--learning-rate is 0.3 in place of 0.9 after step 5, because of the alarm large steps."
-    assert f"remedy: {line} The next step is compiled anew." in (run / "log.txt").read_text()
+    assert f"remedy: {line} The next step is compiled again." in (run / "log.txt").read_text()
     folder = RunFolder.open(run)
     assert settings_of(folder).notes == (line,)
     assert json.loads((run / "config.json").read_text())["optimization"]["learning_rate"] == 0.9

@@ -41,7 +41,7 @@ def test_the_same_command_again_goes_on_by_itself(finished, tmp_path):
     (tmp_path / "run" / ".lock").touch()
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
-    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "it begins anew"
+    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "it starts from the beginning"
     (tmp_path / "run").rename(tmp_path / "moved")
     (tmp_path / "moved" / ".lock").touch()
     (tmp_path / "moved" / ".unfinished-last-1").mkdir()

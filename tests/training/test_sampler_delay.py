@@ -13,7 +13,7 @@ from whole_runs import rows
 
 import rljax
 from rljax.algorithms import prepare
-from rljax.cli.plan import described
+from rljax.cli.plan import table_of
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.adapters import scored
@@ -26,10 +26,10 @@ from rljax.training.config import TrainConfig
 from rljax.training.controller import check_controller
 from rljax.training.fitting import bytes_on_a_device, check_room, planned_algorithm, ring_bytes, state_bytes, state_shapes
 from rljax.training.interrupt import Interrupted
-from rljax.training.learner import make_lesson_learner
+from rljax.training.learner import make_learner
 from rljax.training.lesson import make_study, scored_rows
 from rljax.training.plan import Plan
-from rljax.training.ring import cast_of, first_ring, numbered, ring_like, with_newest
+from rljax.training.ring import cast_of, entries_by_number, first_ring, ring_like, with_newest
 from rljax.training.rollouts import next_rollout
 from rljax.training.setup import make_shape
 from rljax.training.state import draw_key
@@ -220,7 +220,7 @@ def test_without_a_correction_the_ratio_is_taken_to_the_old_policy(stale):
     assert lesson.sampler_gap is None
     fresh = make_study(plain)(state, groups)
     assert differ(fresh.groups.rollout.behaviour_entropy, lesson.groups.rollout.behaviour_entropy)
-    state, metrics = make_lesson_learner(plain, state)(jax.tree.map(jnp.copy, state), lesson)
+    state, metrics = make_learner(plain, state)(jax.tree.map(jnp.copy, state), lesson)
     assert metrics.sampler_gap > 1e-3, "the first update measures it"
 
 
@@ -256,7 +256,7 @@ def test_an_entry_in_half_precision_is_all_that_the_sampler_reads():
     ring = first_ring(params, 2, cast_of(policy, None))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(ring)} == {"bfloat16", "float32"}
     equal(*(decode_weights(policy.decoder, weights) for weights in (ring[0], params)))
-    found = ring_like(numbered(ring), params)
+    found = ring_like(entries_by_number(ring), params)
     assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [leaf.dtype for leaf in jax.tree.leaves(ring)]
 
 
@@ -324,8 +324,8 @@ def test_a_plan_has_a_row_for_the_old_parameters():
     plan = Plan(1, 2, 3, 4, 5, 6, 7, 8, {}, ring=2_000_000)
     assert plan.state == 2_000_010
     assert plan.peak == 2_000_021
-    assert "  old parameters                   0.002" in described(plan, RUN, 1)
-    assert not any("old parameters" in line for line in described(plan._replace(ring=0), RUN, 1))
+    assert "  old parameters                   0.002" in table_of(plan, RUN, 1)
+    assert not any("old parameters" in line for line in table_of(plan._replace(ring=0), RUN, 1))
 
 
 def test_a_ring_without_room_is_refused():

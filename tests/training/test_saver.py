@@ -27,8 +27,8 @@ def state_of(value):
     return create({"weight": jnp.full((3, 2), value, jnp.float32)}, optax.adam(1e-3), 0, with_reference=False)
 
 
-def room_of(told, stopped=lambda: False):
-    return Room("runs/a", told.append, stopped, "rljax train --resume runs/a", seconds=0.01)
+def room_of(messages, stopped=lambda: False):
+    return Room("runs/a", messages.append, stopped, "rljax train --resume runs/a", seconds=0.01)
 
 
 def failing(times, error, then=lambda *_: None):
@@ -45,18 +45,18 @@ def failing(times, error, then=lambda *_: None):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_full_disk_is_told_once_and_waited_for(number):
-    told = []
-    room_of(told).attempt("the metrics", failing(3, OSError(number, "why")))
-    assert len(told) == 2
-    assert told[0].startswith("The metrics cannot be written into runs/a: ")
-    assert "tries again every 0.01 seconds. Make room, or press Ctrl-C" in told[0]
-    assert told[1] == "There is room again for the metrics."
+    messages = []
+    room_of(messages).attempt("the metrics", failing(3, OSError(number, "why")))
+    assert len(messages) == 2
+    assert messages[0].startswith("The metrics cannot be written into runs/a: ")
+    assert "tries again every 0.01 seconds. Make room, or press Ctrl-C" in messages[0]
+    assert messages[1] == "There is room again for the metrics."
 
 
 def test_a_write_that_succeeds_says_nothing_of_one_that_still_waits():
     """The loop writes rows while the thread waits for the room that a checkpoint takes."""
-    told = []
-    room = room_of(told)
+    messages = []
+    room = room_of(messages)
 
     attempts = iter([FULL, FULL, None])
 
@@ -66,27 +66,27 @@ def test_a_write_that_succeeds_says_nothing_of_one_that_still_waits():
             raise error
 
     room.attempt("the checkpoint", write_checkpoint)
-    assert [text.split(" cannot")[0] for text in told] == ["The checkpoint", "There is room again for the checkpoint."]
+    assert [text.split(" cannot")[0] for text in messages] == ["The checkpoint", "There is room again for the checkpoint."]
 
 
 def test_the_error_of_tensorstore_is_recognised_and_others_are_raised():
-    told = []
-    room_of(told).attempt(
+    messages = []
+    room_of(messages).attempt(
         "a row", failing(1, ValueError("RESOURCE_EXHAUSTED: Failed to write 9 bytes [os_error_code='28']"))
     )
-    assert "No space left on device" in told[0]
+    assert "No space left on device" in messages[0]
     for error in (OSError(errno.EACCES, "denied"), ValueError("os_error_code='2'")):
         with pytest.raises(type(error)):
             room_of([]).attempt("a row", failing(1, error))
 
 
 def test_a_run_that_waits_can_be_stopped():
-    told = []
+    messages = []
     with pytest.raises(Interrupted):
-        room_of(told, lambda: True).attempt("the metrics", failing(9, FULL))
-    assert len(told) == 2
-    assert told[1].startswith("The run was stopped while the metrics could not be written")
-    assert told[1].endswith("this goes on from that checkpoint: rljax train --resume runs/a")
+        room_of(messages, lambda: True).attempt("the metrics", failing(9, FULL))
+    assert len(messages) == 2
+    assert messages[1].startswith("The run was stopped while the metrics could not be written")
+    assert messages[1].endswith("this goes on from that checkpoint: rljax train --resume runs/a")
 
 
 def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeypatch):
@@ -111,12 +111,12 @@ def test_a_save_does_not_block_and_holds_the_state_of_its_time(tmp_path, monkeyp
 
 
 def test_a_save_waits_for_room_and_an_error_of_it_is_raised_in_the_loop(tmp_path, monkeypatch):
-    told, save = [], checkpoints.save
+    messages, save = [], checkpoints.save
     monkeypatch.setattr(checkpoints, "save", failing(2, FULL, save))
-    with Saver(tmp_path, KEEP, room_of(told), print) as saver:
+    with Saver(tmp_path, KEEP, room_of(messages), print) as saver:
         saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
         saver.wait()
-        assert len(told) == 2
+        assert len(messages) == 2
         assert (tmp_path / "last" / "0").is_dir()
         monkeypatch.setattr(checkpoints, "save", failing(2, RuntimeError("broken")))
         saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
@@ -130,9 +130,9 @@ def number_in(folder):
 
 @pytest.mark.parametrize("before", ["last", "best"])
 def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_again(before, tmp_path, monkeypatch):
-    told = []
+    messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), checkpoints.save))
-    with Saver(tmp_path, KEEP | {"best": Retention()}, room_of([]), told.append) as saver:
+    with Saver(tmp_path, KEEP | {"best": Retention()}, room_of([]), messages.append) as saver:
         assert not saver.has_failed
         saver.save(before, Checkpoint(state_of(1.0), no_history(2)), {})
         while not saver.has_failed:
@@ -140,7 +140,7 @@ def test_the_save_after_one_that_failed_is_done_at_once_and_one_of_another_kind_
         saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
         assert number_in(tmp_path / "last") == 2.0
         assert not saver.has_failed
-    assert told == ["A checkpoint could not be written: [Errno 5] broken. The state of this step is written now."]
+    assert messages == ["A checkpoint could not be written: [Errno 5] broken. The state of this step is written now."]
     if before == "best":
         assert number_in(tmp_path / "best") == 1.0
 
@@ -157,14 +157,14 @@ def test_a_copy_that_finds_no_room_is_made_again_without_another_checkpoint(tmp_
 
 
 def test_another_error_is_not_hidden_by_that_of_the_save(tmp_path, monkeypatch):
-    told = []
+    messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, RuntimeError("broken")))
 
     def fail_elsewhere():
-        with Saver(tmp_path, KEEP, room_of([]), told.append) as saver:
+        with Saver(tmp_path, KEEP, room_of([]), messages.append) as saver:
             saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
             raise KeyError("other")
 
     with pytest.raises(KeyError):
         fail_elsewhere()
-    assert told == ["The last checkpoint could not be written: broken"]
+    assert messages == ["The last checkpoint could not be written: broken"]

@@ -42,6 +42,9 @@ def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
         for share, rows in runs.items()
     }
     assert len(found[None]) == 4
+    row = next(row for row in runs[None] if row["phase"] == "warm_start")
+    numbers = {"loss", "entropy", "grad_norm", "skipped_updates", "learning_rate", "seconds"}
+    assert set(row) == {"phase", "step"} | numbers
     np.testing.assert_allclose(found[0.9], found[None], rtol=1e-6)
 
 

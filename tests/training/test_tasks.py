@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from whole_runs import TINY, distances
 
 from rljax.cli import parse
@@ -23,7 +23,6 @@ from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
 from rljax.training.beginning import rl_state
 from rljax.training.config import TrainConfig
-from rljax.training.learner import make_learner
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the package reasoning-gym is not installed"
@@ -61,9 +60,9 @@ def test_the_reward_follows_the_task_unless_it_is_chosen():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("sum", r"task is 'sum'; did you mean 'sums'\?"),
+        ("sum", r"task is 'sum'; did you mean 'sums'\? Choose sums, iteration, countdown, .* or reasoning_gym:NAME\.$"),
         ("reasoning_gym", "name one of its generators"),
-        ("poetry", "task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME"),
+        ("poetry", r"task is 'poetry'; choose sums, iteration, countdown, .* or reasoning_gym:NAME\.$"),
     ],
 )
 def test_an_unknown_task_is_answered_with_those_there_are(task, message):
@@ -180,7 +179,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
     assert groups.rollout.correct is not None
     groups = groups._replace(rollout=groups.rollout._replace(rewards=np.tile(rewards, (4, 1))))
     state, before = rl_state(setup, state), jax.device_get(state.params)
-    state, _ = make_learner(setup, state)(state, groups)
+    state, _ = learn_from(setup, state, groups)
     assert max(distances(state.params, before)) > 0
 
 
@@ -224,8 +223,8 @@ def test_problems_are_drawn_once_and_a_seed_decides_them():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("conter", {}, r"no generator 'conter'; did you mean 'counter'\?$"),
-        ("zzzz", {}, r"no generator 'zzzz'. It has counter."),
+        ("conter", {}, r"no generator 'conter'; did you mean 'counter'\? It has counter\.$"),
+        ("zzzz", {}, r"no generator 'zzzz'\. It has counter\.$"),
         (
             "counter",
             {"count": 0},

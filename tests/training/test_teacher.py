@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reopened import first_state
+from reopened import first_state, learn_from
 from small_runs import SMALL, even_length
 
 import rljax
@@ -28,7 +28,6 @@ from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
 from rljax.training.batch_statistics import teacher_kl
 from rljax.training.beginning import first_params, rl_state
-from rljax.training.learner import make_learner
 from rljax.training.seams import Seams
 from rljax.training.setup import make_setup, make_shape
 
@@ -100,7 +99,7 @@ def test_the_update_of_gkd_is_the_gradient_of_the_divergence_of_all_logits(teach
 
     before = jax.device_get(state.params)
     expected = jax.device_get(jax.jit(jax.grad(objective))(state.params))
-    state, metrics = make_learner(setup, state)(state, groups)
+    state, metrics = learn_from(setup, state, groups)
     moved = jax.tree.map(np.subtract, before, jax.device_get(state.params))
     chex.assert_trees_all_close(moved, expected, rtol=1e-3, atol=1e-6)
     value = float(jax.jit(objective)(before))

@@ -12,10 +12,10 @@ from rljax.training.together import check_same, vote_of
 TRUE = "7"
 
 
-def answers_of(*given):
+def answers_of(*answers):
     """One answer of a run to each problem; all problems have the same true answer."""
-    right = np.array([[float(answer == TRUE)] for answer in given])
-    return Sampled(right, np.ones(right.shape, int), right < 0, [[answer] for answer in given])
+    right = np.array([[float(answer == TRUE)] for answer in answers])
+    return Sampled(right, np.ones(right.shape, int), right < 0, [[answer] for answer in answers])
 
 
 def test_three_runs_that_err_in_different_places_are_right_together():

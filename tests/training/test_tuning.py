@@ -153,14 +153,17 @@ def test_settings_and_values():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--try", "learning_rat=1,2"], "no setting 'learning_rat' to try; did you mean 'learning_rate'"),
+        (
+            ["--try", "learning_rat=1,2"],
+            r"no setting 'learning_rat' to try; did you mean 'learning_rate' or .*\? `rljax train --help-all` lists all settings\.",
+        ),
         (["--try", "learning_rate"], "has no values"),
         (["--try", "learning_rate=1,1"], "each of its values once"),
         (["--try", "learning_rate=1e-4"], "one candidate"),
         ([], "one candidate"),
         (["--try", "steps=1,2"], "all candidates have the same steps"),
         (["--try", "schedule=constant,cosine"], "schedule=cosine cannot be tuned"),
-        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "tried and set as well"),
+        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "both tried and set"),
         (["--try", "learning_rate=1,2", "--run", "x"], "--out"),
         (["--try", "learning_rate=1,2", "--steps", "1"], "at least 2"),
         (["--try", "learning_rate=1,2", "--seeds", "0"], "seeds is 0"),
@@ -173,7 +176,7 @@ def test_bad_input_is_answered(capsys, tmp_path, words, message):
 
 def test_the_command_with_its_table_picture_and_winner(capsys, tmp_path, monkeypatch):
     trainer = Trainer()
-    monkeypatch.setattr(rljax.cli.tune, "trained", trainer)
+    monkeypatch.setattr(rljax.cli.tune, "train_candidate", trainer)
     words = [
         "tune",
         "--try",
@@ -204,5 +207,5 @@ def test_a_rung_goes_on_with_the_runs_of_the_one_before(monkeypatch):
         return SimpleNamespace(accuracy_before=0.25, accuracy_after=0.5)
 
     monkeypatch.setattr(rljax.training.loop, "train", train)
-    assert rljax.cli.tune.trained(SMALL) == (0.25, 0.5)
+    assert rljax.cli.tune.train_candidate(SMALL) == (0.25, 0.5)
     assert calls == [(SMALL, "auto")]

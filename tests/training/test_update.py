@@ -133,7 +133,7 @@ def test_imitation_lowers_the_negative_log_likelihood_of_what_counts(data):
     losses = []
     for _ in range(5):
         state, metrics = step(state, *put_rows(mesh, (packed, counted)))
-        losses.append(float(metrics["loss"]))
+        losses.append(float(metrics.loss))
     np.testing.assert_allclose(losses[0], -logp[counted].mean(), rtol=1e-5)
     assert losses == sorted(losses, reverse=True)
     assert int(state.warm_step) == 5

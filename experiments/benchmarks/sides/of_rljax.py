@@ -91,9 +91,10 @@ def training_step(folder: Path, pace: Pace) -> None:
     """An update on responses of one length."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.learner import make_learner  # noqa: PLC0415
+    from rljax.training.lesson import make_study  # noqa: PLC0415
 
     setup, state = opened(folder, work.TRAINED)
-    learn = make_learner(setup, state)
+    study, learn = make_study(setup), make_learner(setup, state)
     groups: Groups = setup.train.generate(state.params, list(range(work.PROMPTS)), work.GROUP, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)
     whole = np.ones(shape, bool)
@@ -110,7 +111,7 @@ def training_step(folder: Path, pace: Pace) -> None:
     groups = groups._replace(rollout=rollout, attention=whole, tokens=tokens)
     while True:
         pace.wait()
-        state, _ = learn(state, groups)
+        state, _ = learn(state, study(state, groups))
         jax.block_until_ready(state)
         pace.done()
 

@@ -204,7 +204,7 @@ def pretrained_value_weight(
 
 @in_float32
 def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array, "*rows H"]) -> Float[Array, "*rows"]:
-    """Value as a mixture of heads, weighed anew in each state.
+    """Value as a mixture of heads, with weights for each state.
 
     ::
 

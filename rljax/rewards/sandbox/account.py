@@ -63,7 +63,7 @@ class Judge(Peer):
         return derived(reference, base, base(value))
 
     def may_change(self, argument: object) -> bool:
-        """Whether the tests examine the argument after the call: otherwise the program could change what they compare with."""
+        """True if the tests examine the argument after the call: otherwise the program could change what they compare with."""
         return any(argument is other for other in self.examined)
 
     def kind_number(self, kind: type) -> int:
@@ -71,7 +71,7 @@ class Judge(Peer):
         return -1
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
-        """Whether the program may do this with an object of the tests."""
+        """True if the program may do this with an object of the tests."""
         closed = isinstance(subject, _CLOSED)
         if action in ("get", "set", "delete"):
             hidden = closed or operands[0].startswith("_")
@@ -82,7 +82,7 @@ class Judge(Peer):
         return action in (_USES if closed else ACTIONS)
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
-        """Whether an object of the program may decide the result of this action by itself."""
+        """True if an object of the program may decide the result of this action by itself."""
         if action == "__bool__":
             return True
         own = reference.constructed or reference.kind in self.classes
@@ -134,7 +134,7 @@ class Judge(Peer):
         self.owed = [other for other in self.owed if other is not error]
 
     def is_settled(self) -> bool:
-        """Whether the tests have dealt with everything that has happened since the account was opened."""
+        """True if the tests have dealt with everything that has happened since the account was opened."""
         return not (self.lost or self.owed or self.refusals)
 
     def open_account(self) -> None:

@@ -1,4 +1,4 @@
-"""What one process of the sandbox can do with an object of the other: a name for each action, and the function that performs it.
+"""Actions of one process of the sandbox on an object of the other: a name for each action, and the function that performs it.
 
 An action on an object is named after the special method that Python would call, or is one of "get", "set", "delete", "type",
 "call" and "content".

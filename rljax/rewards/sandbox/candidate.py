@@ -17,7 +17,7 @@ _LONGEST_OUTPUT = 2**20
 
 
 class _Printed(io.BytesIO):
-    """What the program prints, up to a limit; the rest is lost."""
+    """Output of the program, up to a limit; the rest is lost."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

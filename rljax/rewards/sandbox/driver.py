@@ -97,7 +97,7 @@ def _accounting(judge: Judge) -> dict[str, Callable]:
     def answer(value: object) -> object:
         reference = reference_of(value)
         if isinstance(value, types.CoroutineType):
-            raise judge.broken("a coroutine is no answer")
+            raise judge.broken("a coroutine is not an answer")
         if reference is None or isinstance(value, Derived):
             return value
         if not (reference.constructed or reference.kind in judge.classes or "match" in reference.abilities):

@@ -1,4 +1,4 @@
-"""What programs under test leave behind, and how it is removed: folders at once or at the next start, System V and POSIX IPC."""
+"""Leftovers of programs under test, and their removal: folders at once or at the next start, System V and POSIX IPC."""
 
 import contextlib
 import ctypes
@@ -53,7 +53,7 @@ def claimed_folder(parent: str) -> tuple[str, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder with all that a program left in it, whatever modes it gave its folders. A missing one is no error.
+    """Remove a folder with all that a program left in it, whatever modes it gave its folders. A missing one is not an error.
 
     Nothing above the folder is changed, and symbolic links are removed, not followed. What cannot be removed stays, and the
     next start tries again.

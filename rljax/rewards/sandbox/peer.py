@@ -36,7 +36,7 @@ class Peer:
         self._proxies: dict[tuple[int, bool], Any] = {}
         self._turn = threading.RLock()
         self.lost = False
-        """Whether the other end has ended, or has sent what is no message."""
+        """Whether the other end has ended, or has sent something that is not a message."""
 
     def ask(self, action: str, number: int, *operands: Any) -> Any:
         """Have the other end perform an action on its object of this number.
@@ -62,7 +62,7 @@ class Peer:
                 answer = self._answer()
             except (OSError, wire.WireError) as problem:
                 self.lost = True
-                raise self.broken("the program has ended, or sent what is no message") from problem
+                raise self.broken("the program has ended, or sent something that is not a message") from problem
         try:
             values = wire.decode(list(answer[1:-1]), self._revive)
         except wire.WireError as problem:
@@ -87,7 +87,7 @@ class Peer:
             self._perform(wire.receive(self._files[0]))
 
     def may_change(self, argument: object) -> bool:
-        """Whether a function that returns a value may also change this argument of the caller's."""
+        """True if a function that returns a value may also change this argument of the caller's."""
         return False
 
     def kind_number(self, kind: type) -> int:
@@ -95,11 +95,11 @@ class Peer:
         return self._number(kind)
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
-        """Whether the other end may do this with an object of this end."""
+        """True if the other end may do this with an object of this end."""
         return True
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
-        """Whether an object of the other end may decide the result of this action by itself."""
+        """True if an object of the other end may decide the result of this action by itself."""
         return True
 
     def refuse(self, reference: Reference, action: str) -> Any:
@@ -215,7 +215,7 @@ class Peer:
             case "object", (int(kind), list(names)):
                 return self._remote(Reference(self, number, frozenset(names), kind, False))
             case _:
-                raise wire.WireError("a reference that is none")
+                raise wire.WireError("not a reference")
 
     def _remote(self, reference: Reference) -> object:
         """Find or make the proxy: the same object has the same proxy, so that `is` holds."""
@@ -248,7 +248,7 @@ class Peer:
 
 def _made(kind: Any, arguments: tuple) -> BaseException:
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-        raise wire.WireError("a class that is no exception")
+        raise wire.WireError("a class that is not an exception")
     try:
         error = kind.__new__(kind, *arguments)
     except Exception:

@@ -1,6 +1,6 @@
-"""What stands in one process of the sandbox for an object of the other.
+"""Proxies in one process of the sandbox for objects of the other.
 
-A `Remote` stands for an object that is no plain data: whatever is done with it is asked of the other process. It has exactly the
+A `Remote` stands for an object that is not plain data: whatever is done with it is asked of the other process. It has exactly the
 special methods that the object has, so `callable`, `iter` and their kind tell the truth about it. A `Derived` is an instance of a
 class that is derived from a plain type, such as a named tuple: here it is its plain content, with the attributes of the object.
 An error is an exception of a class of its own, made here with the name and the builtin bases of the other process's class.
@@ -29,7 +29,7 @@ class Asking(Protocol):
         ...
 
     def admits(self, reference: "Reference", action: str, operands: tuple) -> bool:
-        """Whether the object may decide the result of this action by itself."""
+        """True if the object may decide the result of this action by itself."""
         ...
 
     def refuse(self, reference: "Reference", action: str) -> Any:
@@ -38,7 +38,7 @@ class Asking(Protocol):
 
 
 class Reference(NamedTuple):
-    """What a proxy stands for."""
+    """Object that a proxy stands for."""
 
     peer: Asking
     """The connection to the other process."""
@@ -278,11 +278,11 @@ def _remote_class(abilities: frozenset[str]) -> type[Remote]:
 def _derived_class(base: Any) -> type:
     methods: dict[str, Any] = {name: _METHODS[name] for name in ("__repr__", "__str__", "__copy__", "__deepcopy__")}
     for name in (*ARITHMETIC, "__contains__"):
-        methods[name] = _asked_or_native(name, getattr(base, name, None))
+        methods[name] = _remote_or_native(name, getattr(base, name, None))
     return type(f"Derived {base.__name__}", (_Changing if base in MUTABLE else Derived, base), methods)
 
 
-def _asked_or_native(action: str, native: Callable | None) -> Callable:
+def _remote_or_native(action: str, native: Callable | None) -> Callable:
     """Ask for the result of an operator where the object may decide it; otherwise the plain content decides."""
 
     def method(proxy: object, other: object) -> object:

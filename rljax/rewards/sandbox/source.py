@@ -1,4 +1,4 @@
-"""What can be read from the source of the tests before the program runs, and what is changed in it.
+"""Reading and changing the source of the tests before the program runs.
 
 Everything here depends on the tests alone, never on the program.
 """

@@ -35,7 +35,7 @@ own; if the kernel has Landlock; if its Landlock has version 6 (Linux 6.12). One
 
 @documented
 class Machine(NamedTuple):
-    """What the sandbox finds on a machine besides the level."""
+    """Properties of a machine that the sandbox depends on, besides the level."""
 
     own_user: bool
     """Whether each program runs as a user that nobody else has."""

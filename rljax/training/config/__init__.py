@@ -1,5 +1,6 @@
 """The settings of a run: one record for each part of it, and `TrainConfig`, which holds them all."""
 
+from rljax.lazy import lazy_names
 from rljax.training.config.adapter import AdapterConfig
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
 from rljax.training.config.critic import CriticConfig
@@ -27,3 +28,5 @@ __all__ = [
     "WarmStartConfig",
     "load_config",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -23,9 +23,9 @@ class AdaptationConfig:
     folder: Annotated[Path | None, tyro.conf.arg(name="run")] = None
     """Folder of the adapted run, which the same command goes on with; by default RUN-adapted."""
     checkpoint: Literal["best", "last"] = "best"
-    """Which checkpoint of the run was served."""
+    """Checkpoint of the run that was served."""
     served: Literal["first", "newest"] = "first"
-    """Which model draws the responses: 'first' is the checkpoint that was served at the beginning, 'newest' the adapted one, and
+    """Model that draws the responses: 'first' is the checkpoint that was served at the beginning, 'newest' the adapted one, and
     that holds only if the server loads each new checkpoint before it draws the lines of the next batch; otherwise give lines a
     `logp`, which needs neither."""
     batch: int = 32
@@ -35,7 +35,7 @@ class AdaptationConfig:
     learning_rate: float | None = None
     """Learning rate; by default that of the run in RL."""
     clip: float = 0.2
-    """How far the ratio of the new policy to the one that drew a response is followed on either side of 1."""
+    """Clip range: largest distance from 1 to which the ratio of the new policy to the one that drew a response is followed."""
     kl_coefficient: float = 0.05
     """Weight of the divergence from the served model in the loss."""
     max_kl: float | None = 0.1
@@ -62,7 +62,7 @@ class AdaptationConfig:
             raise InputError(f"clip is {self.clip}; it must be at most 1.")
         if self.guard and self.heldout == 0:
             raise InputError(
-                "--guard compares held-out accuracy, and --heldout 0 evaluates on none; leave one of them out."
+                "--guard compares held-out accuracy, but --heldout 0 evaluates on no problems; leave one of them out."
             )
 
     @property

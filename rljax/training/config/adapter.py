@@ -33,8 +33,8 @@ class AdapterConfig:
         check_positive(self, ["alpha"])
         if self.quantize is not None and self.rank is None:
             raise InputError(
-                f"quantize={self.quantize!r} rounds the model below an adapter, and there is no adapter: what is rounded cannot be "
-                "trained. Set lora_rank, or leave it out."
+                f"quantize={self.quantize!r} rounds the model below an adapter, but there is no adapter, and rounded weights "
+                "cannot be trained. Set lora_rank, or leave quantize out."
             )
         if not self.targets:
             raise InputError("lora_targets is empty; name at least one matrix, such as query.")

@@ -50,7 +50,7 @@ class AlgorithmConfig:
     default 0.1."""
     reference_period: int | None = None
     """RL steps after which, again and again, the policy (or the base with the adapter as it is) becomes the reference, and its
-    optimiser starts anew, learning-rate warm-up included (ProRL). By default the reference stays."""
+    optimiser restarts, learning-rate warm-up included (ProRL). By default the reference stays."""
 
     anchor: float | None = None
     """Hold the policy near the parameters that it begins with, each by this weight times its Fisher information, in the warm start
@@ -68,14 +68,14 @@ class AlgorithmConfig:
         self._check_gain()
         if self.anchor_problems is not None and self.anchor is None:
             raise InputError(
-                f"anchor_problems={self.anchor_problems!r} are what an anchor is estimated on, and there is none; give --anchor "
-                "WEIGHT, or leave it out."
+                f"anchor_problems={self.anchor_problems!r} are the problems for an anchor, but anchor is not set; give --anchor "
+                "WEIGHT, or leave them out."
             )
         low, high = self.correction_low, self.correction_high
         if self.correction == "none" and (low, high) != (None, None):
             raise InputError(
-                f"correction_low={low} and correction_high={high} are bounds of a correction, and correction is 'none'; name one, "
-                "or leave them out."
+                f"correction_low={low} and correction_high={high} are bounds of a correction, but correction is 'none'; "
+                "choose one, or leave them out."
             )
         if (low is not None and low > 1) or (high is not None and high < 1):
             raise InputError(
@@ -87,7 +87,7 @@ class AlgorithmConfig:
         gain = self.kl_gain
         if gain is not None and self.kl_target is None:
             raise InputError(
-                f"kl_gain={gain} is how fast kl_target is approached, and there is none; give one, or leave it out."
+                f"kl_gain={gain} is the speed towards kl_target, but kl_target is not set; set it, or leave kl_gain out."
             )
         if gain is not None and not 0 <= gain < 5:
             raise InputError(
@@ -110,7 +110,7 @@ class RewardConfig:
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
     combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"
-    """What several rewards become: their weighted 'sum', or 'min', the smallest of them, as for an ensemble of reward models, of
+    """Combination of several rewards: their weighted 'sum', or 'min', the smallest of them, as for an ensemble of reward models, of
     which a response has to please all: `--reward model:A,model:B --reward-combine min`."""
     messages: Annotated[bool, tyro.conf.arg(name="reward-messages")] = True
     """Give your own reward the prompts that are conversations, and their completions, as lists of messages, as TRL does:

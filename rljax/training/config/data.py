@@ -20,7 +20,7 @@ class DataConfig:
     heldout_problems: int = 256
     """Number of problems to evaluate on."""
     on_error: Literal["fatal", "drop", "keep"] = "fatal"
-    """How to treat a bad row: stop the run, drop the row, or keep it if its prompt can be used."""
+    """Treatment of a bad row: stop the run, drop the row, or keep it if its prompt can be used."""
     prompt_column: str | None = None
     """Column that holds the prompt; by default prompt, question or problem."""
     answer_column: str | None = None

@@ -75,8 +75,8 @@ class ModelConfig:
         other = next((name for name, value in others.items() if value is not None), None)
         if other is not None:
             raise InputError(
-                f"images={images} cannot apply with {other}={others[other]!r}: the small transformer alone has patch embeddings, "
-                "and no rules beside it; leave one of them out."
+                f"images={images} cannot apply with {other}={others[other]!r}: only the small transformer has patch embeddings, "
+                "and it takes no rules with them; leave one of them out."
             )
 
 

@@ -87,7 +87,7 @@ class OptimizationConfig:
     demonstrations, or of the prompts themselves where not every problem has a demonstration. An update takes --warm-start-batch of
     them in one batch, which --microbatch-rows does not split. 0: there is none."""
     remedy: Literal["off", "auto", "controller"] = "off"
-    """What is done about a run that goes wrong: 'auto' lets some alarms change a setting between two steps, as the learning rate to
+    """Treatment of a run that goes wrong: 'auto' lets some alarms change a setting between two steps, as the learning rate to
     a third; the run says so, writes it into remedies.jsonl, and repeats it when it is resumed. 'controller' scales every update,
     the clip range of an algorithm that clips on both sides, and an entropy bonus a little at each step, by how far the last updates
     moved the policy; it needs at least two updates on a rollout, by --minibatches or --passes."""
@@ -111,11 +111,11 @@ class OptimizationConfig:
         check_positive(self, ["learning_rate", "max_grad_norm", "kl_limit"])
         if self.kl_limit is not None and self.minibatches * self.passes == 1:
             raise InputError(
-                f"kl_limit={self.kl_limit} ends the updates on a rollout early, and there is only one; raise passes or "
+                f"kl_limit={self.kl_limit} ends the updates on a rollout early, but a rollout has only one; raise passes or "
                 "minibatches, or leave it out."
             )
         if self.kl_limit is not None and self.schedule != "constant":
             raise InputError(
                 f"kl_limit={self.kl_limit} may end the updates on a rollout early, so schedule={self.schedule!r}, which counts the "
-                "planned ones, would not fall to its end; leave one of the two out."
+                "planned ones, would not reach its end; leave one of the two out."
             )

@@ -31,7 +31,7 @@ class RunConfig:
     keep_period: int | None = None
     """Checkpoints of RL steps that are multiples of this are kept besides, as checkpoints/step-N in the run folder."""
     models: Literal["both", "best", "last", "none"] = "both"
-    """Which models are written when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM opens."""
+    """Models to write when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM opens."""
     sample_every: int = 20
     """RL steps between shown samples; 0 shows none."""
     shown_samples: int = 3

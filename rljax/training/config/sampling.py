@@ -30,7 +30,7 @@ class SamplingConfig:
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes one, and
     keeps it: the reward reads it, and its tokens are trained on. Texts are found inside of tokens and across them. A
-    special token, such as `<|im_end|>`, is no text: make it the tokenizer's `eos_token`."""
+    special token, such as `<|im_end|>`, is not text: make it the tokenizer's `eos_token`."""
     decode_slots: int = 256
     """Responses that are decoded at once; the others wait until some have ended. The key/value cache holds as many rows."""
     oversample: float = 1.5
@@ -43,10 +43,10 @@ class SamplingConfig:
     remembered_rewards: int = 0
     """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
     delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
-    """Draw the responses of a step with the parameters of so many RL steps ago, as the sampler of an asynchronous trainer does; the
-    first steps draw with the first ones. All of them are kept: a copy of what is trained for each step of the delay. The ratio is
-    taken to the policy that sampled. With a --correction it is taken to the policy before the updates, which scores the responses
-    anew, and the correction weighs how far the two are apart. Evaluations use the newest parameters."""
+    """Draw the responses of a step with the parameters of this many RL steps ago, as the sampler of an asynchronous trainer does;
+    the first steps draw with the first ones. All of them are kept: a copy of what is trained for each step of the delay. The ratio
+    is taken to the policy that sampled. With a --correction it is taken to the policy before the updates, which scores the
+    responses again, and the correction weighs how far the two are apart. Evaluations use the newest parameters."""
 
     def __post_init__(self):
         """Refuse values that cannot work."""

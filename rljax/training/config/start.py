@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.records import documented
 from rljax.tasks.sums import SumsConfig
-from rljax.training.config.files import SUFFIXES, Contents, Experiment, Setting, read_experiment, read_settings
+from rljax.training.config.config_files import SUFFIXES, Contents, Experiment, Setting, read_experiment, read_settings
 from rljax.training.config.train import TrainConfig
 
 DEFAULT_EXPERIMENT = "arithmetic_dapo"
@@ -63,7 +63,7 @@ class Start(NamedTuple):
     origins: Mapping[str, str]
     """FILE:LINE, or another reason, by flat name; settings that are not in it have their default."""
     notes: tuple[str, ...] = ()
-    """What was changed unasked."""
+    """Settings that were changed without a flag, in words."""
 
     def origin(self, name: str) -> str:
         """Origin of a setting, by its flat name."""

@@ -20,7 +20,7 @@ from rljax.training.config.model import DevicesConfig, ModelConfig
 from rljax.training.config.optimization import OptimizationConfig, WarmStartConfig
 from rljax.training.config.run import RunConfig
 from rljax.training.config.sampling import SamplingConfig
-from rljax.training.config.typed import fitted, hints_of
+from rljax.training.config.typed import fit_value, hints_of
 
 MICROBATCH_TOKENS = 16_384
 """Maximum number of tokens whose activations are held at once if `microbatch_rows` is not set."""
@@ -246,7 +246,7 @@ def _read(group: type, raw: object) -> dict[str, Any]:
     values = {}
     for name, value in raw.items():
         try:
-            values[name] = fitted(_number(value), hints[flat[name]])
+            values[name] = fit_value(_number(value), hints[flat[name]])
         except ValueError as error:
             raise InputError(
                 f"The run's config.json has {value!r:.80} for {flat[name]}, but {error}; correct it."

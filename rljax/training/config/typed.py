@@ -21,7 +21,7 @@ def hints_of(group: type) -> dict[str, Any]:
     return {setting: _bare(hints[name]) for name, setting in flat.items()}
 
 
-def fitted(value: object, hint: Any) -> Any:
+def fit_value(value: object, hint: Any) -> Any:
     """Return the value as the type: lists become tuples, and whole numbers become floats where a float is expected.
 
     Args:
@@ -32,7 +32,7 @@ def fitted(value: object, hint: Any) -> Any:
         ValueError: the value has another type; the message says what is expected.
 
     Example:
-        >>> fitted([1, 2], tuple[float, float] | None), fitted("bfloat16", Literal["float32", "bfloat16"])
+        >>> fit_value([1, 2], tuple[float, float] | None), fit_value("bfloat16", Literal["float32", "bfloat16"])
         ((1.0, 2.0), 'bfloat16')
     """
     hint = _bare(hint)
@@ -40,7 +40,7 @@ def fitted(value: object, hint: Any) -> Any:
     if origin in (Union, UnionType):
         for choice in arguments:
             try:
-                return fitted(value, choice)
+                return fit_value(value, choice)
             except ValueError:
                 continue
     elif origin is Literal:
@@ -49,9 +49,9 @@ def fitted(value: object, hint: Any) -> Any:
     elif origin is tuple and isinstance(value, list | tuple):
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
         if len(kinds) == len(value):
-            return tuple(fitted(entry, kind) for entry, kind in zip(value, kinds, strict=True))
+            return tuple(fit_value(entry, kind) for entry, kind in zip(value, kinds, strict=True))
     elif origin is dict and isinstance(value, Mapping):
-        return {fitted(name, arguments[0]): fitted(number, arguments[1]) for name, number in value.items()}
+        return {fit_value(name, arguments[0]): fit_value(number, arguments[1]) for name, number in value.items()}
     elif isinstance(hint, type):
         if hint is float and type(value) is int:
             return float(value)

@@ -66,8 +66,8 @@ def test_length_shaped_reward_matches_formula(lengths, rewards, threshold, base,
 
     with jax.enable_x64(True):
         arrays = jnp.array(rewards), jnp.array(lengths)
-        given_both = length_shaped_reward(*arrays, **penalty, base=base, gamma=gamma)
-        np.testing.assert_allclose(given_both, expected(base, gamma), rtol=1e-12, atol=1e-12)
+        shaped = length_shaped_reward(*arrays, **penalty, base=base, gamma=gamma)
+        np.testing.assert_allclose(shaped, expected(base, gamma), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(length_shaped_reward(*arrays, **penalty), expected(0.05, 2.0), rtol=1e-12, atol=1e-12)
 
 

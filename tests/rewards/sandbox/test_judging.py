@@ -120,11 +120,11 @@ def test_tests_that_cannot_be_run_are_no_judgement(program):
 
 
 def test_judging_tells_how_far_it_is():
-    told = []
+    progress = []
     programs = [Program("def f(x): return x", (f"assert f({n}) == {n}",)) for n in range(3)]
-    verdicts = judge_all(programs, progress=lambda done, total: told.append((done, total)))
+    verdicts = judge_all(programs, progress=lambda done, total: progress.append((done, total)))
     assert [verdict.shares for verdict in verdicts] == [(1.0,)] * 3
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.skipif(LEVEL != "namespaces", reason="only namespaces give a temporary folder within a read-only file system")

@@ -128,12 +128,12 @@ def test_wire_refuses(written):
     "sent", [b"", b"\0" * 7, struct.pack(">Q", 5) + b"1234", struct.pack(">Q", 2) + b"{]", struct.pack(">Q", 2**40)]
 )
 def test_frames_are_whole_or_refused(sent):
-    here, there = os.pipe()
-    os.write(there, sent)
-    os.close(there)
+    near, far = os.pipe()
+    os.write(far, sent)
+    os.close(far)
     with pytest.raises(wire.WireError):
-        wire.receive(here)
-    os.close(here)
+        wire.receive(near)
+    os.close(near)
 
 
 def verdict_of(program: bytes, audit: int, call: int, *arguments: int) -> int:
@@ -193,8 +193,8 @@ def test_filter(machine, audit, harmless, writing, harmful):
             (0o1000, True),
             (0o20200000, True),
         ):
-            asked = verdict_of(program, audit, opening, *[0] * place, flags)
-            assert (asked == ALLOW) is (may_write or not changes), oct(flags)
+            verdict = verdict_of(program, audit, opening, *[0] * place, flags)
+            assert (verdict == ALLOW) is (may_write or not changes), oct(flags)
         assert verdict_of(program, audit ^ 1, 0) == 0x80000000
         assert verdict_of(program, audit, 0x40000000) != ALLOW
         clone, limit, control = (56, 302, 16) if machine == "x86_64" else (220, 261, 29)

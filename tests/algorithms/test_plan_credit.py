@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.algorithms.plan import plan_and_answer
+from rljax.algorithms.plan_credit import plan_and_answer
 from rljax.ops.group import group_centered
 
 G, T = 4, 5

@@ -18,7 +18,7 @@ from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
 from rljax.text import did_you_mean, one_line
 from rljax.training.config.train import GROUPS, TrainConfig
-from rljax.training.config.typed import fitted, hints_of
+from rljax.training.config.typed import fit_value, hints_of
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
 MOST_CHARACTERS = 65_536
@@ -100,8 +100,8 @@ def read_settings(path: Path) -> Contents:
 def _refuse_parts(path: Path, parts: Setting) -> None:
     if parts.value:
         raise InputError(
-            f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which no file can hold; "
-            f"call rljax.train() with the same again, or copy {path.name} without the line `seams`."
+            f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which a file cannot "
+            f"hold; pass the same to rljax.train() again, or copy {path.name} without the line `seams`."
         )
 
 
@@ -177,7 +177,7 @@ def _value(path: Path, name: str, node: yaml.Node) -> Any:
     if name not in kinds:  # the name of a group, without its settings
         raise InputError(f"{path}:{_line(node)}: {name} is a group of settings; write them below it as `name: value`.")
     try:
-        return fitted(value, kinds[name])
+        return fit_value(value, kinds[name])
     except ValueError as error:
         raise InputError(f"{path}:{_line(node)}: {name} is {value!r:.80}, but {error}.") from error
 

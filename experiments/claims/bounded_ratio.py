@@ -1,0 +1,75 @@
+"""Does a ratio kept within a factor of ten train better under stale data?
+
+The framework document clips the importance ratio to the range from 1/C to C, with C = 10, before anything else is done
+with it, to prevent extreme ratios. PPO's clip stays: it already bounds the ratio of a token with a positive advantage.
+One with a negative advantage it leaves free, and the bound takes the gradient of such a token above ten.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
+errs on one response in 20. The first policy is right on about one response in 40, and every seed has another one. The
+sampler is 64 rollouts old. GRPO without a penalty; one update on each rollout.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. Adam;
+each arm has the learning rate, of 0.01, 0.03, 0.1 and 0.3, that ends best on 8 other seeds. Two further arms have no
+clip, so that the bound alone stands between the data and the policy.
+
+Command: rljax claims --rerun bounded_ratio
+"""
+
+import math
+from functools import partial
+
+from rljax.algorithms import grpo
+from rljax.algorithms.parts import with_parts
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import codes, leaning
+from rljax.ops.surrogate import clipped
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+GRPO = grpo(beta=0.0)
+WITHOUT_CLIP = GRPO._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
+
+
+def run(algorithm, **settings):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=400, **{"delay": 64} | settings)
+
+
+def bounded(algorithm):
+    """The algorithm with ratios from 1/10 to 10."""
+    return with_parts(algorithm, ["log_ratio=bounded"])
+
+
+ARMS = {
+    "clip": run(GRPO),
+    "clip and bound": run(bounded(GRPO)),
+    "neither": run(WITHOUT_CLIP),
+    "bound": run(bounded(WITHOUT_CLIP)),
+    "clip, fresh data": run(GRPO, delay=0),
+}
+
+CLAIM = Claim(
+    paper="the framework document (unpublished)",
+    place="Eq. 55",
+    text="keeping the ratio within a factor of ten ends better under stale data",
+    arms=ARMS,
+    measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3)),
+    statistic=difference("success", "clip and bound", "clip"),
+    unit="pass rate at the end with the bound, less that without, both with PPO's clip",
+    margin=0.01,
+    condition=(
+        "the delay harms: pass rate at the end with fresh data less that with stale data, both with PPO's clip alone",
+        difference("success", "clip, fresh data", "clip"),
+    ),
+    pilot="The delay was 16 rollouts at first; on 8 other seeds that did no harm.",
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "clip and bound", "clip"),
+        "pass rate at the end without a clip, bound less none": difference("success", "bound", "neither"),
+        "pass rate at the end, PPO's clip less the bound": difference("success", "clip", "bound"),
+        "learning rate with clip and bound": lambda arms: arms["clip and bound"]["learning_rate"],
+        "learning rate with the clip": lambda arms: arms["clip"]["learning_rate"],
+        "learning rate with neither": lambda arms: arms["neither"]["learning_rate"],
+    },
+)
