@@ -1,70 +1,7 @@
-r"""Floor 0: pure functions of strings that several floors need: `\boxed` answers, one-line errors, text for a terminal."""
+"""Floor 0: pure functions of strings that several floors need: one-line errors, text for a terminal, names that exist."""
 
 import difflib
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
-
-
-class Box(NamedTuple):
-    r"""One `\boxed{...}` of a text: where it starts, and its content."""
-
-    start: int
-    """Position of the command's backslash."""
-    content: str
-    """The text between the braces, as it stands."""
-
-
-def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
-    r"""Find every `\boxed{...}` whose braces balance.
-
-    The text is read only once, so a text full of unclosed boxes takes no longer than any other. The content of every box is copied,
-    which is much for boxes nested a thousand deep; `last_box` copies one. An escaped brace, `\{`, does not count as a brace.
-
-    Args:
-        text: LaTeX, or text with LaTeX in it.
-        commands: names of the commands that count as a box, without the backslash.
-
-    Returns:
-        The boxes in the order in which they close; an inner box comes before the box around it.
-
-    Example:
-        >>> boxes(r"\boxed{1}, or \boxed{\frac{1}{2}}, or \boxed{3")
-        [Box(start=0, content='1'), Box(start=14, content='\\frac{1}{2}')]
-    """
-    return [Box(start, text[content]) for start, content in _box_spans(text, commands)]
-
-
-def last_box(text: str) -> Box | None:
-    r"""Find the last `\boxed{...}` whose braces balance: the one that starts last.
-
-    Args:
-        text: LaTeX, or text with LaTeX in it.
-
-    Returns:
-        The box; None if there is none. Only its own content is copied, however deep boxes are nested.
-
-    Example:
-        >>> last_box(r"\boxed{1}, or \boxed{\boxed{2}}, or \boxed{3")
-        Box(start=21, content='2')
-    """
-    start, content = max(_box_spans(text, ("boxed",)), key=lambda span: span[0], default=(-1, slice(0)))
-    return Box(start, text[content]) if start >= 0 else None
-
-
-def _box_spans(text: str, commands: Sequence[str]) -> Iterator[tuple[int, slice]]:
-    """Find the start and the content of every box in the order in which they close."""
-    tokens = re.compile(rf"(?P<box>\\(?:{'|'.join(commands)})\s*\{{)|\\.|(?P<open>\{{)|(?P<close>\}})", re.DOTALL)
-    unclosed: list[tuple[int, int] | None] = []  # the span of a box's opening; None for any other brace
-    for token in tokens.finditer(text):
-        if token["box"]:
-            unclosed.append(token.span())
-        elif token["open"]:
-            unclosed.append(None)
-        elif token["close"] and unclosed:
-            opening = unclosed.pop()
-            if opening is not None:
-                yield opening[0], slice(opening[1], token.start())
+from collections.abc import Iterable
 
 
 def one_line(error: BaseException) -> str:

@@ -47,24 +47,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("rljax", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("rljax")
-CHECKED = (
-    *(
-        "algorithms",
-        "book",
-        "data",
-        "evaluation",
-        "models",
-        "ops",
-        "parallel",
-        "preference",
-        "rewards",
-        "rollout",
-        "settings",
-        "tasks",
-        "training",
-    ),
-    *("files", "records", "sharing", "text"),
-)  # all that handles arrays; the tracking and the commands handle text streams, which beartype cannot tell apart
+UNCHECKED = {"__init__", "__main__", "__pycache__", "py.typed"}
+CHECKED = sorted({path.stem for path in (ROOT / "rljax").iterdir() if path.name not in UNCHECKED} - UNCHECKED)
+"""The packages and modules of rljax whose signatures are checked: all but the package itself, which only names what there is."""
 jaxtyping.install_import_hook([f"rljax.{name}" for name in CHECKED], "type_checker.check")
 
 from rljax.cli.compilation_cache import DIRECTORY, SHORTEST, keep_compiled_programs  # noqa: E402  after the hook

@@ -8,6 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
 FLOORS = {
     **{
+        "boxes": 1,
         "distribution": 0,
         "errors": 0,
         "files": 0,

@@ -1,18 +1,26 @@
 """Every field of a record says what it is where `help()` shows it."""
 
+import ast
+import dataclasses
+import importlib
 import inspect
+import itertools
 import pydoc
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import rljax
 from rljax import algorithms
 from rljax.algorithms.value_head import ValueHead
 from rljax.book.equations import public_ops
 from rljax.records import documented
+
+PACKAGE = Path(rljax.__file__).parent
 
 
 def is_record(value) -> bool:
@@ -35,6 +43,45 @@ def test_every_field_is_documented(record):
         assert text, name
         assert "Alias for field number" not in text, name
         assert text.splitlines()[0] in pydoc.render_doc(record), name
+
+
+def classes_with_texts():
+    """Name of every class of the package with a text under a field, its module, and whether it is a record."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(("rljax", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            pairs = itertools.pairwise(node.body)
+            texts = {
+                field.target.id: inspect.cleandoc(below.value.value)
+                for field, below in pairs
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+                and isinstance(below.value.value, str)
+            }
+            if texts and "Protocol" not in map(ast.unparse, node.bases):
+                yield module, node.name, texts
+
+
+WITH_TEXTS = list(classes_with_texts())
+
+
+def test_the_classes_with_texts_are_found():
+    assert len(WITH_TEXTS) > 300
+    assert {"Box", "Controlled", "Bounds", "Reference", "TaskConfig"} <= {name for _, name, _ in WITH_TEXTS}
+
+
+@pytest.mark.parametrize(("module", "name", "texts"), WITH_TEXTS, ids=[f"{entry[0]}.{entry[1]}" for entry in WITH_TEXTS])
+def test_help_shows_the_text_under_every_field(module, name, texts):
+    record = getattr(importlib.import_module(module), name)
+    assert is_record(record) or dataclasses.is_dataclass(record), "help() shows the texts of records alone"
+    for field, text in texts.items():
+        if is_record(record):
+            assert getattr(record, field).__doc__ == text, field
+        else:
+            assert f"{field}: {text}".replace("\n", "\n        ") in inspect.getdoc(record), field
 
 
 @documented

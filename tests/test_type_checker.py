@@ -1,11 +1,23 @@
-"""The checker of signatures sees every leaf of a tree."""
+"""The checker of signatures sees every leaf of a tree, and a function that is defined again is checked again."""
+
+import inspect
+import io
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
+from type_checker import check, function_of
 
+from rljax.boxes import last_box
+from rljax.cli.algorithms_text import show_parts
+from rljax.cli.columns import columns_of
+from rljax.importing import is_own
+from rljax.lazy import lazy_names
+from rljax.machine import processor
 from rljax.ops.regularise import diagonal_fisher
+from rljax.text import one_line
+from rljax.tracking.glossary import find_entry
 from rljax.training.guard import where_sound
 
 NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
@@ -37,7 +49,58 @@ def test_a_wrong_leaf_is_an_error_where_it_is_passed():
         diagonal_fisher({"layer": jnp.zeros(3, int)})
 
 
+def test_a_stream_of_text_is_told_from_other_values():
+    stream = io.StringIO()
+    show_parts(stream)
+    assert "entropy" in stream.getvalue()
+    for wrong in (io.BytesIO(), "parts.txt"):
+        with pytest.raises(TypeCheckError, match="stream"):
+            show_parts(wrong)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [(columns_of, "x"), (find_entry, 3), (is_own, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
+)
+def test_signatures_outside_the_equations_are_checked_too(function, argument):
+    with pytest.raises(TypeCheckError):
+        function(argument)
+
+
 @pytest.mark.parametrize("leaf", [list[int], tuple[int, ...], dict[str, Array] | None])
 def test_a_leaf_with_entries_is_refused_because_only_one_would_be_checked(leaf):
     with jaxtyped("context"), pytest.raises(TypeError, match="only one entry of such a leaf would be checked"):
         isinstance([1, 2], PyTree[leaf])
+
+
+def defined(default, annotation):
+    """A function with the name and the default of the others, as a call of an outer function defines it."""
+
+    @jaxtyped(typechecker=check)
+    def inner(x: annotation, factor=default) -> annotation:
+        return x * factor if factor is not None else "nothing"
+
+    return inner
+
+
+@pytest.mark.parametrize("default", [1, np.ones(3, np.float32)], ids=["hashed", "without a hash"])
+def test_each_definition_of_a_function_is_checked_by_its_own_annotations(default):
+    x = np.ones(3, np.float32)
+    for annotation, other in ((Float[np.ndarray, "n"], 1), (int, x), (Float[np.ndarray, "n"], 1)):
+        right = 1 if annotation is int else x
+        assert np.array_equal(defined(default, annotation)(right, 1), right)
+        with pytest.raises(TypeCheckError, match=r"parameters of .*inner"):
+            defined(default, annotation)(other)
+        with pytest.raises(TypeCheckError, match=r"return value of .*inner"):
+            defined(default, annotation)(right, None)
+
+
+def test_one_signature_is_read_once():
+    name = ("inner", "outer.inner", "module")
+    signature, longer = (inspect.signature(function) for function in (lambda x, n=1: None, lambda x, n=1.0: None))
+    first = function_of(*name, signature, False)
+    assert function_of(*name, signature, False) is first
+    assert check(first) is check(first)
+    others = [function_of(*name, longer, False), function_of(*name[:2], "other", signature, False)]
+    assert first not in others
+    assert function_of(*name, signature, True)[0] is not first

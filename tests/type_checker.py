@@ -1,18 +1,29 @@
 """The checker of signatures that the import hook applies to all of rljax."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib.metadata import version
+from inspect import Signature
+from io import TextIOBase
 from types import UnionType
-from typing import Union, get_args, get_origin
+from typing import TextIO, Union, get_args, get_origin
 
-from beartype import BeartypeConf, beartype
+from beartype import BeartypeConf, FrozenDict, beartype
 from beartype.door import is_bearable
-from jaxtyping import _typeguard
+from jaxtyping import _decorator, _typeguard
 
-CONFIG = BeartypeConf(is_pep484_tower=True)
-"""A whole number is a float, as it is to every static checker."""
+CONFIG = BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict({TextIO: TextIOBase}))
+"""A whole number is a float, as it is to every static checker. A stream of text is what Python's own streams of text derive from:
+beartype asks for its `mode`, which an `io.StringIO` does not have."""
 
-check = beartype(conf=CONFIG)
+read = beartype(conf=CONFIG)
+
+
+def check(function: Callable) -> Callable:
+    """Let beartype read the signature of a function that `function_of` has made: once, however often it is passed."""
+    if not hasattr(function, "checked"):
+        function.checked = read(function)
+    return function.checked
 
 
 def leaf_check(accepts: Callable) -> Callable:
@@ -45,9 +56,37 @@ def holds_entries(annotation: object) -> bool:
     return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
-if not hasattr(_typeguard, "typechecked"):
-    raise RuntimeError(
-        f"jaxtyping {version('jaxtyping')} has no jaxtyping._typeguard.typechecked, which checks the leaves of a tree; "
-        "find out how this version does it, and change tests/type_checker.py"
-    )
+def function_of(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
+    """Make the function that stands for all of one signature, as jaxtyping does; for an equal one, it is the same.
+
+    jaxtyping makes two of them whenever a function is defined, and so at each call of a function that has another one in it.
+    Making and reading them was an eighth of a small run's time.
+    """
+    try:
+        hash(signature)
+    except TypeError:  # a default is an array, or another value without a hash
+        return make_function(name, qualname, module, signature, output)
+    defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
+    return made_once(name, qualname, module, signature, output, defaults)
+
+
+for module, name, use in (
+    (_typeguard, "typechecked", "checks the leaves of a tree"),
+    (_decorator, "_make_fn_with_signature", "makes what a signature is checked by"),
+):
+    if not hasattr(module, name):
+        raise RuntimeError(
+            f"jaxtyping {version('jaxtyping')} has no {module.__name__}.{name}, which {use}; "
+            "find out how this version does it, and change tests/type_checker.py"
+        )
 _typeguard.typechecked = leaf_check
+make_function = _decorator._make_fn_with_signature
+
+
+@cache
+def made_once(name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]):
+    """The same, remembered; equal defaults may be of several types."""
+    return make_function(name, qualname, module, signature, output)
+
+
+_decorator._make_fn_with_signature = function_of

@@ -10,7 +10,7 @@ another one. The critic has 51 points from -0.5 to 1.5, or one number, for every
 pretraining. The target is the return, brought onto the support: two-hot, which is C51's projection of a full return, where no
 value of a next state is left to move by; HL-Gauss spreads it over its neighbours.
 
-Deviations from the papers: policy and critic are tables, so that no network has features to gain from the richer target,
+Deviations from the paper: policy and critic are tables, so that no network has features to gain from the richer target,
 which is where Farebrother and others find most of the benefit; the critic's state includes whether all tokens so far were
 right. Adam; each arm has the learning rate of the policy, of 0.03, 0.1, 0.3 and 1, and of the critic, of 0.05, 0.2 and
 0.8, with the highest mean pass rate on 8 other seeds.

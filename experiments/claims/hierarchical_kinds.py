@@ -5,7 +5,7 @@ whole batch (its Eq. 51, 0.7 of the former); its Table 6 gains 0.8 points on GSM
 
 Setting: 8 codes, 4 of them of 3 tokens and 4 of 9, each token out of 2; a response is right if all its tokens are, and
 the reward is 1 or 0. The length is the kind of a problem, and kinds differ in difficulty. Every seed has another first
-policy.
+policy. The arms are the trainer's part hierarchical.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
 arm divides by a deviation, as the document's equation has none. Adam; each arm has the learning rate, of 0.03, 0.1, 0.3
@@ -16,38 +16,36 @@ Command: rljax claims --rerun hierarchical_kinds
 
 from functools import partial
 
-import jax.numpy as jnp
-
 from rljax.algorithms import grpo
+from rljax.algorithms.parts import with_parts
 from rljax.book.claims import Claim, difference
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.worlds import leaning
 from rljax.book.worlds_of_lengths import chains
-from rljax.ops.group import group_centered
-from rljax.ops.unpublished.group_baseline import hierarchical
 
 WORLD = chains((3, 3, 3, 3, 9, 9, 9, 9), tokens=2)
 
 
-def by_kind(token_rewards, mask, *, local_weight):
-    """Reward against those of the same kind, which is the length here, on each token."""
-    kinds = mask.sum(-1).max(-1)
-    credit = hierarchical(token_rewards.sum(-1), kinds, local_weight=local_weight)
-    return jnp.broadcast_to(credit[..., None], mask.shape)
+def by_kind(rewards, rollout, *, of_kinds):
+    """The trainer's part, with the length of the responses to a problem as its kind."""
+    return of_kinds(rewards, rollout.mask.sum(-1).max(-1))
 
 
-def run(**credit):
+def run(part):
     """One arm."""
-    algorithm = grpo(beta=0.0)._replace(**({"advantage": None} | credit))
+    algorithm = with_parts(grpo(beta=0.0), [part])
+    if algorithm.kind_advantage is not None:  # a rollout of tabular training names no kinds
+        credit = partial(by_kind, of_kinds=algorithm.kind_advantage)
+        algorithm = algorithm._replace(kind_advantage=None, rollout_advantage=credit)
     return Setting(WORLD, leaning(WORLD), algorithm, steps=100)
 
 
 ARMS = {
-    "of the prompt": run(advantage=group_centered),
-    "0.7 of the kind": run(token_advantage=partial(by_kind, local_weight=0.7)),
-    "of the kind alone": run(token_advantage=partial(by_kind, local_weight=1.0)),
-    "of the batch alone": run(token_advantage=partial(by_kind, local_weight=0.0)),
+    "of the prompt": run("advantage=centered"),
+    "0.7 of the kind": run("kind_advantage=hierarchical,local_weight=0.7"),
+    "of the kind alone": run("kind_advantage=hierarchical,local_weight=1.0"),
+    "of the batch alone": run("kind_advantage=hierarchical,local_weight=0.0"),
 }
 
 CLAIM = Claim(

@@ -7,6 +7,7 @@ length instead.
 Setting: 4 codes of 4, 8, 16 and 32 tokens out of 2; a response is right if all its tokens are, and the reward is 1 or
 0. The verifier errs on one response in 20. The first policy is right on about one response in four, and every seed has
 another one. The critic has a value for every state, and is pretrained on 50 rollouts in both arms; its own lambda is 1.
+The arm is the trainer's part offset_decayed.
 
 Deviations from the paper: policy and critic are tables, so that nothing which one prompt teaches helps another; the
 critic's state includes whether all tokens so far were right. No complexity term. alpha is the document's 0.05, the
@@ -21,21 +22,15 @@ Command: rljax claims --rerun offset_decayed
 from functools import partial
 
 from rljax.algorithms import vc_ppo
+from rljax.algorithms.parts import with_parts
 from rljax.book.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.verdicts import fallible
 from rljax.book.worlds import leaning
 from rljax.book.worlds_of_lengths import chains
-from rljax.ops.gae import td_errors
-from rljax.ops.unpublished.offset_gae import offset_decayed_gae
 
 WORLD = chains((4, 8, 16, 32), tokens=2)
-
-
-def by_offset(rewards, values, mask):
-    """Advantage whose lambda falls with the offset."""
-    return offset_decayed_gae(td_errors(rewards, values, mask), mask, lambda_base=0.95, alpha=0.05, max_length=32)
 
 
 def run(algorithm):
@@ -43,11 +38,8 @@ def run(algorithm):
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
 
 
-FIXED = vc_ppo()
-ARMS = {
-    "0.95": run(FIXED),
-    "by offset": run(FIXED._replace(critic=FIXED.critic._replace(advantage=by_offset))),
-}
+BY_OFFSET = "critic.advantage=offset_decayed,lambda_base=0.95,alpha=0.05,max_length=32"
+ARMS = {"0.95": run(vc_ppo()), "by offset": run(with_parts(vc_ppo(), [BY_OFFSET]))}
 
 CLAIM = Claim(
     paper="the framework document (unpublished)",

@@ -7,6 +7,7 @@ Setting: 8 contexts; a right response takes 4 steps of thought and an answer, an
 ends it. It is cut off after 16 tokens, which counts as wrong. Each of the three tokens has a logit of its own at each
 step. The first policy wanders with most tokens, and two responses in five are cut off; every seed has another one. So
 responses differ in length and in confidence.
+The arms are the trainer's parts length_quality and confidence_quality.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No
 arm divides by a deviation, as the document's equation has none. Confidence is the geometric mean of the tokens'
@@ -19,42 +20,26 @@ Command: rljax claims --rerun quality_groups
 
 from functools import partial
 
-import jax.numpy as jnp
-
 from rljax.algorithms import grpo
+from rljax.algorithms.parts import with_parts
 from rljax.book.claims import Claim, difference, still_learning
 from rljax.book.tabular import Setting
 from rljax.book.tuned import measure_tuned
 from rljax.book.worlds_of_lengths import wanderer, wandering
-from rljax.ops.group import group_centered
-from rljax.ops.unpublished.group_baseline import confidence_quality, length_quality, weighted_centered
 
 WORLD = wandering(contexts=8, needed=4, budget=16)
 
 
-def by_length(token_rewards, mask):
-    """Reward less a mean weighted by 1/sqrt(length), on each token."""
-    credit = weighted_centered(token_rewards.sum(-1), length_quality(mask.sum(-1)))
-    return jnp.broadcast_to(credit[..., None], mask.shape)
-
-
-def by_confidence(token_rewards, logp, square_sum, mask):
-    """Reward less a mean weighted by the policy's confidence, on each token."""
-    del square_sum
-    credit = weighted_centered(token_rewards.sum(-1), confidence_quality(logp, mask))
-    return jnp.broadcast_to(credit[..., None], mask.shape)
-
-
-def run(**credit):
+def run(part):
     """One arm."""
-    algorithm = grpo(beta=0.0)._replace(**({"advantage": None} | credit))
+    algorithm = with_parts(grpo(beta=0.0), [part])
     return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, steps=100)
 
 
 ARMS = {
-    "equal weights": run(advantage=group_centered),
-    "by 1/sqrt(length)": run(token_advantage=by_length),
-    "by confidence": run(certainty_advantage=by_confidence),
+    "equal weights": run("advantage=centered"),
+    "by 1/sqrt(length)": run("rollout_advantage=length_quality"),
+    "by confidence": run("rollout_advantage=confidence_quality"),
 }
 
 CLAIM = Claim(

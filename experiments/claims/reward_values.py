@@ -5,7 +5,8 @@ and DAPO takes +1 and -1 where GRPO takes 1 and 0. With a division by the standa
 out the scale, nothing should change; with a critic that starts at 0, it may.
 
 Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The first
-policy is right on about one response in 150, and every seed has another one.
+policy is right on about one response in 150, and every seed has another one. +1 and -1 are the trainer's part
+outcome_reward=rule.
 
 Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another; Adam
 at 0.05.
@@ -14,6 +15,7 @@ Command: rljax claims --rerun reward_values
 """
 
 from rljax.algorithms import dr_grpo, grpo, ppo
+from rljax.algorithms.parts import with_parts
 from rljax.book.claims import Claim, difference
 from rljax.book.tabular import Setting, measure
 from rljax.book.worlds import codes, leaning
@@ -26,15 +28,10 @@ def run(algorithm, **settings):
     return Setting(WORLD, leaning(WORLD), algorithm, **({"prompts": 8, "group": 8, "steps": 300} | settings))
 
 
-def signed(key, rewards):
-    """+1 and -1 in place of 1 and 0."""
-    return 2 * rewards - 1
-
-
 ARMS = {
-    f"{name}, {values}": run(algorithm, judge=judge)
+    f"{name}, {values}": run(with_parts(algorithm, parts))
     for name, algorithm in {"grpo": grpo(beta=0.0), "dr_grpo": dr_grpo(max_length=6), "ppo": ppo()}.items()
-    for values, judge in {"1 / 0": None, "+1 / -1": signed}.items()
+    for values, parts in {"1 / 0": [], "+1 / -1": ["outcome_reward=rule"]}.items()
 }
 
 CLAIM = Claim(

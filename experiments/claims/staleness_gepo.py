@@ -60,6 +60,15 @@ CLAIM = Claim(
         "the same at the end of training": difference("success", "gepo, delay 64", "grpo, delay 64"),
         "GEPO less GRPO without delay": difference("area", "gepo, delay 0", "grpo, delay 0"),
         "GSPO less GRPO at delay 64": difference("area", "gspo, delay 64", "grpo, delay 64"),
+        "best point of the curve, GEPO less GRPO at delay 64": lambda arms: (
+            arms["gepo, delay 64"]["curve"].max(-1) - arms["grpo, delay 64"]["curve"].max(-1)
+        ),
+        "best point less the last one, GEPO at delay 64": lambda arms: (
+            arms["gepo, delay 64"]["curve"].max(-1) - arms["gepo, delay 64"]["success"]
+        ),
+        "best point less the last one, GRPO at delay 64": lambda arms: (
+            arms["grpo, delay 64"]["curve"].max(-1) - arms["grpo, delay 64"]["success"]
+        ),
         "what delay 64 costs GEPO": lambda arms: loss(arms, "gepo", 64),
         "what delay 64 costs GRPO": lambda arms: loss(arms, "grpo", 64),
     },

@@ -118,7 +118,7 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
 
     target = variance(metrics.target_sum, metrics.target_square)
     # A difference of two sums: what is left of a constant target is a few roundings of its square.
-    rounding = 8 * jnp.finfo(target.dtype).eps * metrics.target_square / weight
+    rounding = 8 * float(jnp.finfo(target.dtype).eps) * metrics.target_square / weight
     constant = target <= rounding
     residual = variance(metrics.error_sum, metrics.error_square)
     return jnp.where(constant, 0.0, 1 - residual / jnp.where(constant, 1.0, target))

@@ -76,17 +76,19 @@ ALGORITHMS: tuple[Rule, ...] = (
     Rule(
         "you will report pass@k", (Where("pass_k", "at least", 2),),
         "pkpo", "the advantage is that of k attempts (so is that of `pass_at_k`)", {"--algorithm-options": "k={k}"},
-        {"pkpo_pass_at_k": "for", "max_rl_pass_at_16": "against", "negative_only": "against"}, "PKPO, arXiv:2505.15201",
+        {"pass_at_k_after_rl": "for", "pkpo_pass_at_k": "for", "max_rl_pass_at_16": "against", "negative_only": "against"},
+        "PKPO, arXiv:2505.15201",
     ),
     Rule(
         "stay close to the starting model", (Where("wish", "is", "near_start"),),
         "grpo", "a KL term to the reference, whose price is `--algorithm-options beta=0.04`",
-        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against"}, "GRPO, arXiv:2402.03300",
+        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against", "kl_in_reward": "against"},
+        "GRPO, arXiv:2402.03300",
     ),
     Rule(
         "a learned reward", (Where("reward", "is", "learned"),),
         "grpo", "a KL term to the reference keeps the policy where the reward model was trained",
-        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against"},
+        {"--algorithm-options": "beta=0.04"}, {"k3_variance": "for", "k3_gradient": "against", "kl_in_reward": "against"},
         f"GRPO, arXiv:2402.03300; {GUIDE}",
     ),
     Rule(
@@ -117,7 +119,8 @@ ALGORITHMS: tuple[Rule, ...] = (
     ),
     Rule(
         "short answers, few settings", (Where("length", "at most", SHORT),),
-        "rloo", "no standard deviation to divide by, no clip to tune", {}, {"rloo_unbiased": "for", "rloo_ppo": "for"},
+        "rloo", "no standard deviation to divide by, no clip to tune", {},
+        {"rloo_unbiased": "for", "rloo_ppo": "for", "zscore_rloo": "for"},
         "Back to basics, arXiv:2402.14740",
     ),
     Rule(

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rljax.cli.starting import value_of
 from rljax.errors import InputError
@@ -14,6 +14,7 @@ FINAL = (0, 2, 130, 141)
 FLAG = "--restarts"
 
 
+@runtime_checkable
 class Process(Protocol):
     """A process that was started."""
 

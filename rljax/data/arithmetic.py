@@ -18,6 +18,7 @@ import numpy as np
 from rljax.data.heldout import HELDOUT_PERIOD, is_heldout, share_of
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.records import documented
 
 ALPHABET = "0123456789+-*()=;#"
 """Every character that a prompt or a demonstration can contain."""
@@ -29,6 +30,7 @@ _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 Span = tuple[int, int]
 
 
+@documented
 @dataclass(frozen=True)
 class _Difficulty:
     """All settings of a task except the number of operands."""

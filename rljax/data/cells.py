@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from rljax.boxes import boxes
 from rljax.data.fault import BadRowError, kind, shown
-from rljax.text import boxes
 
 MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is taken for a mistake in the file."""

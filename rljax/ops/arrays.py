@@ -9,7 +9,7 @@ mask.
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,14 @@ Number = float | int | Num[Array, ""]
 """A hyper-parameter, which may be traced."""
 Step = float | int | Num[Array, "..."]
 """A training step, or several."""
+if TYPE_CHECKING:
+    Tree = Any
+    FloatTree = Any
+else:  # pyright cannot read jaxtyping's PyTree
+    from jaxtyping import PyTree
+
+    Tree = PyTree
+    FloatTree = PyTree[Float[Array, "..."]]
 
 
 def is_concrete(*values: object) -> bool:

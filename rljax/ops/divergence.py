@@ -5,13 +5,13 @@ The estimators take no mask: set both log-probabilities to the same number (say 
 with `rljax.ops.weights`.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, at_least_float32, common_dtype, in_float32
+from rljax.ops.arrays import Mask, Number, Tree, at_least_float32, common_dtype, in_float32
 from rljax.ops.checks import check_between, check_floating, check_nonnegative, check_rank, check_same_shape
 from rljax.ops.masked import zero_outside
 
@@ -317,7 +317,7 @@ def batch_normalized_kl(
     return zero_outside(kl - kl.sum() / tokens, mask)
 
 
-def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
+def ema_update(reference: Tree, params: Tree, *, rate: float) -> Tree:
     """Reference that follows the policy as an exponential moving average.
 
     ::
@@ -346,7 +346,7 @@ def ema_update(reference: PyTree, params: PyTree, *, rate: float) -> PyTree:
         The moving reference of T1, arXiv:2501.11651.
     """
     check_between(0, 1, rate=rate)
-    structure = jax.tree.structure(reference)
+    structure = cast(Any, jax.tree.structure(reference))
     if jax.tree.structure(params) != structure:
         raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
 

@@ -1,12 +1,12 @@
 """The strength of the penalty towards the reference, and the reset of the reference."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, Step, in_float32
+from rljax.ops.arrays import Number, Step, Tree, in_float32
 from rljax.ops.checks import check_at_least, check_floating, check_nonnegative, check_positive, check_same_shape
 
 
@@ -47,7 +47,7 @@ def adaptive_kl_coefficient(
     return jnp.asarray(coefficient * (1 + gain * error))
 
 
-def reset_reference(reference: PyTree, params: PyTree, step: Step, *, period: int) -> PyTree:
+def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -> Tree:
     """Reference that is replaced by the policy at intervals, and stays as it is between them.
 
     The paper resets the optimiser's state with it, and chooses the moments by the validation curve; a fixed period is the
@@ -79,7 +79,7 @@ def reset_reference(reference: PyTree, params: PyTree, step: Step, *, period: in
         ProRL, arXiv:2505.24864 (reference policy reset).
     """
     check_at_least(1, period=period)
-    structure = jax.tree.structure(reference)
+    structure = cast(Any, jax.tree.structure(reference))
     if jax.tree.structure(params) != structure:
         raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
     now = (jnp.asarray(step) > 0) & (jnp.asarray(step) % period == 0)

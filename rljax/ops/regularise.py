@@ -1,10 +1,12 @@
 """Regularisers of a policy: towards correct answers and towards earlier tasks."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, common_dtype, in_float32
+from rljax.ops.arrays import FloatTree, Mask, Number, Tree, common_dtype, in_float32
 from rljax.ops.checks import check_floating, check_mask, check_nonnegative, check_same_shape
 from rljax.ops.masked import zero_outside
 from rljax.ops.weights import token_mean
@@ -74,10 +76,11 @@ def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[
     return zero_outside(-logp, mask)
 
 
-def _check_same_tree(**trees: PyTree) -> None:
+def _check_same_tree(**trees: Tree) -> None:
     """Refuse trees that differ in structure, or in the shape of an array, and arrays that are not floating point."""
     (first_name, first), *others = trees.items()
-    leaves, structure = jax.tree_util.tree_flatten_with_path(first)
+    leaves = cast(list[tuple[Any, Any]], jax.tree_util.tree_leaves_with_path(first))
+    structure = cast(Any, jax.tree.structure(first))
     if not leaves:
         raise ValueError(f"{first_name} must hold at least one array, got {first!r}")
     for path, leaf in leaves:
@@ -93,9 +96,9 @@ def _check_same_tree(**trees: PyTree) -> None:
 
 @in_float32
 def fisher_anchor(
-    params: PyTree[Float[Array, "..."]],
-    anchor_params: PyTree[Float[Array, "..."]],
-    fisher: PyTree[Float[Array, "..."]],
+    params: FloatTree,
+    anchor_params: FloatTree,
+    fisher: FloatTree,
     *,
     coefficient: Number,
 ) -> Float[Array, ""]:
@@ -130,7 +133,8 @@ def fisher_anchor(
     """
     _check_same_tree(params=params, anchor_params=anchor_params, fisher=fisher)
     check_nonnegative(coefficient=coefficient)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(fisher):
+    leaves = cast(list[tuple[Any, Any]], jax.tree_util.tree_leaves_with_path(fisher))
+    for path, leaf in leaves:
         check_nonnegative(**{f"fisher{jax.tree_util.keystr(path)}": leaf})
 
     dtype = common_dtype(jnp.zeros((), jnp.float32), *jax.tree.leaves((params, anchor_params, fisher)))
@@ -143,7 +147,7 @@ def fisher_anchor(
 
 
 @in_float32
-def diagonal_fisher(per_example_gradients: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
+def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
     """Diagonal of the Fisher information, from the gradient of each example's log-likelihood.
 
     ::

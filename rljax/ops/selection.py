@@ -166,7 +166,7 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
     rarer = jnp.where(often, 1 - p, p)
     divergence = jnp.where(often, _kl_if_often_right(rarer, gain), _kl_if_often_wrong(rarer, gain))
     # The exact forms are differences of numbers near p/beta, of which a large beta leaves nothing but rounding.
-    limit = jnp.finfo(p.dtype).eps ** (1 / 7)
+    limit = float(jnp.finfo(p.dtype).eps) ** (1 / 7)
     by_cumulants = _kl_by_cumulants(p, jnp.minimum(gain, limit))
     return jnp.where(certain, 0.0, jnp.where(gain < limit, by_cumulants, divergence))
 

@@ -9,7 +9,7 @@ from rljax.records import documented
 
 @documented
 class ScoreMetrics(NamedTuple):
-    """What a reward model makes of pairs, in the mean over them."""
+    """Metrics of a reward model, in the mean over the pairs."""
 
     loss: Float[Array, ""]
     """Bradley-Terry loss."""
@@ -23,12 +23,12 @@ class ScoreMetrics(NamedTuple):
 
 @documented
 class DirectMetrics(NamedTuple):
-    """What a language model makes of pairs: of each pair, or in the mean over them."""
+    """Metrics of a language model on pairs: of each pair, or in the mean over them."""
 
     loss: Float[Array, "*N"]
     """Loss of the pair."""
     accuracy: Float[Array, "*N"]
-    """1 where the preferred response has the higher implicit reward; a tie is none."""
+    """1 where the preferred response has the higher implicit reward; a tie does not count."""
     margin: Float[Array, "*N"]
     """Difference of the implicit rewards, the preferred response's less the other's."""
     chosen_logp: Float[Array, "*N"]

@@ -9,9 +9,9 @@ one that could box every candidate would always be right. Several values belong 
 
 import re
 
+from rljax.boxes import last_box
 from rljax.rewards.notation import plain
 from rljax.rewards.quantity import read_number, split_unit
-from rljax.text import last_box
 
 LONGEST_READ = 200_000
 """Number of characters that are read, counted from the end of a text."""

@@ -19,6 +19,7 @@ class Stages(NamedTuple):
     """Number of prompts that are drawn from a stage before the next begins; the last one never ends."""
 
 
+@documented
 @dataclass(frozen=True)
 class TaskConfig:
     """Base of the settings of a generated task: the fields of a record are its settings, and what a run needs of it is here."""

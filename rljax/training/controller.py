@@ -200,6 +200,7 @@ def _narrowed(surrogate: Any, scale: Number) -> Any:
     return partial(surrogate.func, *surrogate.args, **{**surrogate.keywords, **narrower}) if narrower else surrogate
 
 
+@documented
 class Controlled(NamedTuple):
     """State of an optimiser whose updates are scaled."""
 

@@ -236,7 +236,7 @@ def introduce(run: Run, checkpoint: Checkpoint, changes: Sequence[Change] | None
             run.display.message(line)
         last = last_evaluation(run.folder)
         if last is not None:
-            run.display.evaluated(last["step"], last)
+            run.display.evaluated(last["step"], {"accuracy": last["accuracy"]})
         return
     missing = nothing_to_learn(run.config, run.folder.config["seams"])
     if missing is not None:

@@ -75,7 +75,7 @@ def refused_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[N
 
 
 class _Place(NamedTuple):
-    """Where two trees part, and what each has there."""
+    """First place where two trees differ, and what each has there."""
 
     path: tuple[str, ...]
     saved: object

@@ -17,12 +17,17 @@ from rljax.book.separation import draw_arms, draw_comparisons, is_apart, tiers
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "tasks_that_separate.py"
 
 
-@pytest.fixture(scope="module")
-def experiment():
-    spec = importlib.util.spec_from_file_location(EXPERIMENT.stem, EXPERIMENT)
+def load_experiment(file):
+    """The experiment as a module."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return load_experiment(EXPERIMENT)
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +123,20 @@ def test_rows_of_seeds_that_a_task_does_not_have_are_not_read(experiment, rows, 
     assert {task: {row["seed"] for row in rows if row["task"] == task} for task in experiment.CASES} == {
         task: set(case.seeds) for task, case in experiment.CASES.items()
     }
+
+
+def test_the_committed_delays_of_the_sampler_are_of_the_present_settings_and_their_page_is_made_from_them():
+    file = EXPERIMENT.with_name("sampler_delay.py")
+    delays = load_experiment(file)
+    rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    arms = sorted((row["algorithm"], row["delay"], row["seed"]) for row in rows)
+    assert arms == sorted(itertools.product(delays.OPTIONS, delays.DELAYS, delays.Arguments().seeds))
+    assert {row["settings"] for row in rows} == {delays.settings_hash()}
+    assert file.with_suffix(".md").read_text(encoding="utf-8").endswith(delays.report(rows))
+
+
+def test_what_a_delay_costs_is_paired_by_seed():
+    delays = load_experiment(EXPERIMENT.with_name("sampler_delay.py"))
+    accuracy = {(0, 1): 0.5, (0, 2): 0.7, (8, 1): 0.4, (8, 2): 0.65, (8, 3): 0.0}
+    rows = [{"algorithm": "grpo", "delay": d, "seed": s, "last": value} for (d, s), value in accuracy.items()]
+    assert delays.cost(rows, "grpo", 8, "last") == {1: 0.1, 2: 0.05}

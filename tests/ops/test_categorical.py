@@ -147,7 +147,6 @@ def test_c51_projection_matches_formula(support, rewards, probs, discount):
         np.testing.assert_allclose(actual.sum(-1), 1, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 def test_c51_projection_of_a_full_return_is_its_two_hot():
     returns, successor = jnp.linspace(-0.7, 1.7, 25), jnp.asarray(np.random.default_rng(3).dirichlet(np.ones(POINTS), 25))
     support = jnp.linspace(-0.5, 1.5, POINTS)
@@ -155,6 +154,7 @@ def test_c51_projection_of_a_full_return_is_its_two_hot():
     np.testing.assert_allclose(projected, jit_two_hot(jnp.clip(returns, -0.5, 1.5), support), atol=1e-6)
 
 
+@pytest.mark.usefixtures("x64")
 def test_c51_projection_matches_the_papers_own_form():
     # Eq. 7: q_i = Σ_j p_j [1 - |clip(r + γ z_j) - z_i| / Δz] held to [0, 1], on an even support.
     rewards, probs, discount = np.array([0.4, -2.0]), np.array([[0.1, 0.2, 0.3, 0.1, 0.3], [0.5, 0.0, 0.0, 0.0, 0.5]]), 0.9

@@ -21,10 +21,16 @@ THEIRS = PEER["outputs"]
 
 
 def test_gdpo_of_verl():
-    """In the end theirs divides by the root of variance + 1e-8, ours by standard deviation + 1e-6."""
+    """In the end theirs divides by the root of variance + 1e-8, and its mean by count + 1e-8; ours by standard deviation + 1e-6."""
+    parts = [(r - r.mean(-1, keepdims=True)) / (r.std(-1, ddof=1, keepdims=True) + 1e-6) for r in (FIRST, SECOND)]
+    total = WEIGHTS[0] * parts[0] + WEIGHTS[1] * parts[1]
+    count = total.size
+    their_mean = total.sum() / (count + 1e-8)
+    their_variance = np.square(total - their_mean).sum() / (count + 1e-8) * count / (count - 1)
+    sums = np.array(THEIRS["gdpo"]) * np.sqrt(their_variance + 1e-8) + their_mean
     scores = jnp.stack([jnp.array(FIRST), jnp.array(SECOND)], -1)
     ours = batch.decoupled_normalized(scores, jnp.array(WEIGHTS), eps=1e-6)
-    np.testing.assert_allclose(ours, THEIRS["gdpo"], rtol=2e-6)
+    np.testing.assert_allclose(ours, (sums - total.mean()) / (total.std(ddof=1) + 1e-6), rtol=1e-9)
     assert np.abs(np.array(THEIRS["gdpo"])[2]).max() > 0.1, "equal first rewards leave the second to decide"
 
 

@@ -120,8 +120,12 @@ THEIRS = {
 }
 
 
-def assert_theirs(name, ours, atol=1e-12):
-    np.testing.assert_allclose(ours, THEIRS[name], rtol=0, atol=atol)
+def assert_theirs(name, ours):
+    assert_close(ours, THEIRS[name])
+
+
+def assert_close(ours, expected):
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
 
 
 def over_tokens(advantage):
@@ -137,10 +141,13 @@ def test_opo():
 
 
 def test_optimal_token_baseline():
-    """It adds 1e-8 to the sum of the weights."""
-    returns = jnp.where(MASK, jnp.array(REWARDS)[..., None], 0.0)
-    arrays = (jnp.array(x) for x in (OLD, SQUARES, MASK))
-    assert_theirs("otb", baseline.optimal_token_baseline(returns, *arrays), atol=1e-6)
+    """It adds 1e-8 to the sum of the weights, which is taken out of its baseline here."""
+    returns = np.where(MASK, REWARDS[..., None], 0.0)
+    energy = np.where(MASK, 1 - 2 * np.exp(OLD) + SQUARES, 0.0)
+    total = np.where(MASK, energy.cumsum(-1), 0.0).sum(-2, keepdims=True)
+    their_baseline = np.where(MASK, returns - np.array(THEIRS["otb"]), 0.0)
+    expected = returns - their_baseline * np.divide(total + 1e-8, total, out=np.zeros_like(total), where=total > 0)
+    assert_close(baseline.optimal_token_baseline(*(jnp.array(x) for x in (returns, OLD, SQUARES, MASK))), expected)
 
 
 def test_pass_at_k_training():
@@ -180,9 +187,13 @@ def test_high_entropy_tokens():
 
 
 def test_covariance():
-    """It adds 1e-8 to the count of tokens."""
-    arrays = (jnp.array(NEW), over_tokens(ADVANTAGE), jnp.array(MASK))
-    assert_theirs("cov", token_choice.token_covariance(*arrays), atol=1e-7)
+    """It adds 1e-8 to the count of tokens, so that its means are a little nearer to 0; the shift is taken out here."""
+    advantage = np.broadcast_to(ADVANTAGE[..., None], MASK.shape)
+    count = MASK.sum()
+    logp, gain = (x - x[MASK].sum() / (count + 1e-8) for x in (NEW, advantage))
+    logp_left, gain_left = logp[MASK].mean(), gain[MASK].mean()
+    expected = np.where(MASK, THEIRS["cov"] - gain_left * logp - logp_left * gain + logp_left * gain_left, 0.0)
+    assert_close(token_choice.token_covariance(jnp.array(NEW), jnp.array(advantage), jnp.array(MASK)), expected)
 
 
 def test_dppo():

@@ -126,6 +126,7 @@ def seen(stream):
     return ESCAPE.sub("", stream.getvalue())
 
 
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
 def test_a_log_line_holds_every_known_number(clock):
     stream = io.StringIO()
     with PlainDisplay(stream, is_log=True, clock=clock) as display:

@@ -37,6 +37,7 @@ def events(run):
             data = data[16 + length :]
 
 
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
 def test_jsonl_rows_are_on_disk_at_once(run):
     tracker = JsonlTracker(run)
     metrics = {"seconds": 1.5, "reward": jnp.float32(0.25), "loss": float("nan"), "kl": -jnp.inf, "grad_norm": np.inf}
@@ -66,6 +67,7 @@ def test_jsonl_appends_to_a_resumed_run(run):
     assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2]
 
 
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
 def test_tensorboard_events_read_back(run):
     for step in (3, 4):
         tracker = TensorBoardTracker(run)
@@ -106,6 +108,7 @@ class FakeWandb:
         return columns, data
 
 
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
 def test_wandb_is_told_everything_and_resumed(run, monkeypatch):
     wandb = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)

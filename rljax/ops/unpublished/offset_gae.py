@@ -4,6 +4,8 @@ Every function takes the TD errors per token `[..., T]` and a mask of response t
 mask. The offset counts response tokens: an observation inside a response neither discounts nor decays.
 """
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,5 +187,5 @@ def _chunked_offset_sum(
         offset, shared = (a.reshape((1,) * len(rows) + a.shape) for a in (offset, shared))
         return (_power(base[..., None, :], offset) * shared * x[..., None, :]).sum(-1)
 
-    blocks = jax.lax.map(block, jnp.arange(0, length, size))
+    blocks = cast(Array, jax.lax.map(block, jnp.arange(0, length, size)))
     return jnp.moveaxis(blocks, 0, -2).reshape(*rows, -1)[..., :length]

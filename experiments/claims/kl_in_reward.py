@@ -1,0 +1,119 @@
+"""Is a KL penalty better as k1 in the reward than as k3 in the loss?
+
+The paper looks at estimators of the divergence from the reference, in the reward and in the loss. It reports that
+on-policy those with an unbiased gradient give better performance than those with a biased one, and that the latter can be
+unstable. k1 in the reward is unbiased; k3 in the loss, as in GRPO, k3 in the reward and k1 in the loss are not.
+
+Setting: 8 codes of 6 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
+errs on one response in 20. The first policy is the reference; it is right on about one response in 40, and every seed has
+another one. RLOO with a sum over the tokens in all arms, so that the coefficient, 0.05 a nat, means the same in the reward
+and in the loss. One update a rollout. The divergence of whole responses is exact.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another, and
+there are no tasks out of distribution. The divergence of a token does not depend on earlier tokens here, so that k2 in the
+loss has the right gradient, too. Adam; each arm has the learning rate, of 0.01, 0.03, 0.1 and 0.3, that ends best on 8
+other seeds.
+
+Command: rljax claims --rerun kl_in_reward
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algorithms import rloo
+from rljax.algorithms.terms import kl_to_reference
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, train_seeds
+from rljax.book.tuned import tune
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import codes, leaning, log_probabilities
+from rljax.ops.divergence import k1, k2, k3
+from rljax.ops.masked import zero_outside
+
+WORLD = codes(contexts=8, length=6, tokens=4)
+BETA = 0.05
+RATES = (0.01, 0.03, 0.1, 0.3)
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def less(rewards, logp, ref_logp, mask, *, estimator):
+    """Token rewards less a penalty; `rloo(beta=...)` has the same with k1."""
+    return rewards - BETA * zero_outside(estimator(logp, ref_logp), mask)
+
+
+def run(algorithm):
+    """One arm."""
+    return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=200)
+
+
+ARMS = (
+    {"none": run(rloo()), "k1 in reward": run(rloo(beta=BETA))}
+    | {
+        f"{name} in reward": run(rloo()._replace(reward_kl=partial(less, estimator=ESTIMATORS[name])))
+        for name in ("k2", "k3")
+    }
+    | {
+        f"{name} in loss": run(rloo()._replace(terms=kl_to_reference(BETA, estimator=of)))
+        for name, of in ESTIMATORS.items()
+    }
+)
+
+
+def divergence(table, reference):
+    """KL divergence of whole responses from the reference, nats, the mean over the contexts."""
+    logp, ref_logp = log_probabilities(WORLD, table), log_probabilities(WORLD, reference)
+    p, ends = jnp.exp(logp), jnp.asarray(WORLD.ends)
+    of_token = (p * (logp - ref_logp)).sum(-1)
+    after = jnp.zeros(len(WORLD.ends))
+    for _ in range(WORLD.horizon):
+        after = jnp.where(ends, 0.0, of_token + (p * after[WORLD.next_state]).sum(-1))
+    return after[WORLD.start].mean()
+
+
+def measure(setting, seeds):
+    """Pass rates at the rate that ends best on other seeds, and how far the policy is from the reference."""
+    best = tune([setting], number="success", rates=RATES)
+    curves, tables = train_seeds(best, seeds)
+    firsts = [best.initial(jax.random.split(jax.random.key(seed), 3)[0]) for seed in seeds]
+    curve = np.asarray(curves.success.mean(-1))
+    return {
+        "success": curve[:, -1],
+        "area": curve.mean(-1),
+        "divergence": np.array([divergence(*pair) for pair in zip(tables, firsts, strict=True)]),
+        "learning_rate": np.full(len(seeds), best.learning_rate),
+        "curve": curve,
+    }
+
+
+def objective(arms, name):
+    """Pass rate less the divergence at its price."""
+    return arms[name]["success"] - BETA * arms[name]["divergence"]
+
+
+OTHERS = [name for name in ARMS if name != "k1 in reward"]
+CLAIM = Claim(
+    paper="A comedy of estimators, arXiv:2512.21852",
+    place="Abstract",
+    text="k1 in the reward, whose gradient is unbiased, ends better than k3 in the loss, whose gradient is not",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("success", "k1 in reward", "k3 in loss"),
+    unit="pass rate at the end with k1 in the reward, less that with k3 in the loss",
+    margin=0.01,
+    figures={
+        f"pass rate at the end, k1 in reward less {name}": difference("success", "k1 in reward", name)
+        for name in OTHERS
+        if name != "k3 in loss"
+    }
+    | {
+        f"pass rate less the price of the divergence, k1 in reward less {name}": lambda arms, name=name: (
+            objective(arms, "k1 in reward") - objective(arms, name)
+        )
+        for name in OTHERS
+    }
+    | {f"divergence at the end, {name}, nats": lambda arms, name=name: arms[name]["divergence"] for name in ARMS}
+    | {f"learning rate, {name}": lambda arms, name=name: arms[name]["learning_rate"] for name in ARMS},
+)

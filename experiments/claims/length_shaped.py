@@ -1,0 +1,108 @@
+"""Does the length-shaped reward spare difficult problems, and make responses to simple ones shorter?
+
+The framework document subtracts a penalty for length from the reward, logarithmic and light for good responses, quadratic
+for others (its Eqs. 31-33), and says that this encourages thorough reasoning for difficult problems while it discourages
+verbosity for simple ones.
+
+Setting: 8 contexts. A right response takes some steps of thought and an answer, and may wander in between; a wrong answer
+ends it. Simple problems take 1 step, difficult ones 6. A response is cut off after 24 tokens, which counts as wrong. Each of
+the three tokens has a logit of its own at each step. Every seed has another first policy. Advantages are the reward less the
+group's mean, as the document has them.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. The
+document gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7,
+and both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. It is the part
+outcome_reward=length_shaped of the trainer. Adam at 0.05, for all arms.
+
+Command: rljax claims --rerun length_shaped
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algorithms import grpo
+from rljax.algorithms.parts import with_parts
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, train_seeds
+from rljax.book.worlds import World, exact
+from rljax.book.worlds_of_lengths import wanderer
+
+NEEDED = (1, 1, 1, 1, 6, 6, 6, 6)
+SIMPLE = np.array(NEEDED) == 1
+
+
+def thoughts(needed, *, budget):
+    """`wandering` in which each context needs steps of its own number."""
+    begins = np.concatenate([[0], np.cumsum(np.array(needed) + 1)])
+    states = int(begins[-1])
+    right, wrong = states, states + 1
+    number = np.arange(states + 2)
+    onward = np.stack([number + 1, number, np.full(states + 2, wrong)], -1).astype(np.int32)
+    onward[begins[1:] - 1, 0] = right
+    onward[states:] = np.array([[right], [wrong]])
+    reward = (number == right).astype(np.float32)
+    row = np.minimum(number, states - 1).astype(np.int32)
+    return World(onward, number >= states, reward, row, begins[:-1].astype(np.int32), budget)
+
+
+WORLD = thoughts(NEEDED, budget=24)
+
+
+def run(*words):
+    """One arm."""
+    algorithm = with_parts(grpo(beta=0.0), ["advantage=centered", *words])
+    return Setting(WORLD, wanderer(WORLD, wander=0.5, answer=-1.5), algorithm, steps=200)
+
+
+SHAPED = "outcome_reward=length_shaped,target=8"
+ARMS = {
+    "plain": run(),
+    "shaped": run(SHAPED),
+    "shaped, 0.1 and 5": run(SHAPED + ",base=0.1,gamma=5"),
+}
+
+
+def measure(setting, seeds):
+    """Pass rate and length of simple and of difficult problems at the end, and the course of the pass rate."""
+    curves, tables = train_seeds(setting, seeds)
+    alone = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
+    length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).length for world in alone])))
+    length, success = np.asarray(length_of(tables)), np.asarray(curves.success)
+    return {
+        "simple_length": length[:, SIMPLE].mean(-1),
+        "difficult_length": length[:, ~SIMPLE].mean(-1),
+        "simple_success": success[:, -1, SIMPLE].mean(-1),
+        "difficult_success": success[:, -1, ~SIMPLE].mean(-1),
+        "difficult_area": success[:, :, ~SIMPLE].mean((1, 2)),
+        "first_success": success[:, 0].mean(-1),
+        "curve": success.mean(-1),
+    }
+
+
+def shorter(arms, name, kind):
+    """Log of the length without the shaped reward over that with it."""
+    return np.log(arms["plain"][f"{kind}_length"] / arms[name][f"{kind}_length"])
+
+
+CLAIM = Claim(
+    paper="the framework document (unpublished)",
+    place="Section 4.6, Eqs. 31-33",
+    text="the length-shaped reward makes responses to simple problems shorter, and those to difficult ones less so",
+    arms=ARMS,
+    measure=measure,
+    statistic=lambda arms: shorter(arms, "shaped", "simple") - shorter(arms, "shaped", "difficult"),
+    unit="log of how much shorter responses to simple problems become, less the same of difficult ones",
+    margin=0.02,
+    figures={
+        f"{kind} problems, {words}, {name} less plain": difference(f"{kind}_{number}", name, "plain")
+        for name in list(ARMS)[1:]
+        for kind in ("simple", "difficult")
+        for number, words in {"length": "length at the end, tokens", "success": "pass rate at the end"}.items()
+    }
+    | {
+        "difficult problems, mean pass rate during training, shaped less plain": difference(
+            "difficult_area", "shaped", "plain"
+        )
+    },
+)

@@ -1,0 +1,98 @@
+"""Does RL raise pass@1 and lower pass@k for large k?
+
+The paper reports that models trained with verifiable rewards are better than their base models at k = 1, that base models
+are better where k is large, and that the boundary of what a model can solve narrows as training goes on.
+
+Setting: 16 contexts. The first of 4 tokens of a response chooses an approach; one of 4 is right for a context, and the
+others fail. All contexts share the row of this choice, as the policy does not see which approach a prompt needs: 7 need the
+first, 4, 3 and 2 the others. The 3 tokens after it, out of 4, have rows of each context's own, and must all be right. The
+first policy takes every approach about equally often, and is right on about one response in 60; every seed has another
+one. Groups of 16. pass@k is exact, from the pass rate of each context.
+
+Deviations from the paper: the policy is a table of logits. Where every context has rows of its own, nothing is lost for
+good that pays, and RL can hardly lower pass@k; an arm shows it. So contexts that need different approaches share a row: this
+setting was chosen because RL could lower pass@k in it, and the claim is whether it does. Adam; each arm has the learning
+rate, of 0.03, 0.1, 0.3 and 1, with the best pass@1 at the end on 8 other seeds. Further arms have a KL penalty, and train
+for pass@8.
+
+Command: rljax claims --rerun pass_at_k_after_rl
+"""
+
+import numpy as np
+
+from rljax.algorithms import grpo, pkpo
+from rljax.book.claims import Claim
+from rljax.book.tabular import Setting, train_seeds
+from rljax.book.tuned import tune
+from rljax.book.worlds import codes, leaning, pass_rate_at
+
+NEEDED = (0,) * 7 + (1,) * 4 + (2,) * 3 + (3,) * 2
+KS = (1, 4, 16, 64, 256)
+
+
+def approaches(*, shared):
+    """Codes whose first token is an approach, right where the context needs it; `shared`: one row for the choice."""
+    world = codes(contexts=len(NEEDED), length=4, tokens=4)
+    onward, row = world.next_state.copy(), world.row.copy()
+    for start, right in zip(world.start, NEEDED, strict=True):
+        onward[start, [0, right]] = onward[start, [right, 0]]
+    if shared:
+        row[world.start] = 0
+    return world._replace(next_state=onward, row=row)
+
+
+def initial(world):
+    """First tables: the approaches about equally likely, the tokens after them leaning to the right one."""
+    begin = leaning(world, lean=1.0)
+    own = np.ones((world.rows, 1), np.float32)
+    own[world.row[world.start]] = 0.0
+
+    def table(key):
+        logits = begin(key)
+        return logits * own + 0.3 * (1 - own) * (logits - np.eye(4, dtype=np.float32)[0])
+
+    return table
+
+
+def run(algorithm, *, shared=True):
+    """One arm."""
+    world = approaches(shared=shared)
+    return Setting(world, initial(world), algorithm, group=16, steps=300)
+
+
+ARMS = {
+    "grpo": run(grpo(beta=0.0)),
+    "grpo, KL penalty": run(grpo(beta=0.04)),
+    "for pass@8": run(pkpo(k=8)),
+    "grpo, rows of their own": run(grpo(beta=0.0), shared=False),
+}
+
+
+def measure(setting, seeds):
+    """pass@k before and after training at the rate with the best pass@1 on other seeds."""
+    best = tune([setting], number="success")
+    success = train_seeds(best, seeds)[0].success
+    rates = {f"pass_at_{k}": np.asarray(pass_rate_at(success, k)) for k in KS}
+    ends = {f"{when}{name}": rate[:, at] for when, at in (("first_", 0), ("", -1)) for name, rate in rates.items()}
+    chosen = {"learning_rate": np.full(len(seeds), best.learning_rate)}
+    return ends | chosen | {"curve": rates["pass_at_1"], "pass_at_256_curve": rates["pass_at_256"]}
+
+
+def gain(arms, name, k):
+    """What training adds to pass@k."""
+    return arms[name][f"pass_at_{k}"] - arms[name][f"first_pass_at_{k}"]
+
+
+CLAIM = Claim(
+    paper="Does reinforcement learning really incentivize reasoning capacity, arXiv:2504.13837",
+    place="Abstract",
+    text="RL raises pass@1, and at large k the base model has the better pass@k",
+    arms=ARMS,
+    measure=measure,
+    statistic=lambda arms: -gain(arms, "grpo", 256),
+    unit="pass@256 of the first policy, less that after training with GRPO",
+    margin=0.01,
+    condition=("gain of pass@1 with GRPO", lambda arms: gain(arms, "grpo", 1)),
+    figures={f"gain of pass@{k}, {name}": lambda arms, name=name, k=k: gain(arms, name, k) for name in ARMS for k in KS}
+    | {f"learning rate, {name}": lambda arms, name=name: arms[name]["learning_rate"] for name in ARMS},
+)

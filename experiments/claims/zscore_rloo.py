@@ -1,0 +1,70 @@
+"""Do rewards less a leave-one-out mean learn more than z-scores where prompts are of all difficulties?
+
+GRPO divides by the standard deviation of a group. Dr.GRPO calls that a bias by difficulty, and leaves the deviation out;
+what is left is, up to a factor, the advantage of RLOO. A prompt that is nearly always or nearly never right then weighs less.
+
+Setting: 16 codes of 3 tokens out of 4; a response is right if all its tokens are, and the reward is 1 or 0. The verifier
+errs on one response in 20. The first logits spread by 2, so that contexts reach from hopeless to easy; every seed has
+another first policy. The arms differ in the advantage alone. All responses have one length.
+
+Deviations from the paper: the policy is a table of logits, so that nothing which one prompt teaches helps another. No KL
+penalty. Every step has the same length, as Adam would hide how prompts are weighed against each other; each arm has the
+length, of 0.3, 1, 3 and 10, with the highest mean pass rate on 8 other seeds. Two further arms have Adam, with the
+learning rate, of 0.03, 0.1, 0.3 and 1, that is best in the same way.
+
+Command: rljax claims --rerun zscore_rloo
+"""
+
+import optax
+
+from rljax.algorithms import rloo
+from rljax.algorithms.parts import with_parts
+from rljax.book.claims import Claim, difference
+from rljax.book.tabular import Setting, unit_steps
+from rljax.book.tuned import measure_tuned
+from rljax.book.verdicts import fallible
+from rljax.book.worlds import codes, leaning
+
+WORLD = codes(contexts=16, length=3, tokens=4)
+RATES = {"": (0.3, 1.0, 3.0, 10.0), ", Adam": (0.03, 0.1, 0.3, 1.0)}
+OPTIMIZERS = {"": unit_steps(), ", Adam": optax.scale_by_adam()}
+
+
+def run(algorithm, words):
+    """One arm: a setting, and the rates of its search."""
+    setting = Setting(
+        WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), steps=150, optimizer=OPTIMIZERS[words]
+    )
+    return setting, RATES[words]
+
+
+ARMS = {
+    f"{name}{words}": run(algorithm, words)
+    for words in RATES
+    for name, algorithm in {"rloo": rloo(), "z-score": with_parts(rloo(), ["advantage=normalized"])}.items()
+}
+
+
+def measure(arm, seeds):
+    """Numbers of a training at the best rate."""
+    setting, rates = arm
+    return measure_tuned(setting, seeds, rates=rates)
+
+
+CLAIM = Claim(
+    paper="Dr.GRPO, arXiv:2503.20783",
+    place="Section 3.1 (place not checked)",
+    text="where difficulty is mixed, rewards less a leave-one-out mean learn more than z-scores",
+    arms=ARMS,
+    measure=measure,
+    statistic=difference("area", "rloo", "z-score"),
+    unit="mean pass rate during training of RLOO, less that of RLOO with GRPO's z-score, steps of equal length",
+    margin=0.005,
+    pilot="The lengths were 0.1 to 3 at first; on 8 other seeds the longest was the best in both arms.",
+    figures={
+        "pass rate at the end, the same arms": difference("success", "rloo", "z-score"),
+        "mean pass rate during training with Adam, RLOO less z-score": difference("area", "rloo, Adam", "z-score, Adam"),
+        "pass rate at the end with Adam, RLOO less z-score": difference("success", "rloo, Adam", "z-score, Adam"),
+    }
+    | {f"learning rate, {name}": lambda arms, name=name: arms[name]["learning_rate"] for name in ARMS},
+)

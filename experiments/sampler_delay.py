@@ -1,0 +1,195 @@
+"""How much does an old sampler cost GRPO, GSPO and GEPO? Best and last accuracy with samples 0, 8 and 64 steps old.
+
+A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: a ring of old
+parameters draws the responses, and their true log-probabilities are the denominator of the ratio. All runs begin with one base
+model, whose warm start has a seed of its own; the seeds of the arms vary RL: its problems, their order, sampling, and the held-out
+problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more. The
+claim `staleness_gepo` asks the same of a table of logits.
+
+Command:
+
+    python experiments/sampler_delay.py     (an estimated half hour on one CPU core)
+
+A finished run is not made again; `--seeds` and `--minutes` make a part.
+
+Deviations from the paper: a model of 0.1 million parameters and 160 steps, so that with a delay of 64 the first 64 steps, which
+draw with the base model, are two fifths of the run; no KL penalty; one learning rate for all arms, 5e-4, chosen on two other seeds
+(1e-3 unlearned the task without a delay, 3e-4 taught little).
+
+It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy after every 20 steps, of which `best` is the highest and `last` the
+mean of the last two. What a delay costs an algorithm is its own difference to no delay, paired by seed; costs are compared
+with GRPO's by the rule of `rljax claims`. `best` is picked on the problems that it is measured on, by all arms alike.
+"""
+
+import hashlib
+import itertools
+import json
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+import rljax
+from rljax.book.claims import over_seeds, verdict_of
+from rljax.book.separation import draw_comparisons
+from rljax.files import atomic_write
+from rljax.machine import usable_processors
+from rljax.tracking.rows import read_metrics
+
+STATED = {
+    "name": "sampler_delay",
+    "task": "sums",
+    "operands": (2, 4),
+    "train_problems": 4096,
+    "heldout_problems": 256,
+    "tokenizer": "characters",
+    "layers": 2,
+    "width": 64,
+    "hidden": 192,
+    "max_prompt_tokens": 8,
+    "max_response_tokens": 32,
+    "warm_start_steps": 600,
+    "warm_start_accuracy": 0.4,
+    "warm_start_eval_every": 20,
+    "warm_start_optimizer": "muon",
+    "warm_start_learning_rate": 4e-3,
+    "prompts": 16,
+    "group_size": 8,
+    "steps": 160,
+    "learning_rate": 5e-4,
+    "learning_rate_warmup": 5,
+    "eval_every": 20,
+    "checkpoint_every": 10_000,
+    "sample_every": 0,
+    "models": "none",
+    "quiet": True,
+}
+BASE_SEED = 1000
+"""Seed of the base model; the seeds of the arms are others."""
+CONFIG = rljax.TrainConfig.flat(**STATED, algorithm="grpo", algorithm_options={"beta": 0.0})
+OPTIONS = {"grpo": {"beta": 0.0}, "gspo": {}, "gepo": {}}
+"""Options of each algorithm."""
+DELAYS = (0, 8, 64)
+"""Age of the sampler's parameters, steps."""
+SHOWN = ("best", "last")
+MARGIN = 0.01
+"""Smallest difference of costs that would matter."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Random seeds; the arms are compared with the same ones."""
+    out: Path = Path("experiments/sampler_delay")
+    """Where the results go: `.json`, `.md` and `.png`."""
+    minutes: float = 600.0
+    """Begin no further run after this time."""
+    work: Path = Path("runs/sampler_delay")
+    """Folder of the base model and the compiled programs."""
+
+
+def settings_hash() -> str:
+    """Hash of the settings; rows of others are made again."""
+    return hashlib.sha256(json.dumps([STATED, OPTIONS, BASE_SEED], default=str).encode()).hexdigest()[:16]
+
+
+def base_model(work: Path) -> Path:
+    """Folder of the model before RL, which is made if it does not exist."""
+    place = work / f"base-{settings_hash()}"
+    if not (place / "last" / "config.json").exists():
+        rljax.train(CONFIG.replace(seed=BASE_SEED, steps=0, eval_every=0, models="last", run=str(place)), resume="auto")
+    return place / "last"
+
+
+def row_of(name: str, delay: int, seed: int, work: Path) -> Row:
+    """Train with one algorithm, delay and seed."""
+    model, begin = base_model(work), time.monotonic()
+    config = CONFIG.replace(algorithm=name, algorithm_options=OPTIONS[name], sampler_delay=delay, seed=seed)
+    config = config.replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
+    with TemporaryDirectory() as folder:
+        result = rljax.train(config.replace(run=f"{folder}/run"))
+        curve = [row["accuracy"] for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "eval"]
+    return {
+        "algorithm": name,
+        "delay": delay,
+        "seed": seed,
+        "settings": settings_hash(),
+        "curve": [round(value, 4) for value in curve],
+        "best": round(max(curve[1:]), 4),
+        "last": round(float(np.mean(curve[-2:])), 4),
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def by_seed(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, float]:
+    """A number of one arm, by seed."""
+    return {row["seed"]: row[number] for row in rows if (row["algorithm"], row["delay"]) == (name, delay)}
+
+
+def cost(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, float]:
+    """Accuracy that a delay costs an algorithm, by seed."""
+    fresh, stale = by_seed(rows, name, 0, number), by_seed(rows, name, delay, number)
+    return {seed: round(fresh[seed] - stale[seed], 4) for seed in sorted(fresh.keys() & stale.keys())}
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Means over the seeds with 95 % intervals, the cost of each delay, and the comparison of costs, in Markdown."""
+    columns = ["algorithm", "delay", *SHOWN, *(f"cost of the delay, {number}" for number in SHOWN)]
+    columns += [f"GRPO's cost less this one, {number}" for number in SHOWN]
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for name, delay in itertools.product(OPTIONS, DELAYS):
+        cells = [over_seeds([*by_seed(rows, name, delay, number).values()]).text() for number in SHOWN]
+        costs = [over_seeds([*cost(rows, name, delay, number).values()]).text() if delay else "-" for number in SHOWN]
+        compared = [less_than_grpo(rows, name, delay, number) if delay and name != "grpo" else "-" for number in SHOWN]
+        lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *compared])} |")
+    before = over_seeds([row["curve"][0] for row in rows if row["algorithm"] == "grpo" and row["delay"] == 0])
+    return "\n".join(["", f"{before.seeds} seeds; accuracy before RL {before.text()}.", "", *lines]) + "\n"
+
+
+def less_than_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -> str:
+    """What a delay costs GRPO, less what it costs an algorithm, and whether that is decided."""
+    grpo, own = cost(rows, "grpo", delay, number), cost(rows, name, delay, number)
+    interval = over_seeds([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
+    shown = interval._replace(value=round(interval.value, 6))  # a mean of 0 but for its rounding
+    return f"{shown.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that are not in the file yet, and write it after every run."""
+    jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    file, start = arguments.out.with_suffix(".json"), time.monotonic()
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows = [row for row in rows if row["settings"] == settings_hash()]
+    done = {(row["algorithm"], row["delay"], row["seed"]) for row in rows}
+    for seed, name, delay in itertools.product(arguments.seeds, OPTIONS, DELAYS):
+        if (name, delay, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
+            continue
+        rows.append(row_of(name, delay, seed, arguments.work))
+        lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+        atomic_write(file, f"[\n{lines}\n]\n".encode())
+        print(json.dumps(rows[-1]), flush=True)
+    if rows:
+        versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+        made = f"{datetime.now(UTC):%Y-%m-%d}, {usable_processors()} cores, {platform.machine()}, {versions}"
+        arguments.out.with_suffix(".md").write_text(
+            f"`python experiments/sampler_delay.py` ({made})\n{report(rows)}", encoding="utf-8"
+        )
+        arms = {f"{name}, {delay}": (name, delay) for name, delay in itertools.product(OPTIONS, DELAYS)}
+        shown = {f"{n} accuracy": {arm: by_seed(rows, *key, n) for arm, key in arms.items()} for n in SHOWN}
+        draw_comparisons(shown, arguments.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
