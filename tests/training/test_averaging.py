@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from reopened import first_state
 from small_cli import printed, refused
-from small_runs import SMALL
+from small_runs import SMALL, even_length
 
+import rljax
 from rljax.data.history import no_history
 from rljax.data.problem import Problem
 from rljax.errors import InputError
@@ -61,6 +62,31 @@ def test_the_mean_is_weighted_and_training_begins_with_it(runs, tmp_path, capsys
         "what transformers reads"
     )
     refused(capsys, "already exists; choose another folder", *words)
+
+
+def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
+    """Two runs that learned from different problems: what the command writes is their mean, and `rljax eval` answers with it."""
+    config = TINY.replace(warm_start_steps=3, warm_start_batch=8, steps=0, sample_every=0)
+    trained = []
+    for operator in "+-":
+        settings = {"operators": operator, "run": str(tmp_path / operator)}
+        result = rljax.train(config.replace(**settings), even_length)
+        trained.append(jax.device_get(result.params))
+    one, other = map(jax.tree.leaves, trained)
+    assert all((np.abs(a - b) > 0).any() for a, b in zip(one, other, strict=True) if a.ndim > 1), "each has learned its own"
+    folder = tmp_path / "mean"
+    runs = [str(tmp_path / operator) for operator in "+-"]
+    capsys.readouterr()
+    words = ["average", *runs, str(folder), "--checkpoint", "last", "--weights", "3", "1"]
+    assert printed(capsys, *words) == f"Model: {folder}\n"
+    expected = jax.tree.map(lambda a, b: (3 * a + b) / 4, *trained)
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), opened(folder), expected)
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "7-4=", "answer": "3"}\n')
+    out = tmp_path / "answers.jsonl"
+    words = ["eval", str(folder), "--dataset", str(problems), "--max-response-tokens", "12", "--reward", "exact"]
+    assert "of 2 problems" in printed(capsys, *words, "--out", str(out))
+    assert len(out.read_text().splitlines()) >= 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""Parts of `--with`, several at a time in a run: what the update reads has the numbers of all of them, by hand."""
+
+import jax
+import numpy as np
+from bigram import BIGRAM
+from reopened import first_state, learn_from
+from small_runs import SMALL, even_length
+from whole_runs import distances, rows
+
+import rljax
+from rljax.training.beginning import rl_state
+
+LONGEST = 12
+STEPS, PROMPTS, GROUP = 3, 4, 8
+BASE = SMALL.replace(
+    algorithm="dr_grpo",
+    warm_start_steps=0,
+    steps=STEPS,
+    prompts=PROMPTS,
+    group_size=GROUP,
+    eval_every=0,
+    sample_every=0,
+    heldout_problems=2,
+    train_problems=24,
+    learning_rate=0.3,
+    learning_rate_warmup=0,
+)
+
+
+def change_by(config):
+    """Change of the parameters by one step on new responses, without the files of a run."""
+    setup, state = first_state(config, policy=BIGRAM, reward=even_length)
+    state = rl_state(setup, state)
+    before = jax.device_get(state.params)
+    groups = setup.train.generate(state.params, range(PROMPTS), GROUP, jax.random.key(0))
+    state, _ = learn_from(setup, state, groups)
+    return max(distances(state.params, before))
+
+
+def less_mean(rewards, weights):
+    """Reward less the weighted mean of its group."""
+    return rewards - (rewards * weights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
+
+
+def test_length_parts_are_trained_together(tmp_path, prepared):
+    parts = (
+        "outcome_reward=length_shaped,target=4,base=0.3",
+        "rollout_advantage=length_quality",
+        "normalize=batch",
+        "filter_tokens=overlong",
+        "weights=length_reweighted,alpha=0.5",
+        "log_ratio=bounded,bound=1.01",
+    )
+    config = BASE.replace(run=str(tmp_path / "run"), minibatches=2, schedule="cosine", **{"with": parts})
+    result = rljax.train(config, even_length, policy=BIGRAM)
+    lines = [row for row in rows(result.run) if row["phase"] == "rl"]
+
+    rates = [row["learning_rate"] for row in lines]
+    assert len(rates) == STEPS
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.5 * rates[0], "the cosine"
+    assert max(row["kl"] for row in lines) > 100 * np.log(1.01) ** 2, "the policy has moved far beyond the bound"
+    assert all(abs(np.log(row["ratio"])) <= np.log(1.01) + 1e-6 for row in lines)
+
+    assert len(prepared) == STEPS
+    for rollout, batch in prepared:
+        lengths = rollout.mask.sum(-1)
+        is_trained = rollout.mask & ~rollout.truncated[..., None]
+        assert rollout.truncated.any()
+        assert not rollout.truncated.all()
+        penalty = np.where(rollout.rewards > 0, np.log1p(lengths / 4), (lengths / 4) ** 2)
+        shaped = rollout.rewards - 0.3 * np.exp(-2 * np.maximum(rollout.rewards, 0)) * penalty
+        credit = np.broadcast_to(less_mean(shaped, 1 / np.sqrt(lengths))[..., None], is_trained.shape)
+        whitened = (credit - credit[is_trained].mean()) / credit[is_trained].std()
+        expected = np.where(is_trained, whitened, 0).reshape(batch.advantage.shape)
+        np.testing.assert_allclose(batch.advantage, expected, atol=2e-5)
+        weights = batch.weights.reshape(is_trained.shape)
+        assert ((weights > 0) == is_trained).all(), "no loss on what was cut off"
+        untilted = weights * np.sqrt(lengths)[..., None]
+        for half in (slice(0, 2), slice(2, 4)):  # the mini-batches, each with a median length of its own
+            same = untilted[half][is_trained[half]]
+            np.testing.assert_allclose(same, same.mean(), rtol=1e-5)
+
+
+def test_a_baseline_by_confidence_and_a_mean_for_each_prompt_are_trained(prepared):
+    parts = ("outcome_reward=rule", "rollout_advantage=confidence_quality", "weights=token_mean_per_group")
+    assert change_by(BASE.replace(**{"with": parts})) > 0
+    ((rollout, batch),) = prepared
+    assert set(np.unique(rollout.rewards)) == {0, 1}
+    confidence = np.exp(np.where(rollout.mask, rollout.behaviour_logp, 0).sum(-1) / rollout.mask.sum(-1))
+    credit = less_mean(np.where(rollout.rewards > 0, 1.0, -1.0), confidence)[..., None]
+    expected = np.where(rollout.mask, credit, 0).reshape(batch.advantage.shape)
+    np.testing.assert_allclose(batch.advantage, expected, atol=1e-5)
+    share = 1 / (PROMPTS * rollout.mask.sum((1, 2), keepdims=True))
+    np.testing.assert_allclose(batch.weights.reshape(rollout.mask.shape), np.where(rollout.mask, share, 0), rtol=1e-5)
+
+
+def test_a_lambda_that_falls_is_trained(prepared):
+    """Against the double sum; of its numbers only a fifth is kept, the largest."""
+    part = f"critic.advantage=offset_decayed,alpha=2,max_length={LONGEST}"
+    config = BASE.replace(algorithm="ppo", value_pretraining_steps=0, **{"with": (part, "keep_tokens=critical,share=0.2")})
+    assert change_by(config) > 0
+    ((rollout, batch),) = prepared
+    mask, values = rollout.mask, rollout.values
+    whole = np.zeros(mask.shape)
+    for p, i in np.ndindex(mask.shape[:2]):
+        count = int(mask[p, i].sum())
+        later = np.append(values[p, i, 1:count], rollout.rewards[p, i])
+        errors = later - values[p, i, :count]
+        for t in range(count):
+            offsets = np.arange(count - t)
+            whole[p, i, t] = ((0.95 * np.exp(-2 * offsets / LONGEST)) ** offsets * errors[t:]).sum()
+    threshold = sorted(np.abs(whole[mask]), reverse=True)[round(0.2 * mask.sum()) - 1]
+    expected = np.where(mask & (np.abs(whole) >= threshold - 1e-6), whole, 0)
+    np.testing.assert_allclose(batch.advantage, expected.reshape(batch.advantage.shape), atol=1e-5)
