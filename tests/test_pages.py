@@ -106,6 +106,16 @@ def test_the_page_of_an_experiment_is_that_of_its_committed_rows(name):
     assert {row["arm"] for row in rows} == set(experiment.ARMS)
 
 
+def test_the_page_of_tasks_has_the_accuracies_before_rl_of_the_experiment():
+    """Rounded to two places, as the last cell of a task's row."""
+    cells = [line.split("|") for line in (NOTEBOOKS / "tasks.md").read_text(encoding="utf-8").splitlines()]
+    shown = {row[1].strip().strip("`"): row[-2].strip() for row in cells if len(row) == 7}
+    measured = (ROOT / "experiments" / "tasks_that_separate.md").read_text(encoding="utf-8")
+    found = re.findall(r"^## (\w+)$.*?accuracy before RL ([\d.]+)", measured, re.MULTILINE | re.DOTALL)
+    assert len(found) == 8
+    assert {task: shown[task] for task, _ in found} == {task: f"{float(number):.2f}" for task, number in found}
+
+
 def test_numbers_of_a_run_have_their_names():
     page = (NOTEBOOKS / "curves.md").read_text(encoding="utf-8")
     names = re.findall(r"^- `(\w+)`", page, re.MULTILINE)

@@ -52,6 +52,14 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 SEEDS, TUNING_SEEDS = range(4), range(1000, 1004)
 OUT = Path(__file__).resolve().parents[1] / "selector.json"
 FACTS = ("length", "updates", "lean", "errors")
+NOTE = """\
+The selector trains on these 16 tasks, which were made for it, and not on the results of `rljax claims`. A claim compares two arms,
+seldom more, in a world of its own, so it says nothing about other algorithms there. Its statistic has no scale that it shares with
+those of other claims: a pass rate, an entropy, a length, a variance. A regression needs the score of every algorithm on every task,
+in one unit. The regret of a choice is its loss against the best algorithm of the task; "always DAPO" is the choice without facts
+that the selector is compared with.
+"""
+"""Which tasks these are, and why they are no claims."""
 
 
 def world_of(length: int) -> World:
@@ -142,7 +150,7 @@ def main() -> None:
         OUT.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         print(f"{name}, length {length}, {passes} updates: {time.monotonic() - start:.0f} s", flush=True)
     OUT.with_suffix(".md").write_text(
-        f"`python experiments/choosing/selector.py` ({place()})\n\n{report(rows)}", encoding="utf-8"
+        f"`python experiments/choosing/selector.py` ({place()})\n\n{NOTE}\n{report(rows)}", encoding="utf-8"
     )
     print(report(rows))
 
