@@ -16,6 +16,7 @@ RESULTS = (
     "constitution",
     "images_of_digits",
     "long_chain_algorithms",
+    "sampler_delay",
     "selector",
     "tasks_that_separate",
 )
